@@ -402,3 +402,36 @@ async def test_quoted_text_keeps_its_code_fences(agent: Agent):
     agent.workspace.files["f.md"] = "```\ninner\n```"
     exchange = await agent.send("read f.md")
     assert "````\n```\ninner\n```\n````" in exchange.reply
+
+
+@pytest.mark.parametrize(
+    ("request_text", "path"),
+    [
+        ("Write notes.md with three ideas for a weekend project.", "notes.md"),
+        ("write 3 ideas for a birthday party to party.txt", "party.txt"),
+    ],
+)
+async def test_as_many_ideas_are_written_as_the_user_requests(
+    agent: Agent, request_text: str, path: str
+) -> None:
+    exchange = await agent.send(request_text)
+
+    [[(tool, arguments)]] = exchange.rounds
+    assert (tool, arguments["path"]) == ("write_file", path)
+    lines = arguments["content"].splitlines()
+    assert [line[:2] for line in lines] == ["1.", "2.", "3."]
+    assert all(len(line.split()) > 4 for line in lines)
+
+
+async def test_ideas_without_a_file_are_the_reply(agent: Agent) -> None:
+    exchange = await agent.send("Give me two ideas for a garden!")
+
+    assert exchange.rounds == []
+    assert exchange.reply.startswith("1. ") and "2. " in exchange.reply and "3. " not in exchange.reply
+    assert "a garden" in exchange.reply
+
+
+async def test_a_quoted_request_for_ideas_is_written_as_it_is(agent: Agent) -> None:
+    exchange = await agent.send('write "three ideas" to notes.md')
+
+    assert exchange.rounds[0][0][1]["content"] == "three ideas"

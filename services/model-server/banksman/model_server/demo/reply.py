@@ -7,6 +7,7 @@ from itertools import chain
 from banksman.model_server.chat import ChatRequest
 from banksman.model_server.demo import texts
 from banksman.model_server.demo.history import History, read_history
+from banksman.model_server.demo.ideas import ideas
 from banksman.model_server.demo.plan import read_request
 from banksman.model_server.demo.results import Done, read_result
 from banksman.model_server.demo.rules import Step
@@ -31,7 +32,7 @@ def _reply(history: History) -> Reply:
     if not history.parallel:
         batches = [[step] for step in steps]
     if not steps:
-        return Reply(text=texts.DIAGRAM if _DIAGRAM.search(history.request) else texts.HELP)
+        return Reply(text=_without_calls(history.request))
     if any(step.kind == "read" and not step.subject for step in steps):
         return Reply(text=texts.UNKNOWN_FILE)
     pairs = zip(batches, history.rounds, strict=False)
@@ -48,6 +49,13 @@ def _reply(history: History) -> Reply:
         (call,) = calls
         return Reply(text=dumps({"tool": call.name, "parameters": call.arguments, "terminate": False}))
     return Reply(text="" if history.rounds else texts.announcement(steps), tool_calls=tuple(calls))
+
+
+def _without_calls(request: str) -> str:
+    if _DIAGRAM.search(request):
+        return texts.DIAGRAM
+    requested = ideas(request)
+    return texts.HELP if requested is None else f"{requested}{texts.SIGNATURE}"
 
 
 def _call(step: Step, done: Sequence[Done]) -> ToolCall:

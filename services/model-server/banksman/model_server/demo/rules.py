@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from banksman.model_server.demo.ideas import ideas
 from banksman.model_server.demo.literals import TOKEN, Literals
 from banksman.model_server.json_values import loads_object
 
@@ -56,6 +57,7 @@ _RULES = [
         ),
         ("save", f"{_WRITE} (?:it|that|the (?:output|result|page)) (?:to|in|as) {_FILE}(?P<subject>{_NAME})"),
         ("write", rf"(?:write|create|make) (?:a )?file (?P<subject>{_NAME})(?: with (?P<content>.+))?"),
+        ("write", rf"(?:write|create|make) (?P<subject>{_PATH}) with (?P<content>.+)"),
         ("write", f"{_WRITE} (?P<content>.+) (?:to|into|in) {_FILE}(?P<subject>{_NAME})"),
         ("delete", f"(?:delete|remove) {_FILE}(?P<subject>{_NAME})"),
         ("weather", r".{0,80}\bweather\b.{0,40}?\b(?:in|for|at) (?P<subject>.{1,80}?)(?: today| now)?"),
@@ -68,7 +70,10 @@ def steps_of(clause: str, literals: Literals) -> list[Step]:
     """Return the steps of a masked clause; none if no rule matches."""
     for kind, pattern in _RULES:
         if match := pattern.fullmatch(clause):
-            content = literals.value(match.groupdict().get("content") or "")
+            written = match.groupdict().get("content") or ""
+            # A quoted text is written as it is.
+            requested = ideas(written) if kind == "write" and written not in literals.tokens else None
+            content = requested or literals.value(written)
             subjects = _subjects(kind, match.groupdict().get("subject") or "", literals)
             if subjects:
                 return [step_of(kind, subject, content, clause) for subject in subjects]

@@ -9,7 +9,7 @@ from banksman.model_server.demo.results import Done
 from banksman.model_server.demo.rules import Step
 
 _QUOTED_CHARS = 2_000
-_SIGNATURE = "\n\n*I am the demo model: a set of rules, no language model.*"
+SIGNATURE = "\n\n*I am the demo model: a set of rules, no language model.*"
 HELP = """I am Banksman's demo model. I follow simple rules and have **no language model** behind me, \
 so that everything can be tried without a key. I understand requests like these, alone or joined by \
 "then" and "and":
@@ -22,6 +22,7 @@ so that everything can be tried without a key. I understand requests like these,
 - list the files, then write a short report about them to report.md
 - what is the weather in Paris (if that tool is offered)
 - use the tool `name` with {"argument": "value"}
+- write notes.md with three ideas for a weekend project
 - draw a diagram"""
 DIAGRAM = f"""This is the path of a message through Banksman:
 
@@ -34,8 +35,8 @@ flowchart LR
     agent --> runner[Tool runner]
     agent -. requests .-> approval{{Approval}}
     approval -. decides .-> agent
-```{_SIGNATURE}"""
-UNKNOWN_FILE = f"I do not know which file you mean: no file was read or written so far.{_SIGNATURE}"
+```{SIGNATURE}"""
+UNKNOWN_FILE = f"I do not know which file you mean: no file was read or written so far.{SIGNATURE}"
 NO_TOOL = "For this I would call `{}`, but the request offers no such tool."
 _INTENTIONS = {
     "list": "list the files in {}",
@@ -53,7 +54,7 @@ def announcement(steps: Sequence[Step]) -> str:
 
 def final_text(done: Sequence[Done], notes: Sequence[str]) -> str:
     """Return the final reply: a paragraph for each executed step, then the notes."""
-    return "\n\n".join([*map(_outcome, done), *notes]) + _SIGNATURE
+    return "\n\n".join([*map(_outcome, done), *notes]) + SIGNATURE
 
 
 def notes(skipped: Sequence[Step], unknown: Sequence[str]) -> Iterator[str]:
