@@ -29,6 +29,7 @@ from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.builders import AckRecorder, Recorder
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
@@ -93,9 +94,10 @@ async def waiting(bus: Bus, queue: str) -> int:
 
 
 async def until_empty(bus: Bus, queue: str) -> None:
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while await waiting(bus, queue):
-            pass
+    async def empty() -> bool:
+        return await waiting(bus, queue) == 0
+
+    await eventually(empty, WAIT_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"\xff\xfe", b"", b'{"a": NaN}', b"[" * 5000])

@@ -21,6 +21,7 @@ from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.builders import AckRecorder, Recorder
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
@@ -62,9 +63,10 @@ async def waiting(bus: Bus, queue: str) -> int:
 
 
 async def until_empty(bus: Bus, queue: str) -> None:
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while await waiting(bus, queue):
-            pass
+    async def empty() -> bool:
+        return await waiting(bus, queue) == 0
+
+    await eventually(empty, WAIT_TIMEOUT_S)
 
 
 @asynccontextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -41,6 +42,7 @@ from tests.faults.broker.stores import (
 )
 from tests.support.fixtures import BUDGET, connect, provision_all
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.one_server]
@@ -123,9 +125,7 @@ async def test_no_acknowledged_commit_is_reported_lost_after_a_kill(
             assert damaged.logs == []
             killed = asyncio.Event()
             writer = asyncio.create_task(_write_until(bus, tenant, f"c{round_}", killed))
-            async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while (await LogHeads(bus).read()).logs.get(f"{tenant}.c{round_}") is None:
-                    await bus.ready()
+            await eventually(partial(_is_counted, bus, f"{tenant}.c{round_}"), WAIT_TIMEOUT_S)
             own_nats.kill()
             killed.set()
             own_nats.start()
@@ -164,9 +164,11 @@ async def test_expired_commits_are_no_loss(own_nats: NatsServer, tenant: str) ->
         await _counted(bus)
         config = app_topology(BUDGET).stream(EVENTS).config() | {"max_age": 100_000_000}
         await call(bus, api("STREAM.UPDATE", EVENTS), {**config, "duplicate_window": 100_000_000})
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while (await call(bus, api("STREAM.INFO", EVENTS)))["state"]["messages"]:
-                await bus.ready()
+
+        async def expired() -> bool:
+            return (await call(bus, api("STREAM.INFO", EVENTS)))["state"]["messages"] == 0
+
+        await eventually(expired, WAIT_TIMEOUT_S)
         assert (await survey(LogHeads(bus))).damaged == ()
 
 
@@ -202,12 +204,12 @@ async def test_a_process_that_detects_lost_commits_appends_nothing_and_reports_t
         with pytest.raises(LogDamaged) as refused:
             await log.append(state, commit(COMMITS + 1))
         assert f"the message stored at {state.stream_seq} is missing" in refused.value.problem
-        await _until(bus, lambda: damaged.problem(tenant, LATE) is not None)
+        await eventually(lambda: damaged.problem(tenant, LATE) is not None)
         with pytest.raises(LogDamaged):
             await log.read(tenant, LATE)
         assert await damaged.unready() is None
         await damaged.clear(tenant, LATE)
-        await _until(bus, lambda: damaged.problem(tenant, LATE) is None)
+        await eventually(lambda: damaged.problem(tenant, LATE) is None)
         assert (await log.read(tenant, LATE)).last_seq < COMMITS
 
 
@@ -281,16 +283,16 @@ async def _write_until(bus: Bus, tenant: str, conversation: str, killed: asyncio
 async def _counted(bus: Bus) -> int:
     """Wait until all stored commits are counted; return the sequence of the last one."""
     last = await last_sequence(bus, EVENTS)
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (await LogHeads(bus).read()).upto < last:
-            await bus.ready()
+
+    async def counted() -> bool:
+        return (await LogHeads(bus).read()).upto >= last
+
+    await eventually(counted, WAIT_TIMEOUT_S)
     return last
 
 
-async def _until(bus: Bus, holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while not holds():
-            await bus.ready()
+async def _is_counted(bus: Bus, log: str) -> bool:
+    return (await LogHeads(bus).read()).logs.get(log) is not None
 
 
 def tombstone(seq: int) -> Commit:
@@ -313,7 +315,7 @@ async def test_unreadable_messages_in_an_old_file_are_found_by_their_headers(
     own_nats.start()
     async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
         assert damaged.logs == []
-        await _until(bus, lambda: damaged.problem(tenant, EARLY) is not None)
+        await eventually(lambda: damaged.problem(tenant, EARLY) is not None)
         assert "are missing" in (damaged.problem(tenant, EARLY) or "")
         assert damaged.problem(tenant, LATE) is None
 
@@ -335,7 +337,7 @@ async def test_foreign_messages_in_a_log_are_found_by_their_headers(
         await log.append(tenant, LATE, foreign, after=end.stream_seq)
         await _counted(bus)
     async with _guarded(own_nats, scrub_after_s=0.0) as (bus, damaged):
-        await _until(bus, lambda: len(damaged.logs) == 3)
+        await eventually(lambda: len(damaged.logs) == 3)
         found = {log.conversation_id: log.problem for log in damaged.logs}
         assert "is no commit" in found[EARLY]
         assert "stored twice" in found[MIDDLE]

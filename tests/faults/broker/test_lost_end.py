@@ -16,6 +16,7 @@ from tests.faults.broker.commands import banksman
 from tests.faults.broker.stores import cut_the_tail, stream_of
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.one_server]
@@ -101,8 +102,11 @@ async def _counted(fleet: Fleet) -> None:
     """Wait until an agent has recorded the stored commits."""
     async with fleet.operator() as bus, asyncio.timeout(WAIT_TIMEOUT_S):
         last = await last_sequence(bus, EVENTS)
-        while (await LogHeads(bus).read()).upto < last:
-            await bus.ready()
+
+        async def counted() -> bool:
+            return (await LogHeads(bus).read()).upto >= last
+
+        await eventually(counted, WAIT_TIMEOUT_S)
 
 
 async def _stopped(fleet: Fleet) -> None:

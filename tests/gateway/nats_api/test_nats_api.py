@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import pytest
 from tests.gateway.conftest import Agent, Served
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
@@ -96,6 +97,9 @@ async def test_a_failed_publish_is_reported_and_dead_lettered(gateway: Served, b
     await bus.publish(subject, b'{"content": "hi"}')
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         error = json.loads((await errors.get()).data)
-        while not [letter async for letter in dead_letters(bus) if letter.letter.subject == subject]:
-            await bus.ready()
+
+    async def dead_lettered() -> bool:
+        return any([letter.letter.subject == subject async for letter in dead_letters(bus)])
+
+    await eventually(dead_lettered, WAIT_TIMEOUT_S)
     assert error["code"] == "not_found"
