@@ -140,6 +140,26 @@ async def test_messages_that_wait_go_to_another_worker_when_theirs_stops(
         busy.gate.set()
 
 
+async def test_messages_that_run_or_wait_in_a_worker_that_dies_are_handled_by_another(
+    nats_server: Broker, bus: Bus, tenant: str
+) -> None:
+    queue = tenant
+    await provision(bus, queue_topology(queue, ack_wait_s=1))
+    dying, other = Gated(), Recorder()
+    payloads = [str(number) for number in range(MAX_HELD + 6)]
+    async with await connect(nats_server) as first:
+        task = asyncio.create_task(work(first, queue, "workers", dying, slots=Shares(2)))
+        await enqueue(bus, queue, "flood", *payloads)
+        await dying.until(lambda it: len(it.messages) == 2)
+        await first.close()
+        async with Workers(queue) as workers:
+            workers.add(bus, other, 4)
+            await until_empty(bus, queue)
+        task.cancel()
+        await asyncio.wait({task})
+    assert sorted(message.data.decode() for message in other.messages) == sorted(payloads)
+
+
 async def test_waiting_for_a_slot_is_no_failure_of_the_handler(bus: Bus, queue: str) -> None:
     """A message is dead-lettered after ten failures, and not because it was delivered often."""
     recorder = Gated()
