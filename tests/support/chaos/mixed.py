@@ -41,10 +41,14 @@ class Mixed:
     whole: bool = True
     """True: upgrade everything, the broker first, roll back and upgrade again. False: upgrade one half and
     roll it back."""
+    at_once: bool = False
+    """True: upgrade all processes at the same time, because those of the older version do not work beside."""
 
     @property
     def steps(self) -> tuple[tuple[tuple[str, ...], Version], ...]:
         """Return the steps: which processes restart with which version."""
+        if self.at_once:
+            return (((*FIRST, *SECOND), self.new),)
         if not self.whole:
             return ((FIRST, self.new), (FIRST, self.old))
         versions = (self.new, self.old, self.new)
@@ -74,6 +78,8 @@ async def mixed_on(fleet: Fleet, model: ModelServer, options: Mixed) -> Verdict:
     async def roll(fleet: Fleet, recording: Recording) -> None:
         if options.whole:
             await _upgrade_broker(fleet, recording, options.new)
+            if not options.at_once:
+                await fleet.ready()
         for half, version in options.steps:
             await _become(fleet, recording, half, version)
             await scripted_delay(options.side_by_side_s)
@@ -103,7 +109,6 @@ async def _upgrade_broker(fleet: Fleet, recording: Recording, version: Version) 
     await fleet["nats"].begun(2)
     await fleet["nats"].ready()
     await version.configure_broker(fleet.nats, "provision")
-    await fleet.ready()
 
 
 async def _become(fleet: Fleet, recording: Recording, half: tuple[str, ...], version: Version) -> None:
@@ -126,6 +131,7 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=float, default=20.0, help="seconds of a mixture, twice")
     help = "settings of this version that the base refuses as unknown"
     parser.add_argument("--without", nargs="+", default=(), metavar="VARIABLE", help=help)
+    parser.add_argument("--at-once", action="store_true", help="upgrade all processes at the same time")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="banksman-mixed-"))
     (directory / "base").mkdir()
@@ -135,7 +141,7 @@ def main() -> int:
         _print(f"no such version: {missing}")
         return 2
     _print(f"seed {options.seed}, base {options.base}, recording {directory / 'history.jsonl'}")
-    config = Mixed(base, CURRENT, options.seed, options.rate, options.side_by_side)
+    config = Mixed(base, CURRENT, options.seed, options.rate, options.side_by_side, at_once=options.at_once)
     verdict = asyncio.run(mixed(config, directory))
     _print(str(verdict))
     return 0 if verdict.good else 1
