@@ -5,6 +5,7 @@ The queue group delivers each request to one gateway.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +18,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import Received
 from banksman.bus.dead import NATS_API, dead_letter
 from banksman.bus.envelope import error_envelope
+from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
+from banksman.bus.names import DEAD, api
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import (
     AssistantDeleted,
@@ -43,11 +46,17 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.event_frames import encoded_event
 from banksman.gateway.service.gateway import Gateway
 
+logger = logging.getLogger(__name__)
+
 QUEUE = "gateways"
 USER = "nats"
 """The user that logs show for clients of this API."""
 REPLAY_PACE = 500
 """Events that a replay publishes before it waits for the broker, which bounds what the broker must buffer."""
+MAX_LETTERS = 1_000
+"""Dead letters of requests of all tenants. Further requests that fail are only logged."""
+MAX_LETTER_BYTES = 64 * 1024
+"""Bytes of a request that is dead-lettered."""
 
 
 def api_router(bus: Bus, gateway: Gateway) -> NatsRouter:
@@ -186,6 +195,10 @@ class _ReportFailures(BaseMiddleware[Any, Any]):
         raw = msg.raw_message
         tenant = raw.subject.split(".")[1]
         await self._bus.publish(subjects.api(tenant, "error"), error_envelope(error))
+        # It cannot be replayed, so without room in DEAD little is lost; its sender received the error.
+        if len(raw.data) > MAX_LETTER_BYTES or not await self._has_room():
+            logger.warning("%s: a request that failed was not dead-lettered: %s", raw.subject, error)
+            return
         await dead_letter(
             self._bus,
             subject=raw.subject,
@@ -195,6 +208,13 @@ class _ReportFailures(BaseMiddleware[Any, Any]):
             payload=raw.data,
             headers=raw.headers or {},
         )
+
+    async def _has_room(self) -> bool:
+        """Return whether DEAD has fewer than `MAX_LETTERS` letters of requests, of all tenants together."""
+        below = {"subjects_filter": subjects.all_of("dead", NATS_API)}
+        info = await call(self._bus, api("STREAM.INFO", DEAD), below)
+        counts: dict[str, int] = info["state"].get("subjects") or {}
+        return sum(counts.values()) < MAX_LETTERS
 
 
 def _caller(message: Message) -> Caller:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import ASSISTANTS, PROMPTS
 from banksman.contracts.assistants import Assistant, ToolSettings
-from banksman.contracts.errors import Conflict, NotFound
+from banksman.contracts.errors import Conflict, NotFound, Overloaded
 from banksman.contracts.registry import SystemPrompt
+from banksman.deployment.streams import stream_info
 from banksman.prompting.builtin import DEFAULT_PROMPT
 
 DEFAULT_ASSISTANT = Assistant(
@@ -21,12 +26,27 @@ DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAU
 
 D = TypeVar("D", Assistant, SystemPrompt)
 
+TENANT_SHARE: Final = 8
+"""The documents of one tenant fill about this fraction of their bucket at most."""
+COUNTED_S: Final = 10.0
+"""Seconds for which the bytes of a tenant are remembered, with what this process adds."""
+
+
+@dataclass
+class _Counted:
+    """The bytes of one tenant's documents."""
+
+    held: int
+    limit: int
+    until: float
+
 
 class TenantStore(Generic[D]):
     """The documents of one kind, keys `{tenant}.{id}`. Each tenant begins with one of them, the default."""
 
     def __init__(self, bus: Bus, bucket: str, model: type[D], noun: str, default: D) -> None:
         self._bucket = Bucket(bus, bucket, model)
+        self._counted: dict[str, _Counted] = {}
         self._noun = noun
         self._default = default
 
@@ -55,7 +75,9 @@ class TenantStore(Generic[D]):
 
         Raises:
             Conflict: The id is taken.
+            Overloaded: The tenant's documents fill its share of the bucket.
         """
+        await self._take(tenant, _size(document))
         revision = await self._bucket.create(f"{tenant}.{document.id}", document)
         if revision is None:
             raise Conflict(f"{self._noun} {document.id!r} exists already")
@@ -76,6 +98,7 @@ class TenantStore(Generic[D]):
         Raises:
             NotFound: No such document.
             Conflict: The stored document has another revision.
+            Overloaded: The document grows, and the tenant's documents fill its share of the bucket.
         """
         while True:
             stored = await self.get(tenant, document.id)
@@ -84,6 +107,8 @@ class TenantStore(Generic[D]):
             if revision is not None and stored.revision != revision:
                 found = f"{self._noun} {document.id!r} is at revision {stored.revision}, not {revision}"
                 raise Conflict(f"{found}: read it again")
+            if (growth := _size(document) - _size(stored)) > 0:
+                await self._take(tenant, growth)
             # Compare-and-set: after a concurrent write, compare with the document that is stored then.
             written = await self._bucket.update(f"{tenant}.{document.id}", document, stored.revision)
             if written is not None:
@@ -98,6 +123,25 @@ class TenantStore(Generic[D]):
         if await self._bucket.get(f"{tenant}.{document_id}") is None:
             raise NotFound(self._noun, document_id)
         await self._bucket.delete(f"{tenant}.{document_id}")
+        self._counted.pop(tenant, None)
+
+    async def _take(self, tenant: str, size: int) -> None:
+        """Count `size` bytes that a tenant is about to store, before the bucket of all tenants is full."""
+        now = asyncio.get_running_loop().time()
+        counted = self._counted.get(tenant)
+        if counted is None or counted.until <= now:
+            self._counted = {name: one for name, one in self._counted.items() if one.until > now}
+            held = sum([_size(entry.value) async for entry in self._bucket.entries(tenant)])
+            info = await stream_info(self._bucket.bus, self._bucket.stream)
+            limit = int(info["config"]["max_bytes"]) // TENANT_SHARE if info else 0
+            counted = self._counted[tenant] = _Counted(held, limit, now + COUNTED_S)
+        if counted.held + size > counted.limit:
+            raise Overloaded(
+                f"storage_full: the {self._noun}s of this tenant have {counted.held} of {counted.limit} "
+                "bytes; delete some first",
+                retry_after_s=COUNTED_S,
+            )
+        counted.held += size
 
 
 def assistant_store(bus: Bus) -> TenantStore[Assistant]:
@@ -108,6 +152,10 @@ def assistant_store(bus: Bus) -> TenantStore[Assistant]:
 def prompt_store(bus: Bus) -> TenantStore[SystemPrompt]:
     """Return the store of system prompts."""
     return TenantStore(bus, PROMPTS, SystemPrompt, "system prompt", DEFAULT_SYSTEM_PROMPT)
+
+
+def _size(document: BaseModel) -> int:
+    return len(document.model_dump_json())
 
 
 def _with_revision(entry: Entry[D]) -> D:
