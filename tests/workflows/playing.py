@@ -28,6 +28,7 @@ from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import PathChange, ToolResult, failed
 from banksman.runs.runner import RunnerCalls
+from banksman.runtime.shares import Shares
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowSettings
 from banksman.workflows.workflow import Workflow
@@ -81,7 +82,7 @@ class PlayedRunner:
             self.runner,
             1,
             RunnerSlots(CallSlots(self.bus, may_read=False)),
-            1000,
+            Shares(1000),
             _now,
             may_start=lambda: True,
             may_repeat=lambda request: request.call.idempotent,

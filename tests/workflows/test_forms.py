@@ -6,7 +6,7 @@ import pytest
 
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import JsonObject
-from banksman.workflows.forms import check_form, filled
+from banksman.workflows.forms import check_form, described, filled
 
 FORM: JsonObject = {
     "type": "object",
@@ -61,3 +61,17 @@ def test_invalid_value_is_named_with_its_path(values: JsonObject, field: str, ex
 def test_form_with_an_invalid_keyword_is_refused_with_its_path() -> None:
     with pytest.raises(BadInput, match=r"parameters_schema\.properties\.name\.type"):
         check_form({"type": "object", "properties": {"name": {"type": "text"}}})
+
+
+def test_the_values_of_a_form_are_described_without_json() -> None:
+    """R15: the first message of a run is text for users."""
+    schema: JsonObject = {"properties": {"name": {"type": "string", "title": "Name"}}}
+    values: JsonObject = {
+        "name": "demo",
+        "max_files": 3,
+        "tests": True,
+        "tags": ["a", "b"],
+        "note": "",
+        "none": None,
+    }
+    assert described(schema, values) == ["Name: demo", "Max files: 3", "Tests: yes", "Tags: a, b"]
