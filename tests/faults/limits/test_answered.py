@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 
@@ -18,6 +17,7 @@ from banksman.model_server import Reply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,9 +29,11 @@ async def _parked(bus: Bus, client: Client, play: Play) -> tuple[str, str, str]:
     run_id = await client.chat(conversation, "go")
     approval = str((await client.question(run_id))["approval_id"])
     # The request is committed to the log, where the client sees it, before it is stored in its slot.
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (await ApprovalSlots(bus).read("local", approval))[0] is None:
-            continue
+
+    async def stored() -> bool:
+        return (await ApprovalSlots(bus).read("local", approval))[0] is not None
+
+    await eventually(stored, WAIT_TIMEOUT_S)
     return conversation, run_id, approval
 
 
@@ -44,11 +46,17 @@ async def _fires(bus: Bus, kind: str, conversation: str, approval: str) -> None:
 
 async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
     """Wait until the fired timer was handled, which schedules the next one."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while await last_message(bus, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is None:
-            continue
-        while await last_message(bus, TIMERS, subjects.timer_fired(kind, "local", approval)) is not None:
-            continue
+
+    async def scheduled() -> bool:
+        return (
+            await last_message(bus, TIMERS, subjects.timer_set(REMOVAL_TIMER, "local", approval)) is not None
+        )
+
+    async def handled() -> bool:
+        return await last_message(bus, TIMERS, subjects.timer_fired(kind, "local", approval)) is None
+
+    await eventually(scheduled, WAIT_TIMEOUT_S)
+    await eventually(handled, WAIT_TIMEOUT_S)
 
 
 async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_removed_later(
@@ -64,9 +72,11 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
     await _until_looked_at(operator, EXPIRY_TIMER, approval)
     late = await http.post(path, json={"all": "reject"})
     await _fires(operator, REMOVAL_TIMER, conversation, approval)
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while await ApprovalSlots(operator).read("local", approval) != (None, None):
-            continue
+
+    async def removed() -> bool:
+        return await ApprovalSlots(operator).read("local", approval) == (None, None)
+
+    await eventually(removed, WAIT_TIMEOUT_S)
     gone = await http.post(path, json={"all": "reject"})
 
     assert (late.status_code, late.json()["outcome"]) == (409, "approved")

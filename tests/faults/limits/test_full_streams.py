@@ -18,6 +18,7 @@ from banksman.deployment.topology import app_topology
 from banksman.model_server import Gate, Reply, ToolCall, Usage
 from tests.scenarios.conftest import Play, logged, model_requests, until
 from tests.support.client import Client
+from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
 
 pytestmark = pytest.mark.timeout(180)
@@ -93,14 +94,20 @@ async def full(bus: Bus, stream: str, http: httpx.AsyncClient) -> AsyncGenerator
     # Not 0 for an empty stream, which would mean no limit.
     limited = {**info["config"], "max_bytes": max(1, info["state"]["bytes"])}
     await call(bus, api("STREAM.UPDATE", stream), limited)
+
+    async def reported() -> bool:
+        return "storage" in (await http.get("/readyz")).json()["warnings"]
+
+    async def no_longer_reported() -> bool:
+        return not await reported()
+
     try:
-        while stream in RUN_STREAMS and "storage" not in (await http.get("/readyz")).json()["warnings"]:
-            continue
+        if stream in RUN_STREAMS:
+            await eventually(reported, interval_s=0.1)
         yield
     finally:
         await call(bus, api("STREAM.UPDATE", stream), info["config"])
-        while "storage" in (await http.get("/readyz")).json()["warnings"]:
-            continue
+        await eventually(no_longer_reported, interval_s=0.1)
 
 
 async def finished(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
