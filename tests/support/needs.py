@@ -56,22 +56,33 @@ def _fixture_functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
 @cache
 def need_of_function(thing: object) -> Need:
     found: Need = "unit"
-    seen: set[int] = set()
+    seen: set[object] = set()
     ahead = [thing]
     while ahead:
         current = ahead.pop()
-        if id(current) in seen:
+        if current in seen:
             continue
-        seen.add(id(current))
-        if current in BROKERS:
-            found = "broker"
-            continue
-        for function in _functions(current):
-            names = frozenset(_names(function.__code__))
-            if names & PROCESS_NAMES:
-                return "system"
-            ahead += [value for name in names if _is_helper(value := function.__globals__.get(name))]
+        seen.add(current)
+        need, helpers = _own_need(current)
+        if need == "system":
+            return need
+        found = ORDER[max(ORDER.index(found), ORDER.index(need))]
+        ahead += helpers
     return found
+
+
+@cache
+def _own_need(thing: object) -> tuple[Need, tuple[object, ...]]:
+    """Return the need of a helper without those that it names, and these."""
+    if thing in BROKERS:
+        return "broker", ()
+    helpers: list[object] = []
+    for function in _functions(thing):
+        names = frozenset(_names(function.__code__))
+        if names & PROCESS_NAMES:
+            return "system", ()
+        helpers += [value for name in names if _is_helper(value := function.__globals__.get(name))]
+    return "unit", tuple(helpers)
 
 
 def _functions(thing: object) -> Iterator[FunctionType]:

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -146,6 +145,9 @@ async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -
 
 async def test_any_request_of_the_described_api_returns_a_status_below_500(system: System) -> None:
     """A39: schemathesis reads our OpenAPI document and sends valid and invalid requests."""
+    # Imported here, because every worker imports this file, and one executes this test.
+    import schemathesis
+
     api = schemathesis.openapi.from_url(f"{system.url}/openapi.json")
     described: list[Any] = [found.ok() for found in cast(Any, api).get_all_operations()]
     chosen = [operation for operation in described if not _waits(operation.label)]
