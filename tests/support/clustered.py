@@ -31,7 +31,7 @@ from tests.support.system import wait_ready
 _RESTART_AFTER_S = 0.2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusteredNats(LocalNats):
     """The first of three servers, and the configuration of the other two."""
 
@@ -80,7 +80,7 @@ def up(directory: Path, port: int) -> None:
     try:
         data.end_leftovers()
         broker = Broker(data, 3, "127.0.0.1")
-        nats = ClusteredNats(data, broker.nats.port, broker.nats.http_port, broker)
+        nats = ClusteredNats(data, broker.nats.port, broker.nats.http_port, broker=broker)
         sandbox = "docker" if choose_sandbox().kind == "docker" else None
         plan = ClusteredPlan(settings, nats, port, dict(os.environ), sandbox=sandbox)
         asyncio.run(Supervisor(plan, Screen()).run())
