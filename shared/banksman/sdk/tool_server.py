@@ -66,7 +66,8 @@ class ToolServer:
             name: The server's id, the same in all of its processes.
             tools: The tools to serve; None serves all that `tool` created so far.
             nats: The connection settings; None reads the environment or the local system (`sdk.local`).
-            capacity: Maximum running and waiting calls. Further calls go to other processes.
+            capacity: Maximum running and waiting calls; of four or more, a tenant that is alone gets three
+                quarters. Further calls go to other processes.
             drain_s: Seconds that a stopping server waits for running calls.
 
         Raises:
