@@ -39,6 +39,8 @@ class SnapshotScheduler:
     _in_progress: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     _refused: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Edit count of each workspace whose snapshot was refused; it is tried again after the next edit."""
+    _ending: bool = False
+    """Whether the runner takes no more calls."""
 
     async def run(self) -> NoReturn:
         """Check all workspaces repeatedly until cancelled."""
@@ -63,6 +65,7 @@ class SnapshotScheduler:
 
     async def snapshot_all(self) -> None:
         """Snapshot every changed workspace within `drain_s`, after the runner has stopped taking calls."""
+        self._ending = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.settings.drain_s), asyncio.TaskGroup() as tasks:
                 for entry in self.registry:
@@ -129,7 +132,11 @@ class SnapshotScheduler:
         except (BanksmanError, OSError) as error:
             # The workspace counts as just used, so that the next attempt waits for another idle period.
             entry.last_used = asyncio.get_running_loop().time()
-            logger.warning("%s: the snapshot failed: %s", name, error)
+            if self._ending and isinstance(error, Unavailable) and error.no_responders:
+                # Agents stop before runners when the whole system stops.
+                logger.info("%s: the snapshot is not recorded: all agents have stopped", name)
+            else:
+                logger.warning("%s: the snapshot failed: %s", name, error)
 
     async def _snapshot(self, entry: WorkspaceEntry) -> None:
         state = entry.state
