@@ -16,7 +16,7 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import SEED, WAIT_TIMEOUT_S, Stage, bash
 from tests.support.chaos.plans import AUTO
-from tests.support.polling import scripted_delay
+from tests.support.polling import eventually, scripted_delay
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -86,11 +86,12 @@ def _replies(marker: str) -> tuple[Reply, Reply]:
 
 async def _nothing_is_open(operator: Bus) -> None:
     """Wait until every message has been handled, including redelivered ones."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while True:
-            try:
-                info = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))
-            except Unavailable:
-                continue
-            if info["state"]["messages"] == 0:
-                return
+
+    async def handled() -> bool:
+        try:
+            info = await jetstream.call(operator, names.api("STREAM.INFO", names.RUNS))
+        except Unavailable:
+            return False
+        return info["state"]["messages"] == 0
+
+    await eventually(handled, WAIT_TIMEOUT_S, interval_s=0.1)

@@ -43,7 +43,7 @@ from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
-from tests.support.polling import scripted_delay
+from tests.support.polling import eventually, scripted_delay
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -69,11 +69,11 @@ async def test_of_eight_decisions_at_two_gateways_one_wins_and_all_receive_it(
                     for verdict in ("approve", "reject")
                     for door in (_over_http, _over_websocket)
                 ]
-            told = [racer.result() for racer in racers]
+            replies = [racer.result() for racer in racers]
 
-            [winner] = [answer for answer in told if not answer["already_resolved"]]
-            assert {answer["outcome"] for answer in told} == {winner["outcome"]}
-            losers = [answer["status"] for answer in told if answer["already_resolved"]]
+            [winner] = [answer for answer in replies if not answer["already_resolved"]]
+            assert {answer["outcome"] for answer in replies} == {winner["outcome"]}
+            losers = [answer["status"] for answer in replies if answer["already_resolved"]]
             assert sorted(losers) == sorted([409] * losers.count(409) + [0] * losers.count(0))
             assert losers.count(409) >= 3
 
@@ -124,13 +124,15 @@ async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     """P3, P4: afterwards it is open at no interface."""
     conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    asked = await client.question(run_id)
-    call_id = asked["items"][0]["tool_call_id"]
+    approval_request = await client.question(run_id)
+    call_id = approval_request["items"][0]["tool_call_id"]
 
     match how:
         case "edit":
             edit = {"tool_call_id": call_id, "decision": "approve", "arguments": {"command": "echo edited"}}
-            await client.request("approval.reply", approval_id=asked["approval_id"], decisions=[edit])
+            await client.request(
+                "approval.reply", approval_id=approval_request["approval_id"], decisions=[edit]
+            )
         case "remember":
             await client.approve(run_id, remember="conversation")
         case "cancel":
@@ -147,8 +149,8 @@ async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     kinds = [event["data"]["error_kind"] for event in client.events(conversation, "tool_call.completed")]
     assert kinds == [{"cancel": "cancelled", "steer": "not_executed", "reject": "rejected"}.get(how)]
     pending = (await http.get("/context/approvals")).json()["items"]
-    assert asked["approval_id"] not in {one["approval_id"] for one in pending}
-    late = await http.post(f"/context/approvals/{asked['approval_id']}", json={"all": "approve"})
+    assert approval_request["approval_id"] not in {one["approval_id"] for one in pending}
+    late = await http.post(f"/context/approvals/{approval_request['approval_id']}", json={"all": "approve"})
     assert (late.status_code, late.json()["outcome"]) == (409, outcome)
 
 
@@ -279,10 +281,12 @@ async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, mo
         async with Client.connected(late, timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "go")
-            asked = await client.question(run_id)
+            approval_request = await client.question(run_id)
             with _frozen(hasty.service_pids("agent")):
-                await _until(datetime.fromisoformat(asked["expires_at"]) + timedelta(seconds=1))
-                await client.request("approval.reply", approval_id=asked["approval_id"], all="approve")
+                await _until(datetime.fromisoformat(approval_request["expires_at"]) + timedelta(seconds=1))
+                await client.request(
+                    "approval.reply", approval_id=approval_request["approval_id"], all="approve"
+                )
             outcome = await client.finished(run_id)
             async with httpx.AsyncClient(base_url=hasty.url, timeout=WAIT_TIMEOUT_S) as http:
                 files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
@@ -304,22 +308,24 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in answers]
-            asked = [(await client.question(run))["approval_id"] for run in runs]
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while await _open_at(fleet) < set(asked):
-                continue
+            approvals = [(await client.question(run))["approval_id"] for run in runs]
+
+        async def listed() -> bool:
+            return await _open_at(fleet) >= set(approvals)
+
+        await eventually(listed, WAIT_TIMEOUT_S, interval_s=0.1)
         old = await _old(fleet, model, timedelta(days=3))
         fleet["agent-1"].freeze()
-        for approval_id, answer in zip(asked, answers, strict=True):
+        for approval_id, answer in zip(approvals, answers, strict=True):
             if answer is not None:
                 await _decide_over_http(fleet, approval_id, answer)
         for member in fleet.members.values():
             await member.stop()
 
         await fleet.start()
-        assert await _open_at(fleet) == {*asked[2:], old}
-        await _decide_over_http(fleet, asked[2], "approve")
-        await _decide_over_http(fleet, asked[3], "reject")
+        assert await _open_at(fleet) == {*approvals[2:], old}
+        await _decide_over_http(fleet, approvals[2], "approve")
+        await _decide_over_http(fleet, approvals[3], "reject")
         async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=WAIT_TIMEOUT_S) as http:
             answer = await http.post(f"/context/approvals/{old}", json={"all": "approve"})
             ended = [await _ended(http, run) for run in (*runs, answer.json()["run_id"])]

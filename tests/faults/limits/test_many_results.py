@@ -17,6 +17,7 @@ from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 from banksman.sdk import Toolbox, ToolServer
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage
 from tests.support.client import Client
+from tests.support.polling import eventually
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(420)]
 
@@ -64,17 +65,18 @@ async def test_results_without_an_agent_are_all_committed_in_several_messages(
     assert (outcome["status"], outcome["content"]) == ("completed", "So much.")
     completed = client.events(conversation, "tool_call.completed")
     assert [event["data"]["error_kind"] for event in completed] == [None] * CALLS
-    told = [m["content"] for m in stage.requests()[-1]["messages"] if m["role"] == "tool"]
-    assert len(told) == CALLS
+    results = [m["content"] for m in stage.requests()[-1]["messages"] if m["role"] == "tool"]
+    assert len(results) == CALLS
 
 
 async def _stored_results(operator: Bus, number: int) -> None:
     wanted = {"subjects_filter": subjects.tool_result("local", ANY)}
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while True:
-            told = await jetstream.call(operator, names.api("STREAM.INFO", names.RESULTS), wanted)
-            if len(told["state"].get("subjects") or {}) >= number:
-                return
+
+    async def stored() -> bool:
+        info = await jetstream.call(operator, names.api("STREAM.INFO", names.RESULTS), wanted)
+        return len(info["state"].get("subjects") or {}) >= number
+
+    await eventually(stored, WAIT_TIMEOUT_S, interval_s=0.1)
 
 
 async def test_a_repeatable_call_is_given_up_after_three_lost_runners(
