@@ -60,7 +60,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Stag
             "BANKSMAN_MODELS__ANTHROPIC_API_KEY": "sk-ant-test-canary-anthropic-0123456789",
             "BANKSMAN_MODELS__ANTHROPIC_BASE_URL": model.url,
             "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAY_WAIT),
-            "BANKSMAN_AGENT__SLOTS": "4",
+            "BANKSMAN_AGENT__SLOTS": "6",
         }
         directory = tmp_path_factory.mktemp("stage")
         async with Fleet(directory, model.url, agents=1, gateways=1, runners=1, settings=settings) as fleet:
