@@ -47,7 +47,7 @@ def lines() -> Generator[Lines]:
 
 async def test_loop_that_stands_still_is_named_with_its_stack(lines: Lines) -> None:
     stalls, seconds = counted("stalls"), counted("stalled_seconds")
-    with watched_loop():
+    with watched_loop(lambda: True):
         hold_up_the_loop(4 * STILL_S)
 
         async def was_counted() -> bool:
@@ -62,9 +62,16 @@ async def test_loop_that_stands_still_is_named_with_its_stack(lines: Lines) -> N
 
 
 async def test_loop_that_waits_is_not_named(lines: Lines) -> None:
-    with watched_loop():
+    with watched_loop(lambda: True):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(2 * STILL_S):
                 await asyncio.Event().wait()
+
+    assert lines.records == []
+
+
+async def test_loop_of_a_process_that_starts_is_not_named(lines: Lines) -> None:
+    with watched_loop(lambda: False):
+        hold_up_the_loop(4 * STILL_S)
 
     assert lines.records == []

@@ -74,5 +74,5 @@ async def _serve(name: str, settings: S, main: Main[S]) -> None:
     loop = asyncio.get_running_loop()
     for received in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(received, process.drain)
-    with watched_loop():
+    with watched_loop(lambda: process.health.started):
         await main(settings, process)

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from prometheus_client import Counter
@@ -27,9 +27,14 @@ _STALLED_S = Counter("banksman_event_loop_stalled_seconds", "Seconds that the ev
 
 
 @contextmanager
-def watched_loop() -> Generator[None]:
-    """Watch the running event loop from a thread while the context is open."""
-    watchdog = _Watchdog(asyncio.get_running_loop())
+def watched_loop(has_started: Callable[[], bool]) -> Generator[None]:
+    """Watch the running event loop from a thread while the context is open.
+
+    Args:
+        has_started: Returns whether the process serves others. Before, imports hold up its loop, and nothing
+            waits for it.
+    """
+    watchdog = _Watchdog(asyncio.get_running_loop(), has_started)
     watchdog.start()
     try:
         yield
@@ -38,15 +43,18 @@ def watched_loop() -> Generator[None]:
 
 
 class _Watchdog(threading.Thread):
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, has_started: Callable[[], bool]) -> None:
         super().__init__(name="loop-watchdog", daemon=True)
         self.ended = threading.Event()
         self._loop = loop
+        self._has_started = has_started
         self._watched = threading.get_ident()
         self._reported_at = float("-inf")
 
     def run(self) -> None:
         while not self.ended.wait(_PROBE_EVERY_S):
+            if not self._has_started():
+                continue
             began, cpu = time.monotonic(), time.process_time()
             reached = threading.Event()
             try:
