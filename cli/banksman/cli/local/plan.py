@@ -16,12 +16,15 @@ from banksman.deployment import users
 
 
 class Stage(IntEnum):
-    """Order in which processes stop: those that accept work before those that do it."""
+    """Order in which processes stop: those that accept work before those that do it.
+
+    Agents stop after tool-runners, because they store the results of the calls that end meanwhile.
+    """
 
     GATEWAY = 1
-    AGENT = 2
-    WORKFLOWS = 3
-    TOOL_RUNNER = 4
+    WORKFLOWS = 2
+    TOOL_RUNNER = 3
+    AGENT = 4
     MODEL_SERVER = 5
     NATS = 6
 
