@@ -363,13 +363,12 @@ class Bus:
             # The server reports a forbidden publish only here, never to the publisher.
             case _ if "permissions violation" in str(error).lower():
                 denied = _DENIED_PUBLISH.search(str(error))
-                if denied and self._is_late_reply(denied[1]):
+                requested = denied is not None and self.replies.forbidden(denied[1])
+                if denied and not requested and self._is_late_reply(denied[1]):
                     logger.info("%s: a reply came too late: %s", self.name, error)
                     return
                 self.stats.forbidden += 1
                 logger.error("%s: %s", self.name, error)
-                if denied:
-                    self.replies.forbidden(denied[1])
             case NatsError() | OSError() | TimeoutError():
                 self.stats.errors += 1
                 self._log_rarely(f"{self.name}: {str(error) or type(error).__name__}")

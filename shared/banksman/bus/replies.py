@@ -162,11 +162,16 @@ class Replies:
             if waiter.until_reconnect:
                 waiter.failed(ConnectionLost(waiter.subject))
 
-    def forbidden(self, subject: str) -> None:
-        """Fail the requests on a subject that the server refused; nats-py reports it in lower case."""
-        for waiter in tuple(self._waiters.values()):
-            if waiter.subject.lower() == subject:
-                waiter.failed(Forbidden(f"{subject}: this user may not publish there"))
+    def forbidden(self, subject: str) -> bool:
+        """Fail the requests on a subject that the server refused; nats-py reports it in lower case.
+
+        Returns:
+            False if no request was sent there.
+        """
+        refused = [waiter for waiter in self._waiters.values() if waiter.subject.lower() == subject]
+        for waiter in refused:
+            waiter.failed(Forbidden(f"{subject}: this user may not publish there"))
+        return bool(refused)
 
     def close(self) -> None:
         """Fail all requests: the connection is closed."""
