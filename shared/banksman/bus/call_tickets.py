@@ -47,7 +47,7 @@ class CallTickets:
         return cls(entry.value.secret.encode())
 
     def issue(self, tenant: str, attempt: str, holder: str) -> str:
-        """Return the ticket of an attempt for the runner or tool server that is sent it: `{holder}.{code}`."""
+        """Return the ticket of an attempt for the process that executes it: `{holder}.{code}`."""
         code = hmac.new(self._secret, f"{tenant}.{attempt}.{holder}".encode(), hashlib.sha256).hexdigest()
         return f"{holder}.{code[:_CODE_CHARS]}"
 

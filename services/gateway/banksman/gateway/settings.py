@@ -208,6 +208,7 @@ class GatewayServiceSettings(ServiceSettings):
         """Return how many runs of a tenant may be queued or driven at once."""
         own = self.tenants.value_of(tenant, lambda limits: limits.waiting_runs)
         return own or self.gateway.max_waiting_runs_per_tenant
+
     agent: OfferSettings = OfferSettings()
     workspaces: WorkspaceSettings = WorkspaceSettings()
 

@@ -75,8 +75,9 @@ class ProviderSettings(BaseModel):
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to open a connection; after them the attempt fails."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without a byte from the model, after which its request fails. Keep-alives count as bytes. The
-    request is not repeated, because the model may still write the reply, and the vendor charge for it."""
+    """Seconds without a byte from the model, after which its request fails. Bytes that only keep the
+    connection alive count. The request is not repeated, because the model may still write the reply, and the
+    vendor charge for it."""
     request_timeouts_s: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict[str, float])
     """The same for single providers and models, by the start of `provider:model`; the longest one that fits
     applies. Backboard's models share the one of `backboard`."""

@@ -12,8 +12,8 @@ from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, F
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.asgi.errors import error_response
 from banksman.gateway.service.auth import Keys, bearer
-from banksman.runtime.rate_limit import Rates
 from banksman.gateway.settings import GatewaySettings
+from banksman.runtime.rate_limit import Rates
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

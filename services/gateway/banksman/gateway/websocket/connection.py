@@ -38,7 +38,6 @@ from banksman.contracts.frames import (
 from banksman.contracts.ids import new_id
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
-from banksman.runtime.rate_limit import TokenBucket
 from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
 from banksman.gateway.websocket.subscriptions import Subscriptions
 from banksman.gateway.websocket.transport import (
@@ -52,6 +51,7 @@ from banksman.gateway.websocket.transport import (
     CloseFrame,
     Transport,
 )
+from banksman.runtime.rate_limit import TokenBucket
 
 logger = logging.getLogger(__name__)
 

@@ -227,7 +227,7 @@ function Editor({ id, edit, onEdit }) {
   useEffect(() => longestOf([...root.current.querySelectorAll('textarea')])?.focus(), []);
   const asJson = () => onEdit({ json: JSON.stringify(edit.value ?? Object.fromEntries(draft.fields.map(({ name, text }) => [name, text])), null, 2) });
   const change = (name, text) => onEdit({ fields: draft.fields.map((field) => (field.name === name ? { ...field, text } : field)) });
-  const area = (name, label, text, onText) => html`<label for=${`edit-${id}-${name}`}>${label}</label>
+  const area = (name, label, text, onChange) => html`<label for=${`edit-${id}-${name}`}>${label}</label>
     <textarea
       id=${`edit-${id}-${name}`}
       spellcheck=${false}
@@ -235,7 +235,7 @@ function Editor({ id, edit, onEdit }) {
       value=${text}
       aria-invalid=${Boolean(edit.problem)}
       aria-describedby=${`edit-${id}-problem`}
-      onInput=${(event) => onText(event.target.value)}
+      onInput=${(event) => onChange(event.target.value)}
     />`;
   return html`<div class="approval-editor" ref=${root}>
     ${draft.json === undefined
