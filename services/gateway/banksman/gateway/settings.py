@@ -203,14 +203,13 @@ class GatewayServiceSettings(ServiceSettings):
     approvals: ApprovalSettings = ApprovalSettings()
     models: ModelSettings = ModelSettings()
     tenants: TenantSettings = TenantSettings()
+    agent: OfferSettings = OfferSettings()
+    workspaces: WorkspaceSettings = WorkspaceSettings()
 
     def waiting_runs(self, tenant: str) -> int:
         """Return how many runs of a tenant may be queued or driven at once."""
         own = self.tenants.value_of(tenant, lambda limits: limits.waiting_runs)
         return own or self.gateway.max_waiting_runs_per_tenant
-
-    agent: OfferSettings = OfferSettings()
-    workspaces: WorkspaceSettings = WorkspaceSettings()
 
     @property
     def default_model(self) -> str | None:
