@@ -52,7 +52,7 @@ def cli(reachable_dir: Path) -> Generator[Cli]:
     # The files of the last run change right before the end.
     assert banksman("demo", BANKSMAN_DATA_DIR=str(data_dir)).returncode == 0
     assert banksman("down", "--data-dir", str(data_dir)).returncode == 0
-    assert complaints(data_dir / "logs") == []
+    assert complaints(data_dir / "logs") == [], "\n".join(complaints(data_dir / "logs"))
     assert banksman("reset", "--force", "--data-dir", str(data_dir)).returncode == 0
     assert not data_dir.exists()
 
