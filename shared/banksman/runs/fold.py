@@ -133,14 +133,9 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return replace(state, linked=with_ids(state.linked, data.workflow_run_id, at=event.ts))
         case HistoryCompacted():
             return _compact(state, event, data)
-        case (
-            WorkspaceChanged()
-            | ToolCallCompleted()
-            | WorkflowProgress()
-            | InputRequested()
-            | InputResolved()
-            | UnknownEvent()
-        ):
+        case ToolCallCompleted():
+            return _complete_calls(state, (event,))
+        case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved() | UnknownEvent():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)

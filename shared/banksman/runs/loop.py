@@ -14,7 +14,7 @@ from banksman.contracts.events import EventBody
 from banksman.runs.approvals import close_request, publish_approval_request, resolution
 from banksman.runs.coordinator import ToolCallCoordinator
 from banksman.runs.outcome import Ending, finished
-from banksman.runs.owner import Build, Ownership
+from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.state import Conversation
 from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, Record, RequestModel, next_step
 
@@ -65,7 +65,7 @@ async def drive(owned: Ownership, model: Model) -> None:
                 case CloseApproval():
                     await _close_approval(owned)
                 case Record() | Park() | Idle():
-                    await owned.commit(_nothing)
+                    await owned.commit(nothing)
                 case _:
                     assert_never(step)
         except Refused as cause:
@@ -77,7 +77,7 @@ async def drive(owned: Ownership, model: Model) -> None:
 
 
 async def _request_model(owned: Ownership, model: Model) -> None:
-    reply: Build = _nothing
+    reply: Build = nothing
     try:
         reply = await model.complete(owned)
         await _record_reply(owned, reply)
@@ -136,8 +136,3 @@ def _end(owned: Ownership, state: Conversation, ending: Ending) -> tuple[EventBo
     if state.run is None or not isinstance(next_step(state, owned.ports.clock.now()), RequestModel):
         return ()
     return (finished(state.run, ending.status, ending.message, ending),)
-
-
-def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
-    """Nothing beyond what follows from the log, which every commit records."""
-    return ()

@@ -38,6 +38,11 @@ Build = Callable[[Conversation], Iterable[EventBody]]
 """Returns what to record, given the state that the commit follows. It runs again after a conflict."""
 
 
+def nothing(_state: Conversation) -> tuple[EventBody, ...]:
+    """Record nothing beyond what follows from the log, which every commit records."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """What a commit holds besides the events that are recorded."""

@@ -20,7 +20,7 @@ from banksman.contracts.errors import BanksmanError, ProviderFailed
 from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import Message, Usage, UserMessage
 from banksman.runs.history import compacted
-from banksman.runs.owner import Build, Ownership
+from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.state import NO_USAGE, Conversation, Run
 from banksman.runs.steps import deadline_of
 
@@ -110,7 +110,7 @@ class Compactor:
             return None
         written = await unless_cancelled(owned, self._summary(owned, wanted, size))
         if written is None:
-            return _nothing
+            return nothing
         event = _event(owned, wanted if written.text else rest or wanted, written)
         after = compacted(history, event, keep=message)
         tokens_after = round(size_of(request, after, None).total * size.ratio)
@@ -191,10 +191,6 @@ def _summary_before(state: Conversation) -> str:
 def _summary_chars(wanted: Cut, size: Size) -> int:
     chars = round(wanted.max_summary_tokens * BYTES_PER_TOKEN / size.ratio)
     return max(MIN_SUMMARY_CHARS, min(MAX_SUMMARY_CHARS, chars))
-
-
-def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
-    return ()
 
 
 def _recorded(

@@ -53,7 +53,7 @@ from banksman.prompting.enhance import enhance
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
 from banksman.runs.outcome import Ending
-from banksman.runs.owner import Build, Ownership
+from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.placement import Placements
 from banksman.runs.schemas import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
@@ -126,7 +126,7 @@ class ModelStep:
         text = (
             f"The model's reply and what is shown of its calls take {error.size} bytes: too many for the log."
         )
-        consumed = partial(paid_events, reply=reply.reply) if isinstance(reply, RecordedReply) else _nothing
+        consumed = partial(paid_events, reply=reply.reply) if isinstance(reply, RecordedReply) else nothing
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
@@ -292,10 +292,6 @@ class ModelStep:
         except BanksmanError:
             return None  # A new file, or no runner: the approver sees the new content only.
         return reply.text
-
-
-def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
-    return ()
 
 
 def _failure(

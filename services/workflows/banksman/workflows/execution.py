@@ -28,7 +28,7 @@ from banksman.contracts.messages import AssistantMessage, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject, strict_json
 from banksman.runs.outcome import Ending, finished
-from banksman.runs.owner import Build, Ownership
+from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import Conversation
 from banksman.runs.steps import RequestModel, deadline_of, next_step
@@ -119,7 +119,7 @@ class WorkflowExecution:
         if not isinstance(error, CallerMistake | ValueError):
             return None
         text = str(error).encode(errors="replace").decode()[:MAX_FAILURE_CHARS]
-        return _failure(f"The log cannot store the result of the workflow: {text}"), _nothing
+        return _failure(f"The log cannot store the result of the workflow: {text}"), nothing
 
     async def _execute(self, workflow: Workflow, parameters: JsonObject) -> None:
         try:
@@ -228,10 +228,6 @@ def _checked(returned: object) -> str:
     raise WorkflowFailed(
         f"The workflow returned a value of type {type(returned).__name__}; text was expected."
     )
-
-
-def _nothing(_state: Conversation) -> tuple[EventBody, ...]:
-    return ()
 
 
 def _failure(message: str) -> Ending:
