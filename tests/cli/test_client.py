@@ -204,11 +204,21 @@ def test_terminal_control_characters_are_escaped() -> None:
     assert clean("\x1b[2Jgone\u202e\x07 ok\n\tdone") == "\\x1b[2Jgone\\u202e\\x07 ok\n\tdone"
 
 
-def test_repeated_deltas_and_the_whole_message_print_text_once(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("pieces", "printed"),
+    [
+        pytest.param([(0, "He"), (2, "llo "), (0, "Hello "), (6, "wor")], "Hello world\n", id="repeated"),
+        pytest.param(
+            [(0, "Bye, wo"), (0, "He"), (2, "llo")], "Bye, wo\nHello world\n", id="model requested again"
+        ),
+        pytest.param([(0, "Bye")], "Bye\nHello world\n", id="pieces of the second request missed"),
+        pytest.param([(0, "He"), (8, "rld")], "Hello world\n", id="a piece missed"),
+    ],
+)
+def test_deltas_and_the_whole_message_print_each_text_once(
+    pieces: list[tuple[int, str]], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = TextView()
-    pieces = [(0, "He"), (2, "llo "), (0, "Hello "), (6, "wor")]
 
     for offset, text in pieces:
         view.show({"type": "message.delta", "data": {"message_id": "m", "offset": offset, "text": text}})
@@ -219,7 +229,7 @@ def test_repeated_deltas_and_the_whole_message_print_text_once(
         }
     )
 
-    assert capsys.readouterr().out == "Hello world\n"
+    assert capsys.readouterr().out == printed
 
 
 def follow_to_the_end(cli: Cli, conversation: str) -> dict[str, Any]:

@@ -185,6 +185,10 @@ class ProviderFailed(Fault):
         )
 
 
+class ProviderTimedOut(ProviderFailed):
+    """A model did not complete its reply within the time that the run has left."""
+
+
 class Signal(Exception):
     """Controls the flow inside `banksman.runs`; clients never receive it."""
 

@@ -123,11 +123,14 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
     # A parked run has no time limit. One that is owned has, also while it waits for a decision beside a call
     # that hangs: otherwise the call would keep its owner for as long as the decision takes.
     if run.parked_at is None and now >= deadline_of(run):
-        limit = f"{run.settings.limits.run_timeout_s:g} s"
-        return Ending(
-            "timed_out", ErrorCode.RUN_TIMEOUT, f"The run reached its time limit of {limit}.", "timeout"
-        )
+        return timed_out(run)
     return _limit_reached(run)
+
+
+def timed_out(run: Run) -> Ending:
+    """Return the end of a run whose time limit has passed."""
+    text = f"The run reached its time limit of {run.settings.limits.run_timeout_s:g} s."
+    return Ending("timed_out", ErrorCode.RUN_TIMEOUT, text, "timeout")
 
 
 def _limit_reached(run: Run) -> Ending | None:

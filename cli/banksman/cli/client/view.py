@@ -41,8 +41,8 @@ class TextView:
             history: Print the user's messages too, for a reader who did not type them.
         """
         self._history = history
-        self._written: dict[str, int] = {}
-        """Number of printed characters by message id."""
+        self._written: dict[str, str] = {}
+        """The printed text by message id."""
         self._open_line = False
 
     def show(self, frame: Frame) -> None:
@@ -73,19 +73,33 @@ class TextView:
                 return
 
     def _delta(self, data: Frame) -> None:
+        """Print what is new. A different text is that of a repeated request, and begins on a new line."""
         message_id, offset, text = str(data["message_id"]), int(data["offset"]), str(data["text"])
-        written = self._written.get(message_id, 0)
-        if offset > written:
-            return
-        self._write(clean(text[written - offset :]))
-        self._written[message_id] = max(written, offset + len(text))
+        written = self._written.get(message_id, "")
+        if offset > len(written):
+            return  # A piece is missing: the complete message brings the rest.
+        known = written[offset : offset + len(text)]
+        if text.startswith(known):
+            self._write(clean(text[len(known) :]))
+            self._written[message_id] = written + text[len(known) :]
+        elif offset == 0:
+            self._end_line()
+            self._write(clean(text))
+            self._written[message_id] = text
 
     def _message(self, data: Frame) -> None:
         if data.get("role") == "user":
             self._line(f"> {_text(data.get('content'))}")
             return
-        text = _text(data.get("content"), cleaned=False)
-        self._write(clean(text[self._written.pop(str(data["message_id"]), 0) :]))
+        text, written = (
+            _text(data.get("content"), cleaned=False),
+            self._written.pop(str(data["message_id"]), ""),
+        )
+        if not text.startswith(written):
+            # The model request was repeated, and another reply than the printed one was recorded.
+            self._end_line()
+            written = ""
+        self._write(clean(text[len(written) :]))
         self._end_line()
 
     def _request(self, data: Frame) -> None:

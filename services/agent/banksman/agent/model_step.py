@@ -42,7 +42,15 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, FileRead
-from banksman.contracts.errors import BanksmanError, ErrorCode, NotFound, ProviderFailed, Refused, Unavailable
+from banksman.contracts.errors import (
+    BanksmanError,
+    ErrorCode,
+    NotFound,
+    ProviderFailed,
+    ProviderTimedOut,
+    Refused,
+    Unavailable,
+)
 from banksman.contracts.events import EventBody
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
@@ -57,7 +65,7 @@ from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.placement import Placements
 from banksman.runs.schemas import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
-from banksman.runs.steps import deadline_of
+from banksman.runs.steps import deadline_of, timed_out
 from banksman.runtime.failpoints import reach
 from banksman.runtime.redaction import safe_length, without_secrets
 
@@ -298,9 +306,11 @@ def _failure(
     owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
 ) -> tuple[EventBody, ...]:
     text = () if streamed is None else partial_events(state, streamed)
-    # A provider fails at the run's deadline too; then the run ends as timed out.
-    timed_out = state.run is not None and owned.ports.clock.now() >= deadline_of(state.run)
-    return text if timed_out else (*text, *failure_events(state, error))
+    if state.run is None:
+        return (*text, *failure_events(state, error))
+    # The request ends at the run's deadline by its own timer, possibly a moment before the broker's clock.
+    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(state.run)
+    return (*text, *(end_events(state, timed_out(state.run)) if late else failure_events(state, error)))
 
 
 class _Deltas:

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.contracts.errors import ProviderFailed
+from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
 from banksman.runtime.imports import defer
 from banksman.runtime.redaction import redacted
 
@@ -100,7 +100,8 @@ class SdkProvider(ABC, Generic[C]):
         """Repeat `attempt` while it raises `TransientFault` and time and attempts remain.
 
         Raises:
-            ProviderFailed: The last attempt failed, or the deadline passed.
+            ProviderFailed: The last attempt failed.
+            ProviderTimedOut: The deadline passed.
         """
         number = 1
         scope = asyncio.timeout(deadline_s)
@@ -118,7 +119,7 @@ class SdkProvider(ABC, Generic[C]):
             if not scope.expired():
                 raise
             text = f"no complete reply within {deadline_s:g} s"
-            raise ProviderFailed(self.name, text, unavailable=True) from error
+            raise ProviderTimedOut(self.name, text, unavailable=True) from error
 
     def _delay_s(self, fault: TransientFault, number: int, scope: asyncio.Timeout) -> float:
         """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
