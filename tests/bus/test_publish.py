@@ -51,6 +51,20 @@ async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
     assert await stored(bus, tenant) == 1
 
 
+async def test_one_missing_acknowledgement_is_not_reported_as_a_full_disk(
+    nats_server: NatsServer, bus: Bus, tenant: str
+) -> None:
+    """P15: a server that was frozen for a moment stores the next attempt, and the client gets no error."""
+    await create(bus, tenant)
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
+            wire.lose_next("_INBOX")
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                ack = await durable(lossy, f"{tenant}.a", b"once", msg_id="m1")
+    assert (ack.tries, ack.duplicate) == (2, True)
+
+
 async def test_a_killed_server_loses_no_acknowledged_message(own_nats: NatsServer, own_bus: Bus) -> None:
     """No message is stored twice either: each is retried under its id."""
     await create(own_bus, "S")

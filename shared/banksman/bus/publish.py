@@ -50,7 +50,7 @@ ACK_TIMEOUT_S = 5.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 LEADER_TIMEOUT_S = 0.8
-"""Seconds to wait for the `STREAM.INFO` that shows whether a stream has a leader."""
+"""Seconds to wait for `STREAM.INFO`, which shows whether a stream has a leader, and for a PubAck after it."""
 DISK_FULL_RETRY_S = 5.0
 """Seconds after which clients are advised to retry while the server cannot store messages."""
 
@@ -126,12 +126,13 @@ async def durable(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
     )
     tries = 1
+    timeout_s = ACK_TIMEOUT_S
 
     async def attempt() -> PubAck:
-        nonlocal tries
+        nonlocal tries, timeout_s
         try:
             try:
-                return await _publish(bus, subject, payload, sent, tries, urgent=urgent)
+                return await _publish(bus, subject, payload, sent, tries, timeout_s, urgent=urgent)
             except WrongLastSequence as refused:
                 stored = await _earlier_attempt(bus, subject, payload, sent, tries, refused, urgent=urgent)
                 if stored is None:
@@ -140,10 +141,13 @@ async def durable(
         except _RetryableRefusal as again:
             tries += again.may_be_stored
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
-            # then gets an error after one attempt; other callers use the whole budget.
-            if isinstance(again.__cause__, TimedOut) and await _stores_nothing(bus, subject):
-                full = f"{subject}: NATS responds but cannot store messages; its disk may be full"
-                raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
+            # then gets an error early; other callers use the whole budget. A server that was frozen responds
+            # again too, so a short second attempt decides which of the two it is.
+            if isinstance(again.__cause__, TimedOut):
+                if timeout_s == LEADER_TIMEOUT_S:
+                    full = f"{subject}: NATS responds but cannot store messages; its disk may be full"
+                    raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
+                timeout_s = LEADER_TIMEOUT_S if await _has_leader(bus, subject) else ACK_TIMEOUT_S
             raise
 
     return await retry(
@@ -166,7 +170,14 @@ def message_id(subject: str, msg_id: str) -> str:
 
 
 async def _publish(
-    bus: Bus, subject: str, payload: bytes, headers: Mapping[str, str], tries: int, *, urgent: bool
+    bus: Bus,
+    subject: str,
+    payload: bytes,
+    headers: Mapping[str, str],
+    tries: int,
+    timeout_s: float,
+    *,
+    urgent: bool,
 ) -> PubAck:
     async with contextlib.nullcontext() if urgent else bus.publishes:
         # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
@@ -174,7 +185,7 @@ async def _publish(
         await bus.wait_connected()
         try:
             message = await bus.replies.request(
-                subject, payload, headers=headers, timeout_s=ACK_TIMEOUT_S, until_reconnect=True
+                subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
             )
         except Unavailable as error:
             if bus.closed.is_set():
@@ -206,17 +217,18 @@ async def _earlier_attempt(
         return None
     conditions = {EXPECTED_LAST_SUBJECT_SEQ: str(refused.found), EXPECTED_LAST_MSG_ID: _NO_MESSAGE}
     try:
-        stored = await _publish(bus, subject, payload, {**sent, **conditions}, tries, urgent=urgent)
+        stored = await _publish(
+            bus, subject, payload, {**sent, **conditions}, tries, ACK_TIMEOUT_S, urgent=urgent
+        )
     except (WrongLastSequence, PublishRefused):
         return None
     return stored if stored.stream_seq == refused.found else None
 
 
-async def _stores_nothing(bus: Bus, subject: str) -> bool:
-    """Return whether the stream has a leader although it did not acknowledge: waiting does not help then.
+async def _has_leader(bus: Bus, subject: str) -> bool:
+    """Return whether the stream has a leader although it did not acknowledge; False where no client waits.
 
-    This is how a full disk shows. During an election the stream has no leader, and `STREAM.INFO` gets no
-    reply.
+    During an election the stream has no leader, and `STREAM.INFO` gets no reply.
     """
     if not bus.serves_clients:
         return False
