@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills parked waiting cancels reconnects fairness overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench parked waiting cancels reconnects fairness overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ check-requirements:
 accessibility:  ## Scan every view of the page in both themes and at three widths with axe-core
 	@tools/setup.sh dev
 	@BANKSMAN_ACCESSIBILITY=all $(BIN)/python -m pytest tests/e2e/test_accessibility.py
+
+bench:  ## Measure what a run costs: time, CPU, messages, memory (ARGS="--rows run --in-flight 16")
+	@tools/setup.sh dev
+	@$(BIN)/python -m benchmarks.bench $(ARGS)
 
 parked:  ## Park 100,000 runs; measure memory and the time until a run continues (ARGS="--runs 10000")
 	@tools/setup.sh dev

@@ -1,0 +1,126 @@
+"""The measured system: `banksman up`, a model server and a tool server, each in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from benchmarks.harness.processes import Pids, cpu_s
+from benchmarks.harness.scripts import model_name, scripts
+from tests.support.polling import wait_until
+from tests.support.system import ScriptedModel, System, wait_ready
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+from banksman.cli.local.nats import LOCAL
+from banksman.cli.ports import free_port
+from banksman.cli.state import DataDir, Instance
+
+LAUNCHER, TOOL_SERVER = "launcher", "tool server"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A running system."""
+
+    url: str
+    """The address of its gateway."""
+    monitoring_url: str
+    pids: Pids
+    """Its processes by name, with the tool server."""
+    model_pid: int
+    """The model server's process, which does not belong to the system."""
+    start_s: float
+    """Seconds until it was ready."""
+    start_cpu_s: float
+    """CPU seconds of all its processes until then."""
+
+
+@contextmanager
+def model_server() -> Generator[tuple[str, int]]:
+    """Run a model server that plays the benchmarks' scripts and records nothing; yield its URL and pid."""
+    port = free_port()
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({name: script.model_dump(mode="json") for name, script in scripts().items()}, file)
+        file.flush()
+        options = ("--port", str(port), "--scripts", file.name, "--chunk-delay-s", "0")
+        command = [sys.executable, "-m", "banksman.model_server", *options]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_ready(f"{url}/readyz", lambda: None if process.poll() is None else "the model server ended")
+            yield url, process.pid
+        finally:
+            process.terminate()
+            process.wait(timeout=WAIT_TIMEOUT_S)
+
+
+@contextmanager
+def running(
+    model: tuple[str, int], *, agents: int | None = None, environment: Mapping[str, str] | None = None
+) -> Generator[Measured]:
+    """Run a system with its own data. `agents` is the number of agents; None for the default."""
+    url, model_pid = model
+    chosen = {} if agents is None else {"BANKSMAN_LOCAL__AGENTS": str(agents)}
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        # The runner's sandbox user must be able to reach the workspaces below it.
+        directory.chmod(0o711)
+        system = System(directory / "data", ScriptedModel(url), {**chosen, **(environment or {})})
+        begun = time.perf_counter()
+        system.start()
+        stack.callback(system.close)
+        instance = _ready(system)
+        start_s, start_cpu_s = time.perf_counter() - begun, cpu_s(system.pid)
+        server = stack.enter_context(_tool_server(system, instance))
+        _create_assistants(system.url)
+        pids = {name: process.pid for name, process in instance.processes.items()}
+        everything = {LAUNCHER: system.pid, **pids, TOOL_SERVER: server}
+        yield Measured(system.url, instance.monitoring_url, everything, model_pid, start_s, start_cpu_s)
+
+
+def _ready(system: System) -> Instance:
+    data = DataDir(system.data_dir)
+    wait_until(
+        lambda: (found := data.read()) is not None and found.ready, WAIT_TIMEOUT_S * 4, interval_s=0.02
+    )
+    instance = data.read()
+    assert instance is not None
+    return instance
+
+
+@contextmanager
+def _tool_server(system: System, instance: Instance) -> Generator[int]:
+    seed = DataDir(system.data_dir).keys / f"{LOCAL.user}.nk"
+    environment = {**os.environ, "NATS_URL": instance.nats_url, "NATS_SEED_FILE": str(seed)}
+    command = [sys.executable, "-m", "benchmarks.harness.tool_server"]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError("the tool server ended")
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(timeout=WAIT_TIMEOUT_S * 4)
+
+
+def _create_assistants(url: str) -> None:
+    """Create the assistant `add`, whose only tool is that of the tool server, and `bash`."""
+    with httpx.Client(base_url=url, trust_env=False, timeout=30) as http:
+        for name in ("add", "bash"):
+            assistant = {
+                "id": name,
+                "model": model_name(name),
+                "tools": {"enabled": True, "allowed_tools": [name]},
+                "approval_policy": [{"tool": "*", "action": "auto"}],
+            }
+            http.post("/context/assistants", json=assistant).raise_for_status()
