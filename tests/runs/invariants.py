@@ -54,8 +54,8 @@ class InvariantChecker:
         self.runs_of_request: dict[str, str] = {}
         self.acked_work: set[int] = set()
         self.cancelled: set[str] = set()
-        self.claims: dict[str, int] = {}
-        """Consecutive claims of each conversation without another commit in between."""
+        self.claimants: dict[str, set[str]] = {}
+        """The processes that claimed each conversation in a row, without another commit in between."""
         self.given_up: set[str] = set()
         self.purged: set[str] = set()
 
@@ -80,10 +80,12 @@ class InvariantChecker:
             assert commit.owner in (before.owner, None), "only a claim changes the owner"
 
     def _claims(self, commit: Commit, after: Conversation) -> None:
-        before = 0 if commit.events else self.claims.get(after.conversation_id, 0)
+        before = set[str]() if commit.events else self.claimants.get(after.conversation_id, set())
         ends = any(isinstance(event.data, RunFinished) for event in commit.events)
-        self.claims[after.conversation_id] = before + 1 if commit.claim and not ends else 0
-        if self.claims[after.conversation_id] >= CLAIMS_IN_A_ROW and after.run is not None:
+        claimant = commit.owner if commit.claim and not ends else None
+        claimants = set[str]() if claimant is None else {*before, claimant.agent}
+        self.claimants[after.conversation_id] = claimants
+        if len(claimants) >= CLAIMS_IN_A_ROW and after.run is not None:
             self.given_up.add(after.run.run_id)
 
     def _finished(self, run_id: str, finished: RunFinished) -> None:

@@ -130,14 +130,14 @@ MUTANTS = (
         "an approval request is not published again",
         "claim.py",
         "            case RepublishApproval():\n"
-        "                await publish_approval_request(ports, state)\n",
+        "                await publish_requests(ports, state)\n",
         "            case RepublishApproval():\n",
         "An approval request that a crash omitted is lost.",
     ),
     Mutant(
         "a takeover publishes no approval request",
         "loop.py",
-        "                await publish_approval_request(owned.ports, owned.state)\n",
+        "                await publish_requests(owned.ports, owned.state)\n",
         "",
         "An approval request that a crash omitted is lost while other calls run.",
     ),
@@ -243,7 +243,7 @@ MUTANTS = (
     Mutant(
         "any content of the slot closes an approval request",
         "approvals.py",
-        "        reason = problem(stored, open_approval_request(state), ports.signing_key)\n",
+        "        reason = problem(stored, request, ports.signing_key)\n",
         "        reason = None\n",
         "A forged approval is recorded by a cancel or a steer.",
     ),
@@ -378,7 +378,7 @@ MUTANTS = (
     Mutant(
         "claims are not counted",
         "fold.py",
-        "    return 1 if commit.events else state.claims_in_row + 1\n",
+        "    return state.claims_in_row + (not commit.after_reconnect and not alive)\n",
         "    return 1\n",
         "A run that kills its agents kills all of them.",
     ),

@@ -146,19 +146,29 @@ def test_a_commit_of_a_higher_version_is_refused_by_name() -> None:
         Commit.model_validate_json(text)
 
 
-@pytest.mark.parametrize(("after_reconnect", "counted"), [(False, 3), (True, 0)])
-def test_claims_after_a_reconnect_to_the_broker_are_no_crashes(after_reconnect: bool, counted: int) -> None:
+@pytest.mark.parametrize(
+    ("agents", "after_reconnect", "counted"),
+    [
+        pytest.param("abcdef", False, 5, id="each claim of another process"),
+        pytest.param("abc", True, 0, id="after reconnects to the broker"),
+        pytest.param("abababab", False, 2, id="two processes that both live"),
+        pytest.param("abacad", False, 4, id="three processes that died, and one that lives"),
+    ],
+)
+def test_a_claim_counts_as_a_crash_unless_its_process_was_alive_all_the_time(
+    agents: str, after_reconnect: bool, counted: int
+) -> None:
     claims = [
         Commit(
             ts=EPOCH,
             id=f"e{number}",
             log_epoch="l1",
             first_seq=1,
-            owner=Owner(agent=f"agent-{number}", owner_epoch=number, work_seq=1),
+            owner=Owner(agent=f"agent-{agent}", owner_epoch=number, work_seq=1),
             owner_epoch=number,
             claim=True,
             after_reconnect=after_reconnect,
         )
-        for number in (1, 2, 3)
+        for number, agent in enumerate(agents, 1)
     ]
     assert fold(list(enumerate(claims, 1))).claims_in_row == counted

@@ -74,6 +74,7 @@ def _apply_owner(state: Conversation, commit: Commit) -> Conversation:
         owner=commit.owner,
         owner_epoch=commit.owner_epoch,
         claims_in_row=_claims_in_row(state, commit),
+        claimants=_claimants(state, commit),
     )
 
 
@@ -86,7 +87,17 @@ def _claims_in_row(state: Conversation, commit: Commit) -> int:
         return 0
     if commit.events:
         return 1
-    return state.claims_in_row + (not commit.after_reconnect)
+    # A process that claims a second time is alive: on a machine without a free CPU, agents that get none for
+    # the length of a claim take a run over from each other, and none of them has crashed.
+    alive = commit.owner is not None and commit.owner.agent in state.claimants
+    return state.claims_in_row + (not commit.after_reconnect and not alive)
+
+
+def _claimants(state: Conversation, commit: Commit) -> frozenset[str]:
+    if not commit.claim or commit.owner is None:
+        return frozenset()
+    agent = frozenset({commit.owner.agent})
+    return agent if commit.events else state.claimants | agent
 
 
 def _clocked(state: Conversation, commit: Commit) -> Run | None:
@@ -135,7 +146,8 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return _compact(state, event, data)
         case ToolCallCompleted():
             return _complete_calls(state, (event,))
-        case WorkspaceChanged() | WorkflowProgress() | InputRequested() | InputResolved() | UnknownEvent():
+        # The result of its step, in the same commit, holds what a user provided.
+        case WorkspaceChanged() | WorkflowProgress() | InputResolved() | UnknownEvent():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)
@@ -148,6 +160,7 @@ RunEvent = (
     | ToolCallRequested
     | ApprovalRequested
     | ApprovalResolved
+    | InputRequested
     | WorkspaceRestored
 )
 
@@ -155,7 +168,7 @@ RunEvent = (
 def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation:
     match data:
         case IterationStarted():
-            run = replace(run, iteration=data.n, asking=True, final=None, calls=(), approval=None)
+            run = replace(run, iteration=data.n, asking=True, final=None, calls=(), approval=None, inputs=())
             return _flush_steering(replace(state, run=run))
         case MessageCompleted():
             return _message(state, run, data)
@@ -169,6 +182,9 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation
             return replace(state, run=replace(run, calls=calls, approval=OpenApproval(data)))
         case ApprovalResolved():
             return _resolve(state, run, data)
+        case InputRequested(tool_call_id=step):
+            calls = tuple(replace(c, gate="awaiting") if c.call.id == step else c for c in run.calls)
+            return replace(state, run=replace(run, calls=calls, inputs=(*run.inputs, data)))
         case WorkspaceRestored():
             return _restore(state, run, data)
         case _:
@@ -287,7 +303,7 @@ def _request_call(state: Conversation, run: Run, data: ToolCallRequested) -> Con
 
 
 def _resolve(state: Conversation, run: Run, data: ApprovalResolved) -> Conversation:
-    if run.approval is None or run.approval.request.approval_id != data.approval_id or not run.waits:
+    if run.approval is None or run.approval.request.approval_id != data.approval_id or not run.undecided:
         return state
     approval = replace(run.approval, resolved=data)
     calls = tuple(_decided(call, data) if call.gate == "waiting" else call for call in run.calls)

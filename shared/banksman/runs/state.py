@@ -17,6 +17,7 @@ from banksman.contracts.events import (
     ApprovalResolved,
     CancelRequested,
     HistoryCompacted,
+    InputRequested,
     Owner,
     RunStatus,
     TrackedCall,
@@ -41,13 +42,14 @@ REMEMBERED_IDS = 1_000
 REMEMBERED_FOR = timedelta(days=2)
 """An id younger than this, counted back from the newest one, is remembered however many follow it."""
 
-Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn"]
+Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn", "awaiting"]
 """
 free       needs no approval
 waiting    awaits a decision
 approved   approved, perhaps with edited arguments
 rejected   rejected
 withdrawn  its approval request closed without a decision (expired, cancelled, superseded)
+awaiting   a workflow's request for a value: its result holds the value, and no runner executes it
 """
 
 
@@ -108,6 +110,8 @@ class Run:
     calls: tuple[OpenCall, ...] = ()
     """The calls of the current iteration, with or without a result."""
     approval: OpenApproval | None = None
+    inputs: tuple[InputRequested, ...] = ()
+    """The values that the current iteration requested, with or without a reply."""
     cancel: CancelRequested | None = None
     steering: tuple[UserMessage, ...] = ()
     """User messages that the next model request will hold."""
@@ -127,16 +131,35 @@ class Run:
         return tuple(call for call in self.calls if call.result is None)
 
     @property
-    def waits(self) -> bool:
+    def undecided(self) -> bool:
         """True while an approval request is open."""
         return self.approval is not None and self.approval.resolved is None
+
+    @property
+    def open_inputs(self) -> tuple[InputRequested, ...]:
+        """The requested values that no user has provided yet."""
+        awaiting = {call.call.id for call in self.calls if call.gate == "awaiting" and call.result is None}
+        return tuple(one for one in self.inputs if one.tool_call_id in awaiting)
+
+    @property
+    def request_ids(self) -> frozenset[str]:
+        """Ids of the approval request and the input requests of the current iteration, open or not."""
+        ids = {one.request_id for one in self.inputs}
+        return frozenset(ids if self.approval is None else ids | {self.approval.request.approval_id})
+
+    @property
+    def waits(self) -> bool:
+        """True while an approval request or a request for a value is open."""
+        return self.undecided or bool(self.open_inputs)
 
     @property
     def status(self) -> RunStatus:
         """The status that clients see."""
         if self.cancel is not None:
             return "cancelling"
-        return "awaiting_approval" if self.waits else "running"
+        if self.undecided:
+            return "awaiting_approval"
+        return "awaiting_input" if self.open_inputs else "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +186,10 @@ class Conversation:
     owner_epoch: int = 0
     """The epoch of the last claim."""
     claims_in_row: int = 0
-    """Consecutive claims without another commit. At the limit it stays until the run has ended: the commits
-    that wind the run down do not show that it works again."""
+    """Consecutive claims of different processes without another commit. At the limit it stays until the run
+    has ended: the commits that wind the run down do not show that it works again."""
+    claimants: frozenset[str] = frozenset()
+    """Ids of the processes that made these claims."""
     run: Run | None = None
     queue: tuple[QueuedRun, ...] = ()
     ended: Mapping[str, datetime] = field(default_factory=dict[str, datetime])

@@ -57,10 +57,11 @@ class Story:
     state: Conversation
     runs: int = 0
 
-    async def commit(self, *bodies: EventBody, claim: bool = False) -> None:
+    async def commit(self, *bodies: EventBody, claim: bool = False, agent: str = OWNER.agent) -> None:
         """Append one commit."""
         epoch = self.state.owner_epoch + 1 if claim else None
-        owner = OWNER.model_copy(update={"owner_epoch": epoch or max(1, self.state.owner_epoch)})
+        changes = {"owner_epoch": epoch or max(1, self.state.owner_epoch), "agent": agent}
+        owner = OWNER.model_copy(update=changes)
         commit = commit_of(self.state, f"c-r{self.runs}", bodies, owner=owner, claim=epoch)
         stored = await self.log.append(self.state, commit)
         assert stored is not None

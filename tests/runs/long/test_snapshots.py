@@ -139,7 +139,7 @@ async def test_an_owner_continues_under_its_claim_after_a_snapshot(log: EventLog
 
 async def test_claims_in_a_row_are_counted_across_a_snapshot(log: EventLog, story: Story) -> None:
     await story.commit(RunStarted(message_id="m", message="go", settings=SETTINGS), claim=True)
-    await story.commit(claim=True)
+    await story.commit(claim=True, agent="agent-2")
     counted = story.state.claims_in_row
     written = snapshot_commit(story.state, snapshot_of(story.state), new_id("e"), datetime.now(UTC))
     await log.append(story.state.tenant, story.state.conversation_id, written, after=story.state.stream_seq)
