@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from banksman.contracts.errors import BanksmanError
-from banksman.runtime import failpoints, logs
+from banksman.runtime import event_loop, failpoints, logs
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ServiceSettings, load
 from banksman.runtime.watchdog import watched_loop
@@ -59,7 +59,7 @@ def run(name: str, settings_class: type[S], main: Main[S]) -> int:
         return EXIT_USAGE
     logs.configure(settings.log, service=name)
     try:
-        asyncio.run(_serve(name, settings, main))
+        event_loop.run(_serve(name, settings, main))
     except BanksmanError as error:
         logger.error("stopped: %s", error)
         return EXIT_FAILED

@@ -27,6 +27,7 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import LeasedSlots, RunnerCalls
+from banksman.runtime import event_loop
 from banksman.runtime.shares import Shares
 from banksman.sdk.calls import Calls
 from banksman.sdk.local import nats_settings
@@ -93,7 +94,7 @@ class ToolServer:
             RemoteError: The registry refused a tool, for example because another server has its name.
             Unavailable: NATS or the registry is unreachable.
         """
-        asyncio.run(self._until_signalled())
+        event_loop.run(self._until_signalled())
 
     async def serve(self) -> None:
         """Serve until cancelled or until `stop` is called.

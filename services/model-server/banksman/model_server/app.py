@@ -14,6 +14,7 @@ from banksman.contracts.wire import bad_input
 from banksman.model_server.script import Script, ScriptName
 from banksman.model_server.server import serving
 from banksman.model_server.settings import ModelServerSection, ModelServerSettings
+from banksman.runtime import event_loop
 from banksman.runtime.settings import load
 
 _SCRIPTS: TypeAdapter[dict[str, Script]] = TypeAdapter(dict[ScriptName, Script])
@@ -47,7 +48,7 @@ def run(
 
 def serve(settings: ModelServerSection, scripts: Path | None, *, recording: bool) -> None:
     """Serve with these settings until SIGINT or SIGTERM; see `run`."""
-    asyncio.run(_serve(settings, _read(scripts) if scripts else {}, recording=recording))
+    event_loop.run(_serve(settings, _read(scripts) if scripts else {}, recording=recording))
 
 
 async def _serve(settings: ModelServerSection, scripts: Mapping[str, Script], *, recording: bool) -> None:
