@@ -76,6 +76,15 @@ async def test_a_restarted_runner_does_not_execute_calls_that_it_had_started(
     assert restarted.stored is not None and restarted.stored.runner_epoch == 1
 
 
+async def test_an_attempt_whose_result_was_removed_cannot_start_again(slots: CallSlots, tenant: str) -> None:
+    await slots.store_started(tenant, started("k-1"))
+    await slots.store_result(tenant, finished("k-1"))
+    await slots.forget_results(tenant, ("k-1",))
+    stored = await slots.read(tenant, "k-1")
+    assert (stored.started is not None, stored.finished) == (True, None)
+    assert not (await slots.store_started(tenant, started("k-1", runner="other"))).fresh
+
+
 async def test_a_voided_attempt_can_never_start_and_a_started_one_cannot_be_voided(
     slots: CallSlots, tenant: str
 ) -> None:

@@ -122,6 +122,10 @@ class Broker:
             self.started.pop(attempt, None)
             self.finished.pop(attempt, None)
 
+    def forget_results(self, attempts: tuple[str, ...]) -> None:
+        for attempt in attempts:
+            self.finished.pop(attempt, None)
+
     def store_approval_request(self, request: ApprovalRequest) -> None:
         self.requests.setdefault(request.approval_id, request)
         self.timers[request.approval_id] = request

@@ -101,6 +101,9 @@ class SimulatedSlots:
     async def forget(self, tenant: str, attempts: tuple[str, ...]) -> None:
         await Op("forget", lambda: self.world.forget(attempts), about=attempts[0])
 
+    async def forget_results(self, tenant: str, attempts: tuple[str, ...]) -> None:
+        await Op("forget results", lambda: self.world.broker.forget_results(attempts), about=attempts[0])
+
 
 @dataclass
 class SimulatedRunnerSlots:

@@ -327,6 +327,28 @@ def test_the_owner_cancels_a_call_that_exceeds_its_timeout() -> None:
     scenario.end()
 
 
+def test_a_cancelled_call_leaves_its_start_and_not_its_result() -> None:
+    """P2. Results are large; the start alone prevents another one."""
+    scenario, _ = scenario_at("effect", HANGS)
+    scenario.cancel(scenario.open_run.run_id)
+    scenario.run(seconds=10)
+    (result,) = scenario.results()
+    assert result.runner == home(scenario).name
+    assert list(scenario.broker.started) == [f"{result.tool_call_id}-1"]
+    assert not scenario.broker.finished
+    scenario.end()
+
+
+def test_a_declared_result_stays_so_that_the_late_result_of_the_runner_is_recognised() -> None:
+    """P2."""
+    scenario, _ = scenario_at("effect", HANGS)
+    scenario.lossy = lambda: True
+    scenario.cancel(scenario.open_run.run_id)
+    scenario.run(seconds=10)
+    assert scenario.kinds() == ["unknown_outcome"]
+    assert list(scenario.broker.finished) == list(scenario.broker.started)
+
+
 def test_a_cancelled_call_that_does_not_end_has_an_unknown_outcome_after_two_seconds() -> None:
     """P7."""
     scenario, _ = scenario_at("effect", HANGS)

@@ -136,6 +136,11 @@ class CallSlots:
             # The result last: an owner that does not know yet that it is fenced still finds it.
             await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
 
+    async def forget_results(self, tenant: str, attempts: Iterable[str]) -> None:
+        """Remove the committed results of attempts. Their starts stay until the stream expires them."""
+        for attempt in attempts:
+            await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
+
     async def _decode(self, model: type[T], message: StoredMessage) -> T:
         try:
             return decode_slot(model, message.subject, message.data)

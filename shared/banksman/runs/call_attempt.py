@@ -79,8 +79,8 @@ class CallAttempt:
     def slots_removable(self) -> bool:
         """True when no other process can hold a request for this call.
 
-        The slots of any other call stay until their stream expires them. A runner that was cut off would find
-        them free, and execute the call again.
+        The starts of any other call stay until their stream expires them. A runner that was cut off would
+        find them free, and execute the call again.
         """
         return self.fresh and self.number == 1 and self.cancel_sent_at is None
 

@@ -231,11 +231,16 @@ class ToolCallCoordinator:
         lost = [placement.loss for placement in placements if placement is not None]
         for batch in batches([storable(result) for result in results]):
             await self.owned.commit(lambda state, batch=batch: _events(state, batch, lost))
-        done = [self.calls.pop(result.tool_call_id) for result in results]
+        done = [(self.calls.pop(result.tool_call_id), result) for result in results]
         # After the commit and never before: until then the slots are the only place that holds the results.
-        removable = tuple(call.attempt for call in done if call.slots_removable)
+        removable = tuple(call.attempt for call, _ in done if call.slots_removable)
         if removable:
             await self.owned.ports.slots.forget(self.owned.state.tenant, removable)
+        # One that this owner declared stays: by it, the result that its runner may still store is found to be
+        # late. After a runner's own result none follows.
+        ended = tuple(call.attempt for call, result in done if not call.slots_removable and result.runner)
+        if ended:
+            await self.owned.ports.slots.forget_results(self.owned.state.tenant, ended)
 
 
 def _events(

@@ -74,6 +74,10 @@ class Slots(Protocol):
         """Remove both slots of attempts whose results are committed."""
         ...
 
+    async def forget_results(self, tenant: str, attempts: tuple[str, ...]) -> None:
+        """Remove the committed results of attempts whose starts stay, so that they can never start again."""
+        ...
+
 
 class Approvals(Protocol):
     """The two slots of an approval: its request, which expires by a timer, and its reply."""

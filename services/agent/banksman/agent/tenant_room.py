@@ -33,8 +33,8 @@ class RoomLimits:
     """Leases of the processes of one tenant, or of one tool server of the platform. Those that ended in the
     last minute count."""
     slots: int = 5_000
-    """Starts of one tenant, and results, when its tool servers store another. A slot is removed when the
-    result of its call is committed, but stays for 30 days after a call that was cancelled or sent again."""
+    """Starts of one tenant, and results, when its tool servers store another. Both are removed when the result
+    of their call is committed; after a call that was cancelled or sent again the start stays for 30 days."""
 
 
 LIMITS: Final = RoomLimits()
