@@ -132,6 +132,27 @@ class RunSettings(Stored):
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
     variables: JsonObject = Field(default_factory=dict)
+    workspace: Token | None = Field(default=None, exclude_if=lambda workspace: workspace is None)
+    """The conversation in whose workspace calls run; None for the run's own."""
+    workflow: WorkflowInvocation | None = Field(default=None, exclude_if=lambda workflow: workflow is None)
+    """The workflow that drives the run; None for a run that a model drives."""
+
+    @property
+    def workflow_name(self) -> str | None:
+        """The name of the workflow that drives the run; None for a run that a model drives."""
+        return None if self.workflow is None else self.workflow.name
+
+
+class WorkflowInvocation(Stored):
+    """The start of a workflow as its log records it: its processes hold nothing while it waits for a user."""
+
+    name: Token
+    parameters: JsonObject = Field(default_factory=dict)
+    agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
+    """Settings of the agent runs that it starts; None where no model is configured."""
+
+
+RunSettings.model_rebuild()
 
 
 class RunOverrides(Stored):
@@ -141,6 +162,12 @@ class RunOverrides(Stored):
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     run_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
     tool_protocol: Literal["auto", "native", "json_text"] | None = None
+    system_prompt: Text | None = Field(default=None, exclude_if=lambda prompt: prompt is None)
+    """A template in place of the assistant's and the conversation's prompt."""
+    options: ModelOptions = Field(
+        default=ModelOptions(), exclude_if=lambda options: options == ModelOptions()
+    )
+    """Options of each model request; one that is None keeps the assistant's."""
     variables: JsonObject = Field(default_factory=dict)
 
 

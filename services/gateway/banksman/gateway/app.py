@@ -31,7 +31,7 @@ from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.perimeter import Perimeter
-from banksman.gateway.http import approvals, assistants, conversations, files, prompts, runs, workflows
+from banksman.gateway.http import approvals, assistants, chat, conversations, files, prompts, runs, workflows
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.nats_api.bodies import api_body
 from banksman.gateway.nats_api.router import api_router
@@ -260,7 +260,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     errors.install(app)
     app.router.routes.extend(health.routes())
     app.include_router(page.routes)
-    for part in (conversations, runs, approvals, files, assistants, prompts, workflows, passthrough):
+    for part in (conversations, runs, chat, approvals, files, assistants, prompts, workflows, passthrough):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

@@ -52,9 +52,7 @@ def caller_of(request: Request, mode: Mode) -> Caller:
         Forbidden: The key does not open these endpoints.
     """
     keys: Keys = request.app.state.keys
-    token = bearer(request.headers.get("authorization"))
-    if token is None and mode == "passthrough":
-        token = request.headers.get("x-api-key")
+    token = bearer(request.headers.get("authorization")) or request.headers.get("x-api-key")
     caller = keys.caller(token)
     caller.check(mode)
     return caller

@@ -73,8 +73,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 500: "server_error"}
 """OpenAI's own codes, by HTTP status."""
 
-OPENAI_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/responses")
-ANTHROPIC_PATHS = ("/v1/messages",)
+OPENAI_PATHS = ("/v1/models", "/v1/chat/completions", "/v1/responses", "/context/chat/completions")
+ANTHROPIC_PATHS = ("/v1/messages", "/context/chat/messages", "/context/chat/v1/messages")
 ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

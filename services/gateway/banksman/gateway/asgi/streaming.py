@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -100,6 +103,19 @@ async def kept_alive(pieces: AsyncIterator[bytes], every_s: float = KEEP_ALIVE_S
 
     async def following() -> bytes | None:
         return await anext(iterator, None)
+
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `work`; None if the client disconnects first, which cancels the work."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(disconnected(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.wait((working, leaving))
+
 
     coming = asyncio.create_task(following())
     try:

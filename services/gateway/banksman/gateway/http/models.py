@@ -71,6 +71,12 @@ class NewChat(NewConversation, NewMessage):
 
 class CancelBody(RequestBody):
     """The reason for cancelling a run."""
+class ContextChat(NewChat):
+    """A user message that starts a run in a new conversation, or in the named one."""
+
+    conversation_id: Token | None = None
+
+
 
     reason: str | None = Field(default=None, max_length=2000)
 

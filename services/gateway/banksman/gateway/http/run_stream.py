@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.contracts.ids import new_id
@@ -17,8 +18,63 @@ from banksman.gateway.service.outbox import Outbox
 REASON = "The client closed the connection."
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """A run that this request started, and the frames of its events."""
+
+    gateway: Gateway
+    caller: Caller
+    conversation_id: str
+    run_id: str
+    feed: Feed
+    outbox: Outbox
+
+    async def frames(self) -> AsyncIterator[str]:
+        """Yield the frames until the run ends, or until the client reads too slowly to receive them all."""
+        following = asyncio.create_task(self.feed.follow(quiet=True))
+        try:
+            while (
+                not (self.feed.ended.is_set() and self.outbox.empty) and not self.outbox.overflowed.is_set()
+            ):
+                yield await self.outbox.next()
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+
+    async def cancel(self) -> None:
+        """Cancel the run, whose client has disconnected."""
+        if not self.feed.ended.is_set():
+            await cancel_abandoned(self.gateway, self.caller, self.run_id)
+
+    def stream(self, events: AsyncIterator[bytes]) -> Stream:
+        """Return the response that sends events of this run. A client that disconnects cancels the run."""
+        headers = {**SSE_HEADERS, **run_headers(self.conversation_id, self.run_id)}
+        return Stream(kept_alive(events), headers=headers, on_disconnect=self.cancel, on_end=self.feed.close)
+
+
+def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
+    """Return the headers that name the run of a response."""
+    return {
+        "location": f"/context/runs/{run_id}",
+        "banksman-run-id": run_id,
+        "banksman-conversation-id": conversation_id,
+    }
+
+
+async def cancel_abandoned(gateway: Gateway, caller: Caller, run_id: str) -> None:
+    """Cancel a run whose client has disconnected."""
+    frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
+    await gateway.requests.handle(caller, frame)
+
+
 async def run_stream(gateway: Gateway, caller: Caller, request: ChatSend, detail: Detail) -> Stream:
     """Start a run and stream its events. A client that disconnects cancels the run that it started."""
+    run = await followed_run(gateway, caller, request, detail)
+    return run.stream(_events(run))
+
+
+async def followed_run(gateway: Gateway, caller: Caller, request: ChatSend, detail: Detail) -> FollowedRun:
+    """Start a run and follow its events from the first one."""
     outbox = Outbox()
     await gateway.conversations.get(caller.tenant, request.conversation_id)
     early = await _feed(gateway, caller, request.conversation_id, None, detail, outbox)
@@ -34,15 +90,7 @@ async def run_stream(gateway: Gateway, caller: Caller, request: ChatSend, detail
     if feed is not early:
         await early.close()
     feed.only(run_id)
-
-    async def cancel() -> None:
-        if not feed.ended.is_set():
-            frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
-            await gateway.requests.handle(caller, frame)
-
-    headers = {**SSE_HEADERS, "location": f"/context/runs/{run_id}", "banksman-run-id": run_id}
-    events = kept_alive(_events(feed, outbox))
-    return Stream(events, headers=headers, on_disconnect=cancel, on_end=feed.close)
+    return FollowedRun(gateway, caller, request.conversation_id, run_id, feed, outbox)
 
 
 async def _from_first_event(
@@ -69,14 +117,9 @@ async def _feed(
     )
 
 
-async def _events(feed: Feed, outbox: Outbox) -> AsyncIterator[bytes]:
-    following = asyncio.create_task(feed.follow(quiet=True))
-    try:
-        while not (feed.ended.is_set() and outbox.empty) and not outbox.overflowed.is_set():
-            yield _sse(await outbox.next())
-    finally:
-        following.cancel()
-        await asyncio.wait((following,))
+async def _events(run: FollowedRun) -> AsyncIterator[bytes]:
+    async for frame in run.frames():
+        yield _sse(frame)
 
 
 def _sse(frame: str) -> bytes:

@@ -14,6 +14,7 @@ from banksman.gateway.http.models import (
     AcceptedRequest,
     AcceptedRun,
     CancelBody,
+    ContextChat,
     EndedRun,
     Listing,
     NewChat,
@@ -26,7 +27,8 @@ from banksman.gateway.http.run_stream import run_stream
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 
-Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the outcome.")]
+MAX_WAIT_S = 60
+Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
 Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
 
 STARTED: dict[int | str, dict[str, Any]] = {
@@ -77,16 +79,30 @@ async def chat(
     detail: Detail = "final",
 ) -> AcceptedRun | Run | Stream:
     """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
-    created = await gateway.requests.handle(caller, creation(f"{request_id}:conversation"[-128:], body))
-    frame = ChatSend(
-        type="chat.send",
-        id=request_id,
-        conversation_id=created.conversation_id or "",
-        content=body.content,
-        overrides=body.overrides,
-        variables=body.variables,
-    )
+    frame = await _first_message(gateway, caller, request_id, body)
     return await _start(gateway, caller, request, response, frame, wait_s, detail)
+
+
+@routes.post("/context/chat", status_code=202, response_model=EndedRun | Run | AcceptedRun, responses=STARTED)
+async def context_chat(
+    body: StrictBody[ContextChat],
+    request: Request,
+    response: Response,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = MAX_WAIT_S,
+    detail: Detail = "final",
+) -> AcceptedRun | Run | Stream:
+    """Start a run in a new conversation or in `conversation_id`, and wait for its outcome (R26).
+
+    The response is 202 with the run's state if it needs a decision, or has not ended after `wait_s`.
+    """
+    if body.conversation_id is None:
+        frame = await _first_message(gateway, caller, request_id, body)
+    else:
+        frame = _message(request_id, body.conversation_id, body)
+    return await _start(gateway, caller, request, response, frame, wait_s, detail, or_parked=True)
 
 
 @routes.get("/context/conversations/{conversation_id}/runs")
@@ -118,6 +134,22 @@ async def cancel_run(
     return AcceptedRequest.of(await gateway.requests.handle(caller, frame))
 
 
+async def _first_message(gateway: Gateway, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
+    created = await gateway.requests.handle(caller, creation(f"{request_id}:conversation"[-128:], body))
+    return _message(request_id, created.conversation_id or "", body)
+
+
+def _message(request_id: str, conversation_id: str, body: NewChat) -> ChatSend:
+    return ChatSend(
+        type="chat.send",
+        id=request_id,
+        conversation_id=conversation_id,
+        content=body.content,
+        overrides=body.overrides,
+        variables=body.variables,
+    )
+
+
 async def _start(
     gateway: Gateway,
     caller: Caller,
@@ -126,21 +158,29 @@ async def _start(
     frame: ChatSend,
     wait_s: float,
     detail: Detail,
+    *,
+    or_parked: bool = False,
 ) -> AcceptedRun | Run | Stream:
     if "text/event-stream" in request.headers.get("accept", ""):
         return await run_stream(gateway, caller, frame, detail)
     accepted = AcceptedRun.of(await gateway.requests.handle(caller, frame))
-    return await outcome(gateway, caller, response, accepted, wait_s)
+    return await outcome(gateway, caller, response, accepted, wait_s, or_parked=or_parked)
 
 
 async def outcome(
-    gateway: Gateway, caller: Caller, response: Response, accepted: AcceptedRun, wait_s: float
+    gateway: Gateway,
+    caller: Caller,
+    response: Response,
+    accepted: AcceptedRun,
+    wait_s: float,
+    *,
+    or_parked: bool = False,
 ) -> AcceptedRun | Run:
     """Return the body for a started run: its ids, or after up to `wait_s` its outcome with status 200."""
     response.headers["location"] = f"/context/runs/{accepted.run_id}"
     if not wait_s:
         return accepted
-    run = run_body(await gateway.runs.wait(caller.tenant, accepted.run_id, wait_s))
+    run = run_body(await gateway.runs.wait(caller.tenant, accepted.run_id, wait_s, or_parked=or_parked))
     if isinstance(run, EndedRun):
         response.status_code = 200
     return run

@@ -33,6 +33,10 @@ def resolve(
     wanted = next((layer.tool_protocol for layer in layers if layer.tool_protocol), None)
     tools, limits = assistant.tools, assistant.limits
     model = model_name(overrides.model or conversation.model or assistant.model or default_model)
+    prompt_id, prompt = _prompt(assistant, conversation, overrides)
+    options = {
+        name: value for layer in reversed(layers) for name, value in layer.options if value is not None
+    }
     fallbacks = (model_name(name) for name in assistant.fallback_models)
     return RunSettings(
         assistant_id=assistant.id,
@@ -40,15 +44,26 @@ def resolve(
         service=assistant.service,
         model=model,
         fallback_models=tuple(name for name in fallbacks if name != model),
-        system_prompt_id=conversation.system_prompt_id or assistant.system_prompt_id,
-        system_prompt=assistant.system_prompt,
-        options=assistant.options,
+        system_prompt_id=prompt_id,
+        system_prompt=prompt,
+        options=assistant.options.model_copy(update=options),
         tools=tools.model_copy(update={"max_iterations": iterations}) if iterations else tools,
         tool_protocol=protocol(wanted or tools.tool_protocol),
         limits=limits.model_copy(update={"run_timeout_s": timeout_s}) if timeout_s else limits,
         approval_policy=assistant.approval_policy,
         variables={**assistant.variables, **conversation.variables, **overrides.variables, **variables},
     )
+
+
+def _prompt(
+    assistant: Assistant, conversation: ConversationSettings, overrides: RunOverrides
+) -> tuple[str | None, str | None]:
+    """Return the id and the text of the system prompt; at most one of them applies."""
+    if overrides.system_prompt is not None:
+        return None, overrides.system_prompt
+    if conversation.system_prompt_id is not None or conversation.system_prompt is not None:
+        return conversation.system_prompt_id, conversation.system_prompt
+    return assistant.system_prompt_id, assistant.system_prompt
 
 
 def model_name(name: str | None) -> str:

@@ -15,7 +15,7 @@ from banksman.bus.log import StoredCommit
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound
-from banksman.contracts.events import ApprovalRequested, RunFinished, ToolCallCompleted
+from banksman.contracts.events import ApprovalRequested, InputRequested, RunFinished, ToolCallCompleted
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import RunWork, StartRun
@@ -25,6 +25,10 @@ from banksman.gateway.service.views import Views
 
 WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)
+
+ENDED = (RunFinished,)
+ENDED_OR_PARKED = (RunFinished, ApprovalRequested, InputRequested)
+PARKED = frozenset({"awaiting_approval", "awaiting_input"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +79,23 @@ class Runs:
         view = await self._views.read(tenant, conversation_id)
         return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
 
-    async def wait(self, tenant: str, run_id: str, timeout_s: float) -> FoundRun:
-        """Wait up to `timeout_s` for a run to end, and return it."""
+    async def wait(self, tenant: str, run_id: str, timeout_s: float, *, or_parked: bool = False) -> FoundRun:
+        """Wait up to `timeout_s` for a run to end, and return it.
+
+        With `or_parked`, also return it when it waits for a user.
+        """
+        kinds = ENDED_OR_PARKED if or_parked else ENDED
         conversation_id = await self._conversation(tenant, run_id)
         view = await self._views.read(tenant, conversation_id)
         ended = asyncio.Event()
 
         def on_commit(stored: StoredCommit) -> None:
             for event in stored.commit.events:
-                if event.run_id == run_id and isinstance(event.data, RunFinished):
+                if event.run_id == run_id and isinstance(event.data, kinds):
                     ended.set()
 
         known = view.runs.get(run_id)
-        if known is None or not known.finished_in:
+        if known is None or not (known.finished_in or (or_parked and known.status in PARKED)):
             following = await self._hub.follow(
                 tenant, conversation_id, after_stream_seq=view.stream_seq, on_commit=on_commit
             )

@@ -1,0 +1,245 @@
+"""Outcomes of runs in the formats of OpenAI's Chat Completions and Anthropic's Messages."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.events import RunFinished
+
+REPLIED = frozenset({"completed", "rejected", "max_iterations"})
+"""The statuses whose content is a reply; a run with any other one is an error."""
+
+
+class Writer(Protocol):
+    """Writes one reply, whole or as the events of a stream."""
+
+    def body(self, outcome: RunFinished) -> dict[str, Any]:
+        """Return the body of the response."""
+        ...
+
+    def begin(self) -> bytes:
+        """Return the first events of a stream."""
+        ...
+
+    def text(self, piece: str) -> bytes:
+        """Return the event of a piece of text."""
+        ...
+
+    def end(self, outcome: RunFinished) -> bytes:
+        """Return the last events of a stream."""
+        ...
+
+    def error(self, code: str, message: str) -> bytes:
+        """Return the event that ends a stream without a reply."""
+        ...
+
+
+def failure(outcome: RunFinished) -> tuple[str, str] | None:
+    """Return the code and the text of a run's error; None if the run has a reply."""
+    if outcome.status in REPLIED:
+        return None
+    code = ErrorCode.INTERNAL.value if outcome.error is None else outcome.error.code
+    return code, outcome.content or f"The run ended as {outcome.status}."
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """The field `banksman` of a reply: what the formats have no fields for."""
+
+    conversation_id: str
+    run_id: str
+
+    def of(self, outcome: RunFinished) -> dict[str, Any]:
+        """Return the field."""
+        return {
+            "conversation_id": self.conversation_id,
+            "run_id": self.run_id,
+            "status": outcome.status,
+            "tool_calls": [call.model_dump(mode="json") for call in outcome.tool_calls],
+            "max_iterations_reached": outcome.max_iterations_reached,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletionWriter:
+    """OpenAI's Chat Completions."""
+
+    extension: Extension
+    model: str
+    include_usage: bool
+    created: int = field(default_factory=lambda: int(datetime.now(UTC).timestamp()))
+
+    def body(self, outcome: RunFinished) -> dict[str, Any]:
+        """Return the body of the response."""
+        message = {"role": "assistant", "content": outcome.content, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": _finish(outcome), "logprobs": None}
+        more = {"usage": _openai_usage(outcome), "banksman": self.extension.of(outcome)}
+        return self._object("chat.completion", [choice]) | more
+
+    def begin(self) -> bytes:
+        """Return the first chunk."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def text(self, piece: str) -> bytes:
+        """Return a chunk of text."""
+        return self._chunk({"content": piece})
+
+    def end(self, outcome: RunFinished) -> bytes:
+        """Return the last chunks: the reason of the end, the usage if requested, and `[DONE]`."""
+        last = self._chunk({}, finish=_finish(outcome), banksman=self.extension.of(outcome))
+        if self.include_usage:
+            last += _data(self._object("chat.completion.chunk", []) | {"usage": _openai_usage(outcome)})
+        return last + b"data: [DONE]\n\n"
+
+    def error(self, code: str, message: str) -> bytes:
+        """Return the error. No `[DONE]` follows: clients take a stream that ends with it for a success."""
+        error = {"message": message, "type": "server_error", "param": None, "code": code}
+        return _data({"error": error})
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        usage = {"usage": None} if self.include_usage else {}
+        return _data(self._object("chat.completion.chunk", [choice]) | usage | more)
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        id = f"chatcmpl-{self.extension.run_id}"
+        return {"id": id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesWriter:
+    """Anthropic's Messages."""
+
+    extension: Extension
+    model: str
+
+    def body(self, outcome: RunFinished) -> dict[str, Any]:
+        """Return the body of the response."""
+        content = [{"type": "text", "text": outcome.content}] if outcome.content else []
+        more = {"stop_reason": _stop(outcome), "usage": _anthropic_usage(outcome)}
+        return self._message(content) | more | {"banksman": self.extension.of(outcome)}
+
+    def begin(self) -> bytes:
+        """Return the start of the message and of its only block."""
+        block = {"type": "text", "text": ""}
+        start = _event("message_start", message=self._message([]))
+        return start + _event("content_block_start", index=0, content_block=block)
+
+    def text(self, piece: str) -> bytes:
+        """Return a delta."""
+        return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
+
+    def end(self, outcome: RunFinished) -> bytes:
+        """Return the end of the block and of the message."""
+        delta = {"stop_reason": _stop(outcome), "stop_sequence": None}
+        extension = self.extension.of(outcome)
+        return (
+            _event("content_block_stop", index=0)
+            + _event("message_delta", delta=delta, usage=_anthropic_usage(outcome), banksman=extension)
+            + _event("message_stop")
+        )
+
+    def error(self, code: str, message: str) -> bytes:
+        """Return the error."""
+        return _event("error", error={"type": "api_error", "message": f"{code}: {message}"})
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"msg_{self.extension.run_id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "output_tokens": 0},
+        }
+
+
+class StreamedText:
+    """The text of a stream, which can only grow: what a run's messages add to it.
+
+    A reply that a provider begins again may differ from what was sent already. Then the rest is withheld, and
+    the stored message is sent whole after a blank line.
+    """
+
+    def __init__(self) -> None:
+        self._message_id: str | None = None
+        self._sent = ""
+        self._differs = False
+        self._last = ""
+
+    def delta(self, message_id: str, offset: int, text: str) -> str:
+        """Return what a delta adds."""
+        gap = self._turn_to(message_id)
+        known = self._sent[offset : offset + len(text)]
+        self._differs = self._differs or offset > len(self._sent) or not text.startswith(known)
+        if self._differs:
+            return gap
+        new = text[len(known) :]
+        self._sent += new
+        return gap + new
+
+    def completed(self, message_id: str, text: str, *, truncated: bool = False) -> str:
+        """Return what a stored message adds."""
+        self._last = text
+        if not text or (truncated and self._sent):
+            return ""
+        gap = self._turn_to(message_id)
+        if self._differs or not text.startswith(self._sent):
+            gap, self._sent = "\n\n", ""
+        new = text[len(self._sent) :]
+        self._sent, self._differs = text, False
+        return gap + new if new else ""
+
+    def final(self, outcome: RunFinished) -> str:
+        """Return what an outcome adds: the result of a call that ends the run is no message."""
+        return "" if outcome.content == self._last else self.completed("outcome", outcome.content)
+
+    def _turn_to(self, message_id: str) -> str:
+        if message_id == self._message_id:
+            return ""
+        gap = "\n\n" if self._sent else ""
+        self._message_id, self._sent, self._differs = message_id, "", False
+        return gap
+
+
+def _finish(outcome: RunFinished) -> str:
+    return "length" if outcome.max_iterations_reached else "stop"
+
+
+def _stop(outcome: RunFinished) -> str:
+    return "max_tokens" if outcome.max_iterations_reached else "end_turn"
+
+
+def _openai_usage(outcome: RunFinished) -> dict[str, Any]:
+    usage = outcome.usage
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def _anthropic_usage(outcome: RunFinished) -> dict[str, Any]:
+    usage = outcome.usage
+    # Anthropic counts the tokens of its cache apart from `input_tokens`; ours include them.
+    return {
+        "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_written_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": usage.cache_written_tokens,
+    }
+
+
+def _data(value: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(value)}\n\n".encode()
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\n".encode() + _data({"type": kind, **fields})
