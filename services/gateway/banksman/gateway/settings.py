@@ -57,7 +57,17 @@ class Upstream(Section):
     """None sends no key."""
     dialects: tuple[Dialect, ...] = ("openai",)
     models: tuple[str, ...] = ("*",)
-    """Globs over the names of requested models; the first upstream that matches is used."""
+    """Globs over the names of requested models. Of several upstreams that match, those that list the model
+    come first, otherwise the configured order counts; the next one is tried when one responds with 404."""
+    normalise: bool = True
+    """Whether to repair known deviations of chat completion streams, over which clients fail. Other bytes are
+    always forwarded unchanged."""
+
+    def url(self, path: str, query: str = "") -> str:
+        """Return the URL of an endpoint. The query of a request follows that of `base_url`, byte for byte."""
+        base, _, fixed = self.base_url.partition("?")
+        queries = "&".join(part for part in (fixed, query) if part)
+        return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
 
     def serves(self, model: str) -> bool:
         """Return whether it serves a model."""

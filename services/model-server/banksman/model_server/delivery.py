@@ -73,9 +73,12 @@ class Delivery:
             status=reply.status, headers={"content-type": reply.content_type} | self._id() | reply.headers
         )
         await response.prepare(self.request)
-        await _write(
-            response, [chunk.encode() for chunk in reply.raw_chunks], reply.chunk_delay_s, one_write=False
-        )
+        pieces = [chunk.encode() for chunk in reply.raw_chunks]
+        if reply.gate is not None:
+            await _write(response, pieces[: reply.gate.after_events], reply.chunk_delay_s, one_write=False)
+            await self.gates.passed(reply.gate.name)
+            pieces = pieces[reply.gate.after_events :]
+        await _write(response, pieces, reply.chunk_delay_s, one_write=False)
         await response.write_eof()
         return response
 

@@ -139,6 +139,8 @@ class RawReply(_Frozen):
     content_type: str = "text/event-stream"
     headers: dict[str, str] = Field(default_factory=dict[str, str])
     chunk_delay_s: Seconds = 0.0
+    gate: Gate | None = None
+    """Its `after_events` counts pieces."""
 
 
 class Script(_Frozen):

@@ -14,11 +14,17 @@ T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
+EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""Blank lines, which end an event: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
 SSE_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+
+
+class Cut(Exception):
+    """The pieces of a body end early: the connection is closed without the end of the body."""
 
 
 class Stream(Response):
@@ -82,7 +88,9 @@ class Stream(Response):
             async for piece in self._pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:
+        except (OSError, Cut):
+            # uvicorn closes the connection of a response without its last message: the client sees a
+            # transport error.
             return
         finally:
             close = getattr(self._pieces, "aclose", None)
@@ -95,14 +103,6 @@ async def disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
-
-async def kept_alive(pieces: AsyncIterator[bytes], every_s: float = KEEP_ALIVE_S) -> AsyncIterator[bytes]:
-    """Yield an event stream, with a comment after `every_s` seconds of silence between two events."""
-    between = True
-    iterator = aiter(pieces)
-
-    async def following() -> bytes | None:
-        return await anext(iterator, None)
 
 async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
     """Return the result of `work`; None if the client disconnects first, which cancels the work."""
@@ -117,6 +117,14 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
         await asyncio.wait((working, leaving))
 
 
+async def kept_alive(pieces: AsyncIterator[bytes], every_s: float = KEEP_ALIVE_S) -> AsyncIterator[bytes]:
+    """Yield an event stream, with a comment after `every_s` seconds of silence between two events."""
+    between = True
+    iterator = aiter(pieces)
+
+    async def following() -> bytes | None:
+        return await anext(iterator, None)
+
     coming = asyncio.create_task(following())
     try:
         while True:
@@ -128,12 +136,15 @@ async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) ->
             piece = coming.result()
             if piece is None:
                 return
-            between = piece.endswith((b"\n\n", b"\r\n\r\n"))
+            between = piece.endswith(EVENT_ENDS)
             yield piece
             coming = asyncio.create_task(following())
     finally:
         coming.cancel()
         await asyncio.wait((coming,))
+        if not coming.cancelled():
+            # A piece may fail while the client leaves; asyncio would log an error that is never read.
+            coming.exception()
         close = getattr(pieces, "aclose", None)
         if close is not None:
             await close()

@@ -4,56 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Self
 
 import aiohttp
+from yarl import URL
 
 from banksman.contracts.errors import CallerMistake, Unavailable
-from banksman.contracts.wire import JsonObject
+from banksman.gateway.passthrough.headers import request_headers, response_headers
+from banksman.gateway.passthrough.listing import ModelLists
 from banksman.gateway.settings import Dialect, Upstream
-from banksman.runtime.background import Background, BackgroundTask
+from banksman.runtime.background import Background
 from banksman.runtime.redaction import redacted
 
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
-MODELS_REFRESH_S = 300.0
-MODELS_RETRY_S = 10.0
-MODELS_TIMEOUT_S = 10.0
-FIRST_LIST_S = 2.0
 MAX_ERROR_BYTES = 256 * 1024
 """Bytes of an error's body that are forwarded, read before: a key may be spread over its pieces."""
 
-FORWARDED_REQUEST_HEADERS = frozenset(
-    {"accept", "accept-language", "content-type", "idempotency-key", "user-agent"}
-)
-FORWARDED_REQUEST_PREFIXES = ("anthropic-", "openai-beta", "x-stainless-")
-FORWARDED_RESPONSE_HEADERS = frozenset(
-    {"content-type", "retry-after", "retry-after-ms", "request-id", "x-request-id"}
-)
-FORWARDED_RESPONSE_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
+
+class UnknownModel(CallerMistake):
+    """No upstream serves a model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        super().__init__(f"The model {model[:200]!r} does not exist.")
 
 
 class UnsupportedEndpoint(CallerMistake):
-    """No upstream serves a model in the dialect of an endpoint."""
+    """Upstreams serve a model, but not in the dialect of the endpoint."""
 
     def __init__(self, model: str, dialect: Dialect) -> None:
         self.model = model
         self.dialect = dialect
-        super().__init__(f"no upstream for model {model!r} supports the {dialect} API")
+        super().__init__(f"no upstream for model {model[:200]!r} supports the {dialect} API")
 
 
 class UpstreamUnavailable(Unavailable):
-    """An upstream cannot be reached, or does not respond."""
+    """An upstream cannot be reached, does not respond, or breaks off."""
 
-    def __init__(self, name: str, reason: str, *, timed_out: bool) -> None:
-        self.timed_out = timed_out
-        super().__init__(f"upstream {name}: {reason}")
+    def __init__(self, name: str, problem: str, *, status: int = 502) -> None:
+        self.status = status
+        """The HTTP status for the client, if its response has not begun."""
+        super().__init__(f"The upstream {name} {problem}.")
+
+
+class _Stopping(Exception):
+    """The gateway stops and cannot wait any longer for an upstream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class UpstreamResponse:
     headers: Mapping[str, str]
     body: AsyncGenerator[bytes]
     """Closing it closes the connection, which cancels the upstream's request."""
+    upstream: Upstream
 
     @property
     def is_event_stream(self) -> bool:
@@ -72,141 +74,147 @@ class UpstreamResponse:
 
 
 class Upstreams:
-    """All upstreams, with one connection pool. As a context manager it also refreshes the list of models."""
+    """All upstreams, with one connection pool. As a context manager it also refreshes the lists of models."""
 
     def __init__(self, upstreams: tuple[Upstream, ...], background: Background, *, timeout_s: float) -> None:
         self._upstreams = upstreams
-        self._background = background
         self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=timeout_s)
         self._session: aiohttp.ClientSession
-        self._models: dict[str, list[JsonObject]] = {}
-        self._listing: BackgroundTask | None = None
-        self._listed = asyncio.Event()
+        self._stopping = False
+        self._opening: set[asyncio.Task[UpstreamResponse]] = set()
+        self._reading: set[aiohttp.ClientResponse] = set()
+        self.lists = ModelLists(upstreams, background)
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
-            # Bodies are forwarded unchanged.
-            auto_decompress=False,
             # An open stream occupies its connection: with a limit, requests would wait for other clients.
             connector=aiohttp.TCPConnector(limit=0),
         )
-        self._listing = self._background.repeat("upstream-models", self._list_all, wait=self._wait_to_list)
+        self.lists.start(self._session)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._listing is not None:
-            await self._listing.stop()
+        await self.lists.stop()
         await self._session.close()
 
-    def choose(self, model: str, dialect: Dialect) -> Upstream:
-        """Return the first upstream that serves a model in a dialect.
+    def candidates(self, model: str, dialect: Dialect) -> tuple[Upstream, ...]:
+        """Return the upstreams that may serve a model in a dialect, in the order in which they are tried.
+
+        It is the configured order, but upstreams that list the model come first.
 
         Raises:
-            UnsupportedEndpoint: No upstream does.
+            UnknownModel: No upstream serves the model.
+            UnsupportedEndpoint: Upstreams serve it in other dialects only.
         """
-        for upstream in self._upstreams:
-            if dialect in upstream.dialects and upstream.serves(model):
-                return upstream
-        raise UnsupportedEndpoint(model, dialect)
+        serving = [upstream for upstream in self._upstreams if upstream.serves(model)]
+        found = [upstream for upstream in serving if dialect in upstream.dialects]
+        if not serving:
+            raise UnknownModel(model)
+        if not found:
+            raise UnsupportedEndpoint(model, dialect)
+        return tuple(sorted(found, key=lambda upstream: not self.lists.has(upstream, model)))
 
-    async def open(
-        self, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str], dialect: Dialect
+    def open(
+        self,
+        candidates: tuple[Upstream, ...],
+        path: str,
+        query: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        dialect: Dialect,
+    ) -> asyncio.Task[UpstreamResponse]:
+        """Start to forward a request; the task returns the response with its headers.
+
+        The next candidate is tried only if one responds with 404: it has done nothing then. The caller reads
+        or closes the body. The task raises `UpstreamUnavailable`.
+        """
+        task = asyncio.create_task(self._open(candidates, path, query, body, headers, dialect))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+        return task
+
+    def _opened(self, task: asyncio.Task[UpstreamResponse]) -> None:
+        self._opening.discard(task)
+        if not task.cancelled():
+            # A client may leave before its response is read; asyncio would log the task's error.
+            task.exception()
+
+    async def _open(
+        self,
+        candidates: tuple[Upstream, ...],
+        path: str,
+        query: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        dialect: Dialect,
     ) -> UpstreamResponse:
-        """Forward a request and return the response with its headers. The caller reads or closes the body.
+        *earlier, last = candidates
+        for upstream in earlier:
+            response = await self._post(upstream, path, query, body, headers, dialect)
+            if response.status != 404:
+                return self._response(response, upstream)
+            response.close()
+        return self._response(await self._post(last, path, query, body, headers, dialect), last)
 
-        Raises:
-            UpstreamUnavailable: The upstream cannot be reached or does not respond.
-        """
-        url = f"{upstream.base_url.rstrip('/')}{path}"
-        sent = _request_headers(headers) | _authorization(upstream, dialect)
-        # No redirects: one would send the upstream's key and the body to another host.
+    async def _post(
+        self,
+        upstream: Upstream,
+        path: str,
+        query: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        dialect: Dialect,
+    ) -> aiohttp.ClientResponse:
+        url = URL(upstream.url(path, query), encoded=True)
+        sent = request_headers(headers, upstream, dialect)
         try:
+            # No redirects: one would send the upstream's key and the body to another host.
             response = await self._session.post(url, data=body, headers=sent, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise _unavailable(upstream.name, error) from error
-        pieces = _pieces(response, upstream.name)
+            raise _unavailable(upstream, error) from error
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            raise _unavailable(upstream, _Stopping()) from None
+        if 300 <= response.status < 400:
+            response.close()
+            logger.warning(
+                "upstream %s redirects to %s", upstream.name, redacted(response.headers.get("location", ""))
+            )
+            raise UpstreamUnavailable(
+                upstream.name, f"responded with a redirect ({response.status}), which is not followed"
+            )
+        return response
+
+    def _response(self, response: aiohttp.ClientResponse, upstream: Upstream) -> UpstreamResponse:
+        pieces = self._pieces(response, upstream)
         if response.status >= 400:
             pieces = _redacted(pieces)
-        return UpstreamResponse(response.status, _response_headers(response.headers), pieces)
+        return UpstreamResponse(response.status, response_headers(response.headers), pieces, upstream)
 
-    async def listed(self) -> None:
-        """Wait until the models of every upstream were requested once, at most two seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LIST_S):
-                await self._listed.wait()
-
-    def models(self) -> list[JsonObject]:
-        """Return the models of all upstreams, as last listed; each id once."""
-        found: dict[str, JsonObject] = {}
-        for upstream in self._upstreams:
-            for model in self._models.get(upstream.name, ()):
-                found.setdefault(str(model["id"]), model)
-        return list(found.values())
-
-    async def _wait_to_list(self) -> None:
-        if self._listed.is_set():
-            complete = len(self._models) == len(self._upstreams)
-            await asyncio.sleep(MODELS_REFRESH_S if complete else MODELS_RETRY_S)
-
-    async def _list_all(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for upstream in self._upstreams:
-                group.create_task(self._list(upstream))
-        self._listed.set()
-
-    async def _list(self, upstream: Upstream) -> None:
-        dialect: Dialect = "openai" if "openai" in upstream.dialects else upstream.dialects[0]
-        headers = _authorization(upstream, dialect)
-        if dialect == "anthropic":
-            headers["anthropic-version"] = "2023-06-01"
+    async def _pieces(self, response: aiohttp.ClientResponse, upstream: Upstream) -> AsyncGenerator[bytes]:
+        self._reading.add(response)
         try:
-            async with asyncio.timeout(MODELS_TIMEOUT_S):
-                url = f"{upstream.base_url.rstrip('/')}/models"
-                async with self._session.get(url, headers=headers) as response:
-                    response.raise_for_status()
-                    listed = json.loads(await response.read())
-            self._models[upstream.name] = [_model(entry, upstream.name) for entry in listed["data"]]
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
-            logger.warning("the models of %s could not be listed: %s", upstream.name, _reason(error))
+            if self._stopping:
+                raise _Stopping
+            async for piece in response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, TimeoutError, _Stopping) as error:
+            raise _unavailable(upstream, error) from error
+        finally:
+            self._reading.discard(response)
+            response.close()
 
-
-def _request_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    forwarded = {
-        name: value
-        for name, value in headers.items()
-        if name in FORWARDED_REQUEST_HEADERS or name.startswith(FORWARDED_REQUEST_PREFIXES)
-    }
-    # Compressed bytes cannot be split into events.
-    return forwarded | {"accept-encoding": "identity"}
-
-
-def _response_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    lower = {name.lower(): value for name, value in headers.items()}
-    return {
-        name: redacted(value)
-        for name, value in lower.items()
-        if name in FORWARDED_RESPONSE_HEADERS or name.startswith(FORWARDED_RESPONSE_PREFIXES)
-    }
-
-
-def _authorization(upstream: Upstream, dialect: Dialect) -> dict[str, str]:
-    if upstream.api_key is None:
-        return {}
-    key = upstream.api_key.get_secret_value()
-    return {"x-api-key": key} if dialect == "anthropic" else {"authorization": f"Bearer {key}"}
-
-
-async def _pieces(response: aiohttp.ClientResponse, name: str) -> AsyncGenerator[bytes]:
-    try:
-        async for piece in response.content.iter_any():
-            yield piece
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise _unavailable(name, error) from error
-    finally:
-        response.close()
+    def end(self) -> None:
+        """End every open request and response: the gateway stops. Streams then end with an error event."""
+        self._stopping = True
+        for task in self._opening:
+            task.cancel()
+        for response in self._reading:
+            response.content.set_exception(_Stopping())
 
 
 async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -222,19 +230,15 @@ async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     yield redacted(text).encode(errors="surrogateescape")
 
 
-def _unavailable(name: str, error: Exception) -> UpstreamUnavailable:
-    return UpstreamUnavailable(name, _reason(error), timed_out=isinstance(error, TimeoutError))
-
-
-def _reason(error: Exception) -> str:
-    return redacted(str(error)) or type(error).__name__
-
-
-def _model(entry: Any, owner: str) -> JsonObject:
-    found = cast(dict[str, Any], entry)
-    return {
-        "id": str(found["id"]),
-        "object": "model",
-        "created": found["created"] if isinstance(found.get("created"), int) else 0,
-        "owned_by": str(found.get("owned_by") or owner),
-    }
+def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
+    """Return the error for the client, and log the library's, which may contain the upstream's address."""
+    if isinstance(error, _Stopping):
+        return UpstreamUnavailable(upstream.name, "was not awaited: the gateway is stopping", status=503)
+    logger.warning("upstream %s: %s", upstream.name, redacted(str(error)) or type(error).__name__)
+    match error:
+        case TimeoutError():
+            return UpstreamUnavailable(upstream.name, "did not respond in time", status=504)
+        case aiohttp.ClientConnectorError():
+            return UpstreamUnavailable(upstream.name, "cannot be reached")
+        case _:
+            return UpstreamUnavailable(upstream.name, "ended the connection before its response was complete")

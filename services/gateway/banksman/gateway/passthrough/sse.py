@@ -1,0 +1,152 @@
+"""Server-sent events of the model APIs: where events end, whether a stream is finished, error events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, assert_never, cast
+
+from banksman.gateway.asgi.errors import ANTHROPIC_TYPES
+from banksman.gateway.asgi.streaming import EVENT_ENDS
+from banksman.gateway.settings import Dialect
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""A longer event ends its stream: a part of an event is held in memory until the rest arrives."""
+
+# A quotation mark or a line end within a JSON string is escaped, so no text of a model matches.
+_FINISHED: dict[Dialect, re.Pattern[bytes]] = {
+    "openai": re.compile(
+        rb'"finish_reason"\s*:\s*"\w|data:[ \t]*\[DONE\][ \t]*[\r\n]|data:[ \t]*\{\s*"error"\s*:'
+    ),
+    "anthropic": re.compile(rb'"type"\s*:\s*"(?:message_stop|error)"'),
+    "responses": re.compile(rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|error)"'),
+}
+"""What the last events of a finished stream contain, errors included."""
+
+
+class UnfinishedStream(Exception):
+    """An upstream's stream ended before its reply was finished."""
+
+
+class EventReader:
+    """Divides a stream into complete events, whose bytes it does not change, and notices its end."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._finish = _FINISHED[dialect]
+        self._rest = bytearray()
+        self.finished = False
+        """Whether an event has arrived that finishes the reply."""
+
+    def complete(self, piece: bytes) -> bytes:
+        """Return the events that a piece of the stream completes; empty if it completes none.
+
+        Raises:
+            UnfinishedStream: An event is too long.
+        """
+        if self._rest or not piece.endswith(EVENT_ENDS):
+            piece = self._joined(piece)
+        if piece and not self.finished:
+            self.finished = self._finish.search(piece) is not None
+        return piece
+
+    def last(self) -> bytes:
+        """Return the last event if only its blank line is missing. A part of an event is dropped.
+
+        Raises:
+            UnfinishedStream: The stream has ended before its reply was finished.
+        """
+        rest = bytes(self._rest)
+        whole = _is_whole(rest)
+        if whole and not self.finished:
+            self.finished = self._finish.search(rest + b"\n") is not None
+        if not self.finished:
+            raise UnfinishedStream("the upstream ended the stream before the reply was finished")
+        return rest if whole else b""
+
+    def _joined(self, piece: bytes) -> bytes:
+        searched_from = max(0, len(self._rest) - 3)
+        self._rest += piece
+        ends = ((self._rest.rfind(mark, searched_from), len(mark)) for mark in EVENT_ENDS)
+        end = max((at + length for at, length in ends if at >= 0), default=0)
+        if not end and len(self._rest) > MAX_EVENT_BYTES:
+            raise UnfinishedStream(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
+        complete = bytes(self._rest[:end])
+        del self._rest[:end]
+        return complete
+
+
+def data_of(event: bytes) -> bytes | None:
+    """Return the data of one event; None for a comment or an event without data."""
+    lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+    found = [line[5:].removeprefix(b" ") for line in lines]
+    return b"\n".join(found) if found else None
+
+
+def event_of(data: Mapping[str, Any], name: str | None = None) -> bytes:
+    """Return an event with JSON data."""
+    line = f"event: {name}\n" if name else ""
+    return f"{line}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def error_event(dialect: Dialect, message: str, *, code: str, status: int) -> bytes:
+    """Return the event that ends a stream with an error."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    if dialect == "anthropic":
+        kind = ANTHROPIC_TYPES.get(status, "api_error")
+    return _error_event(dialect, {"message": message, "type": kind, "param": None, "code": code})
+
+
+def refusal_event(dialect: Dialect, status: int, body: bytes, retry_after: str | None) -> bytes:
+    """Return the event for an upstream's refusal that arrived after the response had begun.
+
+    It has the upstream's own error object, with the status and the seconds of `retry-after`, which can no
+    longer be sent in the head of the response.
+    """
+    own = _error_in(body)
+    if own is None:
+        text = body.decode("utf-8", "replace")[:2000]
+        own = {"message": f"the upstream responded with {status}: {text}", "type": "server_error"}
+    error: dict[str, Any] = {"param": None, "code": None, **own, "status": status}
+    if retry_after is not None:
+        error["retry_after"] = float(retry_after) if retry_after.isdecimal() else retry_after
+    return _error_event(dialect, error)
+
+
+def _error_event(dialect: Dialect, error: dict[str, Any]) -> bytes:
+    match dialect:
+        case "anthropic":
+            own = {name: value for name, value in error.items() if name not in ("param", "code")}
+            return event_of({"type": "error", "error": own}, "error")
+        case "responses":
+            return event_of({**error, "type": "error"}, "error")
+        case "openai":
+            # Without `[DONE]`: openai-py takes a stream that ends with it for a success.
+            return event_of({"error": error})
+        case _:
+            assert_never(dialect)
+
+
+def _error_in(body: bytes) -> dict[str, Any] | None:
+    """Return the error object of a response; None if it has none."""
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    given = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    error = given.get("error")
+    if isinstance(error, str):
+        return {"message": error, "type": "server_error"}
+    own = cast(dict[str, Any], error) if isinstance(error, dict) else {}
+    return own if isinstance(own.get("message"), str) else None
+
+
+def _is_whole(event: bytes) -> bool:
+    data = data_of(event)
+    if data is None:
+        return False
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return data.strip() == b"[DONE]"
+    return True
