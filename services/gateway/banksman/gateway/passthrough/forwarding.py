@@ -15,7 +15,13 @@ from banksman.contracts.errors import BadInput
 from banksman.gateway.asgi.errors import error_body
 from banksman.gateway.asgi.streaming import KEEP_ALIVE_S, SSE_HEADERS, Cut, Stream, disconnected, kept_alive
 from banksman.gateway.passthrough.normaliser import ChatNormaliser, normalised_error
-from banksman.gateway.passthrough.sse import EventReader, UnfinishedStream, error_event, refusal_event
+from banksman.gateway.passthrough.sse import (
+    EventReader,
+    UnfinishedStream,
+    error_event,
+    refusal_event,
+    unchanged,
+)
 from banksman.gateway.passthrough.upstreams import (
     UnknownModel,
     UnsupportedEndpoint,
@@ -105,15 +111,14 @@ async def _late_events(
 
 async def _events(response: UpstreamResponse, dialect: Dialect, model: str) -> AsyncGenerator[bytes]:
     """Yield an event stream in complete events, so that an error event never follows a partial one."""
-    reader = EventReader(dialect)
     normalise = response.upstream.normalise and dialect == "openai"
-    repair = ChatNormaliser(model).repaired if normalise else _unchanged
+    reader = EventReader(dialect, ChatNormaliser(model).repaired if normalise else unchanged)
     try:
         async for piece in response.body:
             if complete := reader.complete(piece):
-                yield repair(complete)
+                yield complete
         if rest := reader.last():
-            yield repair(rest)
+            yield rest
     except (UpstreamUnavailable, UnfinishedStream) as error:
         if reader.finished:
             return
@@ -123,10 +128,6 @@ async def _events(response: UpstreamResponse, dialect: Dialect, model: str) -> A
         raise Cut from error
     finally:
         await response.body.aclose()
-
-
-def _unchanged(events: bytes) -> bytes:
-    return events
 
 
 async def _body(response: UpstreamResponse, dialect: Dialect) -> AsyncGenerator[bytes]:

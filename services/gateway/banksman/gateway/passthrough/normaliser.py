@@ -82,7 +82,7 @@ class ChatNormaliser:
 
     def repaired(self, events: bytes) -> bytes:
         """Return complete events with their deviations repaired."""
-        return b"".join(self._event(event) for event in _EVENT.findall(events))
+        return b"".join(map(self._event, _divided(events)))
 
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
@@ -135,7 +135,7 @@ class ChatNormaliser:
             repairs["choices"] = []
         else:
             given = cast(list[Any], choices)
-            repaired = [self._choice(choice) for choice in given]
+            repaired = [self._choice(position, choice) for position, choice in enumerate(given)]
             if any(before is not after for before, after in zip(given, repaired, strict=True)):
                 repairs["choices"] = repaired
         return {**chunk, **repairs} if repairs else chunk
@@ -145,11 +145,13 @@ class ChatNormaliser:
             self._head[name] = new_id("chatcmpl-") if name == "id" else int(time.time())
         return self._head[name]
 
-    def _choice(self, value: Any) -> Any:
+    def _choice(self, position: int, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         choice = cast(Json, value)
-        index = choice.get("index", 0)
+        if choice.get("index") is None:
+            choice = {**choice, "index": position}
+        index = choice["index"]
         if not isinstance(index, int) or (index not in self._choices and len(self._choices) >= MAX_CHOICES):
             return choice
         state = self._choices.setdefault(index, _Choice())
@@ -174,6 +176,14 @@ class ChatNormaliser:
             if any(before is not after for before, after in zip(given, repaired, strict=True)):
                 repairs["tool_calls"] = repaired
         return {**delta, **repairs} if repairs else delta
+
+
+def _divided(events: bytes) -> list[bytes]:
+    """Return each of the complete events."""
+    if b"\r" in events:
+        return _EVENT.findall(events)
+    *complete, rest = events.split(b"\n\n")
+    return [event + b"\n\n" for event in complete] + ([rest] if rest else [])
 
 
 def _call(state: _Choice, value: Any, used: set[int]) -> Any:
