@@ -20,6 +20,8 @@ from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 
 PROTOCOL = protocol_for("native")
 BASH = ToolDefinition(name="bash", description="Runs a command.")
+OWN = BASH.model_copy(update={"input_schema": {"type": "object", "properties": {"terminate": {}}}})
+LAST = BASH.model_copy(update={"terminate": True})
 
 
 def calls_of(*raw: RawCall, text: str | None = None, finish_reason: FinishReason = "tool_calls") -> Calls:
@@ -116,7 +118,41 @@ def test_calls_written_as_text_stay_text_in_the_history() -> None:
 def test_native_calls_stay_native_if_tools_are_offered() -> None:
     request = ModelRequest("m", "", history("native"), (BASH,))
 
-    assert PROTOCOL.prepare(request) == request
+    assert PROTOCOL.prepare(request).messages == request.messages
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "read"),
+    [
+        (
+            BASH,
+            '{"command": "ls", "terminate": true}',
+            RequestedCall("bash", {"command": "ls"}, terminate=True),
+        ),
+        (BASH, '{"terminate": false}', RequestedCall("bash", {})),
+        (OWN, '{"terminate": true}', RequestedCall("bash", {"terminate": True})),
+        (LAST, '{"terminate": true}', RequestedCall("bash", {"terminate": True})),
+    ],
+)
+def test_terminate_is_read_where_the_offered_schema_has_it(
+    tool: ToolDefinition, arguments: str, read: RequestedCall
+) -> None:
+    """R36: a tool with such a parameter of its own, or that always ends the run, keeps its schema."""
+    [offered] = PROTOCOL.prepare(ModelRequest("m", "", (), (tool,))).tools
+    reply = ModelReply(text=None, calls=(RawCall(None, "bash", arguments),), finish_reason="tool_calls")
+
+    assert PROTOCOL.read(reply, tools=(tool,)) == Calls(None, (read,))
+    assert (offered == tool) == (tool is not BASH)
+
+
+def test_terminate_must_be_a_boolean() -> None:
+    """R9, R36."""
+    raw = RawCall(None, "bash", '{"terminate": "true"}')
+    reading = PROTOCOL.read(ModelReply(text=None, calls=(raw,), finish_reason="tool_calls"), tools=(BASH,))
+
+    assert isinstance(reading, Calls)
+    assert reading.calls[0].arguments is None
+    assert "must be true or false" in (reading.calls[0].arguments_error or "")
 
 
 def test_run_without_tools_has_earlier_calls_as_prose() -> None:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
-from banksman.agent.approval import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
+from banksman.runs.approval_policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
 from banksman.contracts.assistants import ApprovalRule, Decision
 from banksman.contracts.events import (
     ApprovalItem,

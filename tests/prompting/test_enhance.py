@@ -61,8 +61,21 @@ def test_json_text_prompt_explains_the_format_and_terminate() -> None:
     assert "true: this is your last action" in text
 
 
-def test_native_prompt_omits_the_text_format() -> None:
-    assert "terminate" not in enhance("", [NOW], "native").text
+def test_native_prompt_explains_terminate_without_the_text_format() -> None:
+    """R36."""
+    text = enhance("", [NOW], "native").text
+
+    assert '"terminate" to true' in text
+    assert CALL_SKELETON not in text
+
+
+def test_prompt_names_tools_that_end_the_run() -> None:
+    """R36."""
+    last = NOW.model_copy(update={"name": "finish", "terminate": True})
+
+    text = enhance("", [NOW, last], "json_text").text
+
+    assert text.count("every call is your last action") == 1
 
 
 def test_without_tools_only_diagrams_are_added() -> None:

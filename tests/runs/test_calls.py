@@ -81,7 +81,7 @@ def test_results_go_back_to_the_model_in_the_next_iteration() -> None:
     scenario.start(Plan((calls("effect"), calls("effect"))))
     scenario.run(seconds=10)
     assert finished(scenario).iterations == 3
-    assert [tracked.iteration for tracked in finished(scenario).tool_calls] == [1, 2]
+    assert [tracked.iteration for tracked in finished(scenario).tool_calls] == [0, 1]
 
 
 def test_the_result_of_a_terminating_call_is_the_final_reply() -> None:

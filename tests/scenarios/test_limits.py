@@ -18,7 +18,7 @@ async def test_the_iteration_limit_ends_the_run_with_one_complete_event(client: 
 
     assert (outcome["status"], outcome["max_iterations_reached"]) == ("max_iterations", True)
     assert "maximum number of tool calls" in outcome["content"]
-    assert [entry["iteration"] for entry in outcome["tool_calls"]] == [1, 2, 3]
+    assert [entry["iteration"] for entry in outcome["tool_calls"]] == [0, 1, 2]
     assert outcome["error"]["code"] == "max_iterations"
 
 

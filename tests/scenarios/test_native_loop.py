@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
+from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, Reply, ToolCall
-from tests.scenarios.conftest import Play
+from banksman.sdk import Toolbox, ToolServer
+from tests.scenarios.conftest import Play, model_requests
+from tests.scenarios.test_tool_registry import local
 from tests.support.client import Client
-from tests.support.system import System
+from tests.support.system import ScriptedModel, System
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
 
@@ -17,7 +22,7 @@ READ = ToolCall(name="read_file", arguments={"path": "none"})
 async def test_the_loop_executes_calls_and_reports_their_history(
     client: Client, play: Play, vendor: str
 ) -> None:
-    """R89, R90, R91, R93, R96, R97, R100, R101, R102: every call is tracked in order, with its iteration."""
+    """R88, R89, R90, R91, R93, R96, R97, R100, R101, R102: calls in order, iterations counted from 0."""
     replies = [Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="Finished.")]
     conversation = await client.create(play(*replies, vendor=vendor))
 
@@ -25,9 +30,9 @@ async def test_the_loop_executes_calls_and_reports_their_history(
 
     assert (outcome["status"], outcome["content"], outcome["iterations"]) == ("completed", "Finished.", 3)
     assert [(e["tool"], e["iteration"]) for e in outcome["tool_calls"]] == [
+        ("read_file", 0),
         ("read_file", 1),
-        ("read_file", 2),
-        ("read_file", 2),
+        ("read_file", 1),
     ]
     assert all(e["params"] == {"path": "none"} and "success" in e["result"] for e in outcome["tool_calls"])
     assert outcome["model"].startswith(vendor) and outcome["service"]
@@ -170,3 +175,60 @@ async def test_deleting_a_conversation_ends_its_run_and_removes_it(
         assert deleted.status_code in (200, 202, 204)
         assert (await client.finished(run_id))["status"] == "cancelled"
         assert (await http.get(f"/context/conversations/{conversation}")).status_code == 404
+
+
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+async def test_a_native_call_may_end_the_run_with_its_result(
+    client: Client, play: Play, model: ScriptedModel, vendor: str
+) -> None:
+    """R36, R3: the offered schema has the optional `terminate`, which the tool never receives."""
+    last = ToolCall(name="bash", arguments={"command": "echo lifted", "terminate": True})
+    name = play(Reply(tool_calls=(last,)), vendor=vendor)
+    conversation = await client.create(name)
+
+    run = await client.chat(conversation, "go")
+    await client.approve(run)
+    outcome = await client.finished(run)
+
+    [request] = model_requests(model, name)
+    [bash] = [tool for tool in request["tools"] if tool.get("function", tool)["name"] == "bash"]
+    schema = bash["function"]["parameters"] if vendor == "openai" else bash["input_schema"]
+    assert schema["properties"]["terminate"]["type"] == "boolean"
+    assert "terminate" not in schema["required"]
+    assert (outcome["status"], outcome["content"]) == ("completed", "lifted\n")
+    assert outcome["tool_calls"][0]["params"] == {"command": "echo lifted"}
+
+
+@pytest.mark.parametrize("protocol", ["native", "json_text"])
+async def test_a_tool_that_is_declared_terminating_ends_the_run(
+    system: System, client: Client, play: Play, model: ScriptedModel, protocol: str
+) -> None:
+    """R36: a call with invalid arguments never reached the tool, so the model corrects it first."""
+    name, box = new_id("hand_in_"), Toolbox()
+
+    @box.tool(name=name, terminate=True)
+    def hand_in(report: str) -> dict[str, str]:
+        """Hand in the report.
+
+        Args:
+            report: The text.
+        """
+        return {"report": report}
+
+    def call(**arguments: object) -> Reply:
+        if protocol == "native":
+            return Reply(tool_calls=(ToolCall(name=name, arguments=arguments),))
+        return Reply(text=json.dumps({"tool": name, "parameters": arguments, "terminate": False}))
+
+    played = play(call(report=5), call(report="All well."))
+    async with ToolServer(new_id("office-"), box, nats=local(system), drain_s=0):
+        conversation = await client.create(played, settings={"tool_protocol": protocol})
+        outcome = await client.run(conversation, "go")
+
+    first, _ = model_requests(model, played)
+    offered = {tool["function"]["name"]: tool["function"] for tool in first.get("tools", ())}
+    assert outcome["status"] == "completed"
+    assert json.loads(outcome["content"])["report"] == "All well."
+    assert "every call is your last action" in json.dumps(first["messages"])
+    if protocol == "native":
+        assert "terminate" not in offered[name]["parameters"]["properties"]

@@ -111,7 +111,7 @@ async def test_one_loop_serves_both_protocols_of_both_vendors(
 
     assert (outcome["status"], outcome["content"]) == ("completed", "It says 42 twice.")
     assert [(e["tool"], e["params"], e["iteration"]) for e in outcome["tool_calls"]] == [
-        (tool, arguments, number) for number, (tool, arguments) in enumerate(steps, start=1)
+        (tool, arguments, number) for number, (tool, arguments) in enumerate(steps)
     ]
     assert outcome["tool_calls"][-1]["result"]["content"] == "42\n42\n"
     types = [event["type"] for event in client.events(conversation)]

@@ -262,6 +262,7 @@ class TrackedCall(Stored):
     result: JsonObject
     iteration: int
 
+    """The iteration that requested it, counted from 0."""
 
 class RunFinished(Stored):
     """The one terminal event of a run."""
@@ -276,6 +277,8 @@ class RunFinished(Stored):
     tool_calls: tuple[TrackedCall, ...] = ()
     """Calls in the order of their results. Of too many, texts are cut and the oldest calls omitted."""
     max_iterations_reached: bool = False
+    tool_calls_ref: str | None = Field(default=None, exclude_if=lambda ref: ref is None)
+    """HTTP path of all calls, whole and in pages, if `tool_calls` lacks some or has cut texts."""
     usage: Usage = Usage()
     error: RunError | None = None
 

@@ -58,6 +58,8 @@ class ToolDefinition(Stored):
     """Seconds after which a running call is ended with a `timeout` result."""
     priority: int = Field(default=0, ge=-100, le=100)
     """Tools with a lower priority are dropped first when not all fit into the prompt."""
+    terminate: bool = Field(default=False, exclude_if=lambda terminate: not terminate)
+    """True if every call ends the run: the result is the answer, without another model request."""
     server: Token | None = None
     """The tool server that executes its calls; None for the runner that owns the workspace."""
 

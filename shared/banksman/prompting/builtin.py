@@ -37,5 +37,6 @@ actions, no styling. One diagram shows one thing.\
 
 HOW_TO_CALL_NATIVELY = """\
 Call tools through your tool interface, never as text in an answer. Calls that do not depend on each other \
-may go together. Each result comes back to you before you go on.\
+may go together. Each result comes back to you before you go on, unless you set the optional parameter \
+"terminate" to true: then the call is your last action, and its result itself goes to the user as the answer.\
 """

@@ -1,9 +1,11 @@
 """The JSON object of a call that a model writes as text: its keys, and the instructions about it.
 
-Only this module and the adapter that parses the object use the keys.
+Only this module and the adapters of the tool protocols use the keys.
 """
 
 from __future__ import annotations
+
+from banksman.contracts.wire import JsonObject
 
 TOOL_KEY = "tool"
 PARAMETERS_KEY = "parameters"
@@ -28,6 +30,12 @@ Use it whenever you need the result.
 Write strict JSON: double quotes, no comments, no trailing commas, newlines inside strings as \\n. All three \
 fields are required and no others are allowed. Call one tool at a time and wait for its result. When you \
 need no tool, answer in plain text; do not show such an object in an answer unless you mean the call."""
+
+TERMINATE_SCHEMA: JsonObject = {
+    "type": "boolean",
+    "description": "true: your last action; the result itself goes to the user as the answer. Default false.",
+}
+"""The optional parameter that a vendor's own calls have in addition to those of their tool."""
 
 
 def correction(rule: str, attempt: int) -> str:

@@ -172,6 +172,8 @@ def _tool(tool: ToolDefinition, shortened: bool) -> str:
         lines.append(_parameter(name, _object(schema), name in names, shortened))
     if not properties:
         lines.append("- no parameters")
+    if tool.terminate:
+        lines.append("- every call is your last action: its result goes to the user as the answer")
     return "\n".join(lines)
 
 

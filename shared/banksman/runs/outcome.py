@@ -63,13 +63,16 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
 
     Long texts and old calls are shortened where the event would not fit one commit; the log holds them whole.
     """
+    whole = counted_from_zero(run.tracked)
+    calls = outcome_calls(whole)
     return RunFinished(
         status=status,
         content=first_fitting(_shorter_texts(content), MAX_CONTENT_BYTES),
         service=run.settings.service,
         model=run.answered_by or run.settings.model,
         iterations=run.iteration,
-        tool_calls=outcome_calls(run.tracked),
+        tool_calls=calls,
+        tool_calls_ref=None if calls == whole else f"/context/runs/{run.run_id}/tool-calls",
         max_iterations_reached=status == "max_iterations",
         usage=run.usage,
         error=None if ending is None else RunError(code=ending.code, message=ending.message),
@@ -100,6 +103,11 @@ def answer_text(name: str, result: ToolResult) -> str:
     if isinstance(text, str) and not result.is_error:
         return text
     return result_json(result)
+
+
+def counted_from_zero(calls: Iterable[TrackedCall]) -> tuple[TrackedCall, ...]:
+    """Return the calls as outcomes count their iterations, from 0 (R88); `IterationStarted` counts from 1."""
+    return tuple(call.model_copy(update={"iteration": call.iteration - 1}) for call in calls)
 
 
 def outcome_calls(calls: tuple[TrackedCall, ...]) -> tuple[TrackedCall, ...]:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import EventBody, IterationStarted, RunStarted, ToolCallCompleted
-from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.outcome import Ending, answer_text, finished
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
 
@@ -36,6 +36,9 @@ DELETED = Ending(
     "The run ended because its conversation was deleted.",
     "cancelled",
 )
+
+UNREAD: frozenset[ErrorKind | None] = frozenset({"invalid_arguments", "unknown_tool"})
+"""Error kinds of calls that were never passed to a tool, because of a mistake of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,12 @@ def _between_iterations(state: Conversation, run: Run) -> Step:
 def _terminating_answer(run: Run) -> str | None:
     if run.settings.tools.final_summary:
         return None
-    ended: list[ToolResult] = [c.result for c in run.calls if c.call.terminate and c.result is not None]
+    # A call that its tool never saw ends nothing: the model may correct it.
+    ended: list[ToolResult] = [
+        c.result
+        for c in run.calls
+        if c.call.terminate and c.result is not None and c.result.error_kind not in UNREAD
+    ]
     names = {c.call.id: c.call.name for c in run.calls}
     return answer_text(names[ended[-1].tool_call_id], ended[-1]) if ended else None
 

@@ -123,6 +123,7 @@ class Toolbox:
         idempotent: bool = ...,
         timeout_s: float = ...,
         priority: int = ...,
+        terminate: bool = ...,
     ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
     def tool(
@@ -137,6 +138,7 @@ class Toolbox:
         idempotent: bool = False,
         timeout_s: float = 60.0,
         priority: int = 0,
+        terminate: bool = False,
     ) -> Any:
         """Create a tool from a function and add it. Use it as a decorator, with or without arguments.
 
@@ -149,6 +151,7 @@ class Toolbox:
             idempotent: True if a call may run twice. Then a lost call is repeated.
             timeout_s: Seconds after which a call is ended. A sync function continues in its abandoned thread.
             priority: Tools with a lower priority are dropped first when not all fit into a prompt.
+            terminate: True if every call ends the run, with its result as the answer.
 
         Raises:
             TypeError: A parameter has no type, or there is no description.
@@ -167,6 +170,7 @@ class Toolbox:
                 idempotent=idempotent,
                 timeout_s=timeout_s,
                 priority=priority,
+                terminate=terminate,
             )
             tool = Tool(function, definition, parameters)
             self.add(tool)

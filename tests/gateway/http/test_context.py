@@ -14,7 +14,9 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
+from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id
+from banksman.contracts.tools import ToolCall, ToolResult
 
 
 async def _conversation(http: httpx.AsyncClient, **body: Any) -> str:
@@ -339,3 +341,29 @@ async def test_readiness_page_and_metrics_are_served(gateway: Served) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert metrics.status_code == 200
+
+
+async def test_all_calls_of_a_run_are_read_in_pages_with_whole_texts(gateway: Served, agent: Agent) -> None:
+    """R102: also the calls that the outcome has no room for, each once, with the arguments that ran."""
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        accepted = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
+        run = accepted.json()["run_id"]
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        for number in range(60):
+            call = ToolCall(id=new_id("k"), name="bash", arguments={"command": f"echo {number}"})
+            result = ToolResult(tool_call_id=call.id, content={"success": True, "stdout": "x" * 9_000})
+            twice = (ToolCallCompleted(result=result),) * 2
+            steps = () if number == 0 else (IterationStarted(n=number + 1, max=100),)
+            await agent.commit(conversation, run, *steps, ToolCallRequested(call=call), *twice)
+        await agent.finish(start)
+        first = (await http.get(f"/context/runs/{run}/tool-calls")).json()
+        rest = (await http.get(f"/context/runs/{run}/tool-calls", params={"after": first["next"]})).json()
+        unknown = await http.get(f"/context/runs/{run[:-3]}zzz/tool-calls")
+    calls = [*first["items"], *rest["items"]]
+    assert (len(first["items"]), first["next"], rest["next"], first["total"]) == (50, 50, None, 60)
+    assert [call["params"]["command"] for call in calls] == [f"echo {number}" for number in range(60)]
+    assert [call["iteration"] for call in calls] == list(range(60))
+    assert {len(call["result"]["stdout"]) for call in calls} == {9_000}
+    assert unknown.status_code == 404

@@ -46,7 +46,8 @@ def test_of_thousands_of_calls_the_newest_are_reported() -> None:
     assert reported[-1].iteration == 20_000
 
 
-def test_the_end_of_a_run_of_hundreds_of_calls_fits_one_message() -> None:
+def test_the_end_of_a_run_of_hundreds_of_calls_fits_one_message_and_refers_to_the_rest() -> None:
+    """R102: the texts that do not fit are not lost."""
     log = Log()
     log.start("go")
     for _ in range(150):
@@ -57,3 +58,14 @@ def test_the_end_of_a_run_of_hundreds_of_calls_fits_one_message() -> None:
 
     assert len(end.model_dump_json()) < MAX_MESSAGE_BYTES / 2
     assert len(end.tool_calls) == 300
+    assert (end.tool_calls[0].iteration, end.tool_calls[-1].iteration) == (0, 149)
+    assert end.tool_calls_ref == f"/context/runs/{run.run_id}/tool-calls"
+
+
+def test_an_outcome_with_all_of_its_calls_refers_to_nothing() -> None:
+    log = Log()
+    log.start("go")
+    log.reply(None, ["short"], 0)
+    assert log.state.run is not None
+
+    assert finished(log.state.run, "completed", "done", None).tool_calls_ref is None

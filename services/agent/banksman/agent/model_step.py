@@ -187,7 +187,7 @@ class ModelStep:
             return None
         await reach("agent.reply_received")
         written = completion.reply
-        reading = prepared.protocol.read(written, attempt=run.malformed + 1)
+        reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
         if isinstance(reading, Final):
             await deltas.flush()
         calls = reading.calls if isinstance(reading, Calls) else ()

@@ -219,6 +219,7 @@ def _call(
         update={
             "requires_approval": tool.requires_approval,
             "idempotent": tool.idempotent,
+            "terminate": call.terminate or tool.terminate,
             "timeout_s": tool.timeout_s,
             "server": tool.server,
             "network": network if tool.name in NETWORK_TOOLS else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -140,13 +141,14 @@ class Protocol(typing.Protocol):
         """
         ...
 
-    def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
+    def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
         """Classify a reply. Never raises.
 
         Args:
             reply: The complete reply.
             attempt: Consecutive malformed replies including this one if it is malformed. It selects the
                 correction.
+            tools: The tools that the request offered.
         """
         ...
 

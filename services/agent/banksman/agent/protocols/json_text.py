@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -36,7 +37,7 @@ from banksman.agent.protocols.flatten import flatten
 from banksman.agent.protocols.objects import QUOTED_KEY, Broken, Closed, attempts, next_object
 from banksman.agent.protocols.stream_filter import CallFilter
 from banksman.contracts.errors import BadInput
-from banksman.contracts.tools import ToolCall
+from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 from banksman.prompting.call_format import PARAMETERS_KEY, TERMINATE_KEY, TOOL_KEY, correction
 
@@ -54,7 +55,7 @@ class JsonText:
         """Write each call of the history as its object and each result as a message of the user (R2)."""
         return replace(request, tools=(), messages=flatten(request.messages, written_call, lambda _: True))
 
-    def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
+    def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
         """Return the call, the final text, or the broken rule of an attempt (R9, R10, R11)."""
         text = reply.text or ""
         try:

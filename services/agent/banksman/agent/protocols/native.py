@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
@@ -22,7 +23,9 @@ from banksman.agent.protocols.base import (
 from banksman.agent.protocols.flatten import flatten, prose_call
 from banksman.agent.protocols.json_text import written_call
 from banksman.contracts.errors import BadInput
+from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, strict_json
+from banksman.prompting.call_format import TERMINATE_KEY, TERMINATE_SCHEMA
 
 _log = structlog.get_logger(__name__)
 
@@ -36,21 +39,24 @@ class Native:
         Without tools all earlier calls become prose, because Anthropic refuses a history with calls in a
         request that defines no tools.
         """
+        tools = tuple(_with_terminate(tool) for tool in request.tools)
         if request.tools:
             messages = flatten(request.messages, written_call, lambda reply: reply.protocol == "json_text")
         else:
             messages = flatten(request.messages, prose_call, lambda _: True)
-        return replace(request, messages=messages)
+        return replace(request, messages=messages, tools=tools)
 
-    def read(self, reply: ModelReply, *, attempt: int = 1) -> Reading:
+    def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
         """Return the calls if the model stopped for them, else the final text (R90, R91, R99).
 
         Compatible servers report `stop` for replies with calls, so `stop` does not exclude calls.
         """
         if not reply.calls or reply.finish_reason in ("content_filter", "unknown"):
             return final_reply(reply)
+        extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         calls = tuple(_read_call(call) for call in reply.calls)
-        return Calls(truncated_text(reply.text or "") or None, calls)
+        own = tuple(_without_terminate(call, extended) for call in calls)
+        return Calls(truncated_text(reply.text or "") or None, own)
 
     def delta_filter(self) -> DeltaFilter:
         """Return a filter that passes all text, because the text contains no calls."""
@@ -63,6 +69,35 @@ class _PassAll:
 
     def flush(self) -> str:
         return ""
+
+
+def _takes_terminate(tool: ToolDefinition) -> bool:
+    """Return whether the model may decide that a call ends the run: not if its tool decides it."""
+    properties = tool.input_schema.get("properties")
+    return not (tool.terminate or (isinstance(properties, dict) and TERMINATE_KEY in properties))
+
+
+def _with_terminate(tool: ToolDefinition) -> ToolDefinition:
+    """Return a tool with the optional parameter that ends the run (R36)."""
+    if not _takes_terminate(tool):
+        return tool
+    properties = tool.input_schema.get("properties")
+    own = properties if isinstance(properties, dict) else {}
+    schema = {**tool.input_schema, "properties": {**own, TERMINATE_KEY: TERMINATE_SCHEMA}}
+    return tool.model_copy(update={"input_schema": schema})
+
+
+def _without_terminate(call: RequestedCall, extended: frozenset[str]) -> RequestedCall:
+    """Return a call without the parameter, which its tool does not have."""
+    arguments = call.arguments or {}
+    if call.name not in extended or TERMINATE_KEY not in arguments:
+        return call
+    terminate = arguments[TERMINATE_KEY]
+    if not isinstance(terminate, bool):
+        problem = f'"{TERMINATE_KEY}" must be true or false. Call the tool again.'
+        return replace(call, arguments=None, arguments_error=problem)
+    own = {name: value for name, value in arguments.items() if name != TERMINATE_KEY}
+    return replace(call, arguments=own, terminate=terminate)
 
 
 def _read_call(raw: RawCall) -> RequestedCall:

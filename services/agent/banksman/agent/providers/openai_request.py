@@ -103,7 +103,10 @@ def _exchange(exchange: Exchange, provider: str) -> Iterator[ChatCompletionMessa
         reply = cast("ChatCompletionAssistantMessageParam", {**reply, **source.provider_state})
     yield reply
     for call in exchange.calls:
-        yield {"role": "tool", "tool_call_id": call.id, "content": result_json(call.message.result)}
+        content = result_json(call.message.result)
+        result = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+        # The SDK's type lacks `name`, which OpenAI ignores and some compatible servers need.
+        yield cast("ChatCompletionMessageParam", result)
 
 
 def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:

@@ -304,3 +304,21 @@ class EnhancedPromptBody(Stored):
     estimated_tokens: int
     protocol: ToolProtocol
     revision: int
+    tool_calls_ref: str | None
+    """Path of all calls, if `tool_calls` lacks some or has cut texts."""
+class ListedCall(TrackedCall):
+    """A call of a run. Its complete output is at `…/tool-calls/{tool_call_id}/output`."""
+
+    tool_call_id: Token
+
+
+class CallPage(Stored):
+    """A page of the calls of a run that have a result, in the order of their results."""
+
+    items: tuple[ListedCall, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+    total: int
+    """Number of calls with a result."""
+
+

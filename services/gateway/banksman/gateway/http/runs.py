@@ -13,9 +13,11 @@ from banksman.gateway.http.conversations import creation
 from banksman.gateway.http.models import (
     AcceptedRequest,
     AcceptedRun,
+    CallPage,
     CancelBody,
     ContextChat,
     EndedRun,
+    ListedCall,
     Listing,
     NewChat,
     NewRun,
@@ -28,6 +30,8 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 
 MAX_WAIT_S = 60
+MAX_CALLS = 50
+"""Calls in one page. One has up to 256 KiB, usually a few."""
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
 Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
 
@@ -118,6 +122,28 @@ async def read_run(run_id: str, gateway: ServiceDep, caller: CallerDep, wait_s: 
     if wait_s:
         return run_body(await gateway.runs.wait(caller.tenant, run_id, wait_s))
     return run_body(await gateway.runs.get(caller.tenant, run_id))
+
+
+@routes.get("/context/runs/{run_id}/tool-calls")
+async def list_calls(
+    run_id: str,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    after: Annotated[int, Query(ge=0, description="Calls to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_CALLS)] = MAX_CALLS,
+) -> CallPage:
+    """List all calls of a run that have a result, with whole parameters and results (R102).
+
+    The `tool_calls` of an outcome are the same while they fit one message.
+    """
+    calls = await gateway.runs.calls(caller.tenant, run_id)
+    page = calls[after : after + limit]
+    end = after + len(page)
+    return CallPage(
+        items=tuple(ListedCall(tool_call_id=one.tool_call_id, **dict(one.tracked)) for one in page),
+        next=end if end < len(calls) else None,
+        total=len(calls),
+    )
 
 
 @routes.post("/context/runs/{run_id}/cancel", status_code=202)

@@ -21,6 +21,7 @@ from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import RunWork, StartRun
 from banksman.gateway.service.conversation_view import RunView
 from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.run_calls import RunCall, calls_of
 from banksman.gateway.service.views import Views
 
 WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
@@ -107,6 +108,19 @@ class Runs:
             finally:
                 await following.close()
         return await self.get(tenant, run_id)
+
+    async def calls(self, tenant: str, run_id: str) -> list[RunCall]:
+        """Return the calls of a run that have a result, whole and in the order of their results.
+
+        Raises:
+            NotFound: This tenant has no such run.
+        """
+        conversation_id = await self._conversation(tenant, run_id)
+        run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        if run is None:
+            raise NotFound("run", run_id)
+        stored = await self._views.events(tenant, conversation_id, after_seq=max(0, run.first_seq - 1))
+        return calls_of(stored.events, run_id)
 
     async def result(self, tenant: str, run_id: str, tool_call_id: str) -> ToolResult:
         """Return the result of a tool call.
