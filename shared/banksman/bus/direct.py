@@ -92,24 +92,39 @@ async def read(
         after = message.stream_seq
 
 
-async def _batch(bus: Bus, stream: str, subject: str, after: int) -> _Batch:
+async def count(bus: Bus, stream: str, subject: str) -> int:
+    """Return how many messages a replica has on a subject, from its index. One of them is transferred.
+
+    Raises:
+        Unavailable: No reply arrived.
+        ApiError: The server refused the request.
+    """
+    batch = await _batch(bus, stream, subject, 0, messages=1)
+    if not batch.complete:
+        raise Unavailable(f"{stream}: {subject} could not be counted")
+    return len(batch.messages) + batch.pending
+
+
+async def _batch(
+    bus: Bus, stream: str, subject: str, after: int, *, messages: int = BATCH_MESSAGES
+) -> _Batch:
     replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
-    body = {"seq": after + 1, "next_by_subj": subject, "batch": BATCH_MESSAGES, "max_bytes": BATCH_BYTES}
+    body = {"seq": after + 1, "next_by_subj": subject, "batch": messages, "max_bytes": BATCH_BYTES}
     target = api("DIRECT.GET", stream)
-    messages: list[StoredMessage] = []
+    received: list[StoredMessage] = []
     with bus.replies.expect(target, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         try:
             await bus.replies.send(target, json.dumps(body).encode(), inbox)
             while True:
                 item = await _next(replies, target)
                 if isinstance(item, StoredMessage):
-                    messages.append(item)
+                    received.append(item)
                 else:
-                    return _Batch(messages, complete=True, pending=item)
+                    return _Batch(received, complete=True, pending=item)
         except Unavailable:
             if bus.closed.is_set():
                 raise
-            return _Batch(messages, complete=False, pending=1)
+            return _Batch(received, complete=False, pending=1)
 
 
 async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) -> StoredMessage | int:

@@ -17,6 +17,7 @@ from banksman.agent.model_step import ModelStep
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
+from banksman.agent.tenant_room import ApprovalRoom
 from banksman.agent.tenants import Tenants
 from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import Worker
@@ -147,7 +148,9 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
             providers = Providers(where)
             stack.push_async_callback(providers.close)
-            tenants = Tenants(TenantSettings(), await stack.enter_async_context(UsageLedger(bus)))
+            tenants = Tenants(
+                TenantSettings(), await stack.enter_async_context(UsageLedger(bus)), ApprovalRoom(bus)
+            )
             schemas = await stack.enter_async_context(SchemaChecker())
             model_step = ModelStep(
                 bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants, schemas

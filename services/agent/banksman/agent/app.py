@@ -15,6 +15,7 @@ from banksman.agent.relay import Relay
 from banksman.agent.router import agent_router
 from banksman.agent.runner_presence import RunnerPresence
 from banksman.agent.settings import AgentServiceSettings
+from banksman.agent.tenant_room import ApprovalRoom
 from banksman.agent.tenants import Tenants
 from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import Worker
@@ -112,7 +113,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 placements,
                 Compactor(providers, settings.agent),
                 settings.agent,
-                Tenants(settings.tenants, usage),
+                Tenants(settings.tenants, usage, ApprovalRoom(bus)),
                 schemas,
             ),
         )

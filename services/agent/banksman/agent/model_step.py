@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
@@ -208,7 +209,13 @@ class ModelStep:
             tools=tools,
             problems=await self._problems(owned.state.tenant, executed, call_ids, tools),
             old_contents=await self._old_contents(owned.state, executed),
+            approvals_full=await self._approvals_full(owned.state.tenant, executed),
         )
+
+    async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
+        """Return why the tenant may store no further approval request; None if it may, or calls nothing."""
+        size = sum(len(json.dumps(call.arguments)) for call in calls)
+        return await self.tenants.approvals.problem(tenant, size) if calls else None
 
     async def _problems(
         self,

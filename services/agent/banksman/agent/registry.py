@@ -21,7 +21,9 @@ from banksman.contracts.registry import (
     ToolRegistration,
     visible_to,
 )
+from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
+from banksman.deployment.tenant_room import TenantRoom, charge, lent
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
@@ -74,6 +76,7 @@ class ToolRegistry:
         self._schemas = schemas
         self._background = bus.background
         self._sweeping: BackgroundTask | None = None
+        self._room = TenantRoom(bus)
 
     def list(self, tenant: str | None) -> ToolList:
         """Return the tools that a tenant's models may call; for None, the tools of every tenant's models."""
@@ -87,7 +90,7 @@ class ToolRegistry:
         Raises:
             BadInput: The definition is invalid.
             Conflict: Another server has registered a tool of that name, which stays as it is.
-            Overloaded: Too many tools are registered.
+            Overloaded: Too many tools are registered, or too large ones.
         """
         _check_definition(definition)
         await self._schemas.check_schema(tenant or PLATFORM, definition.input_schema)
@@ -97,6 +100,8 @@ class ToolRegistry:
         while True:
             wanted = ToolRegistration(tenant=tenant, definition=definition, registered_at=self._clock.now())
             entry = await self._bucket.get(key)
+            if tenant is not None and (entry is None or entry.value.definition != definition):
+                await self._take_room(tenant, len(wanted.model_dump_json()))
             if entry is None:
                 written = await self._bucket.create(key, wanted)
             elif entry.value.definition == definition and not self._abandoned(entry):
@@ -184,6 +189,10 @@ class ToolRegistry:
                 # Calls name only the server, so two tenants cannot have servers with the same id as the
                 # platform.
                 raise Conflict(f"server id {definition.server!r} belongs to a server of the platform")
+
+    async def _take_room(self, tenant: str, size: int) -> None:
+        below, charged = self._bucket.subject(tenant) + f".{ANY}", charge(size)
+        await self._room.take(self._bucket.stream, below, lent(charged), "tools", charged=charged)
 
     def _listed(self, one: ToolRegistration) -> ListedTool:
         server = one.definition.server

@@ -20,7 +20,7 @@ from typing import Final, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from banksman.agent.tenant_room import LIMITS, RoomLimits, TenantRoom
+from banksman.agent.tenant_room import LIMITS, RelayRoom, RoomLimits
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.errors import MessageTooLarge, NoResponders
@@ -80,7 +80,7 @@ class Relay:
         self._tickets = tickets
         self._runners = Intake(bus, None, refusal=_refusal)
         self._tenants = Intake(bus, TENANT_RATE, tenant_token=3, refusal=_refusal)
-        self._room = TenantRoom(bus, limits)
+        self._room = RelayRoom(bus, limits)
         self._subscriptions: tuple[Subscription, ...] = ()
 
     async def __aenter__(self) -> Self:

@@ -56,6 +56,8 @@ class Reply:
     """Why arguments do not fit the schema of their tool, by call id."""
     old_contents: Mapping[str, str]
     """The current contents of files that the calls would overwrite, by path."""
+    approvals_full: str | None
+    """Why the tenant may store no further approval request; None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,11 +250,19 @@ class _CallPolicy:
     remembered: Mapping[Pattern, Decision]
     fetched_hosts: frozenset[str]
     problems: Mapping[str, ArgumentProblem]
+    approvals_full: str | None
 
     @classmethod
     def of(cls, state: Conversation, run: Run, reply: Reply) -> _CallPolicy:
         remembered = remembered_decisions((*state.remembered, *run.remembered))
-        return cls(reply.tools, run, remembered, hosts_fetched(state.history), reply.problems)
+        return cls(
+            reply.tools,
+            run,
+            remembered,
+            hosts_fetched(state.history),
+            reply.problems,
+            reply.approvals_full,
+        )
 
     def check(self, requested: RequestedCall, call: ToolCall) -> _CheckedCall:
         """Check a call against the tools, the schema of its tool and the approval policy, in this order."""
@@ -276,6 +286,9 @@ class _CallPolicy:
         if decision == "deny":
             text = f"The policy of this assistant does not allow this call of {call.name}."
             return _refused(call, "denied", text)
+        if decision == "ask" and self.approvals_full is not None:
+            text = f"This call needs an approval, which cannot be requested now: {self.approvals_full}."
+            return _refused(call, "unavailable", text)
         return _CheckedCall(call, None, None, needs_approval=decision == "ask")
 
 

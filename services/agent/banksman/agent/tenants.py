@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from banksman.agent.tenant_room import ApprovalRoom
 from banksman.agent.usage import UsageLedger
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
@@ -24,6 +25,7 @@ class Tenants:
 
     settings: TenantSettings
     usage: UsageLedger
+    approvals: ApprovalRoom
 
     def capped(self, start: StartRun) -> StartRun:
         """Return a start with its settings cut to the tenant's limits, as the log will record them."""

@@ -19,7 +19,6 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, keep_connecting
 from banksman.bus.control import ControlPlane
 from banksman.bus.intake import Intake
-from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.names import IDEMPOTENCY
@@ -64,6 +63,7 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
+from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.runtime.health import Health, health_server, listening
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.service import run as run_service
@@ -206,7 +206,7 @@ async def _service(
     views = Views(log, damaged=damaged)
     conversations, approvals = Conversations(bus, views, clock), ApprovalSlots(bus)
     assistants, prompts = assistant_store(bus), prompt_store(bus)
-    requests = StoredRequests(Bucket(bus, IDEMPOTENCY, RequestRecord))
+    requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())
     return Gateway(

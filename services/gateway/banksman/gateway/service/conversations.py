@@ -14,11 +14,12 @@ from datetime import datetime, timedelta
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry, is_marker
+from banksman.bus.kv import Entry, is_marker
 from banksman.bus.names import CONVERSATIONS
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings
 from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
 from banksman.contracts.ids import check_token
+from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.views import Views
 from banksman.runs.ports import Clock
 
@@ -49,10 +50,14 @@ class Conversations:
         self._bus = bus
         self._views = views
         self._clock = clock
-        self._bucket = Bucket(bus, CONVERSATIONS, ConversationRecord)
+        self._bucket = SharedBucket(bus, CONVERSATIONS, ConversationRecord, "conversations")
 
     async def create(self, tenant: str, record: ConversationRecord) -> None:
-        """Store a conversation, unless it exists."""
+        """Store a conversation, unless it exists.
+
+        Raises:
+            Overloaded: The tenant has as many as it may have.
+        """
         await self._bucket.create(f"{tenant}.{record.conversation_id}", record)
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord:

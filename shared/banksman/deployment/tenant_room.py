@@ -1,0 +1,99 @@
+"""Limits of what one tenant may have in the streams that all tenants share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from banksman.bus import direct
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call
+from banksman.bus.names import api
+from banksman.contracts.errors import Overloaded
+from banksman.runtime.shares import LENT
+
+FULL_S: Final = 1.0
+"""Seconds for which a tenant without room is refused without another request to the server."""
+CHARGES: Final = (1024, 16 * 1024, 128 * 1024, 1024 * 1024)
+"""Bytes that each message of a tenant counts as, before a message of at most this size is stored."""
+LEAST: Final = 16
+"""Messages that a tenant may have in any case: those of few messages do not fill a stream."""
+_PART: Final = 32
+"""This fraction of the free room is used before the next count, because other processes use it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """The bytes of a stream."""
+
+    max_bytes: int
+    held_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that the stream can still store."""
+        return max(0, self.max_bytes - self.held_bytes)
+
+
+@dataclass
+class _Counted:
+    """What is known of the messages of one kind."""
+
+    free: int = 0
+    """Messages that may be stored before the next count."""
+    full_until: float = float("-inf")
+    problem: str = ""
+
+
+def charge(size: int) -> int:
+    """Return the bytes that each of a tenant's messages counts as, before one of `size` bytes is stored."""
+    return next((most for most in CHARGES if size <= most), size)
+
+
+def lent(charged: int) -> Callable[[StreamUse], int]:
+    """Return a limit that lends what is free: a tenant that is alone may fill three quarters of a stream.
+
+    Of n tenants that store all they can, each gets 3 of 3n + 1 parts. Every message counts as `charged`
+    bytes, so large messages are refused before small ones. With messages of all sizes, a tenant fills at most
+    as many times its part as there are `CHARGES`.
+    """
+    return lambda use: max(LEAST, LENT * use.free_bytes // charged)
+
+
+class TenantRoom:
+    """Counts the messages of each tenant, by requests to the server that become frequent near a limit."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._counted: dict[tuple[str, int], _Counted] = {}
+
+    async def take(
+        self, stream: str, below: str, most: Callable[[StreamUse], int], what: str, *, charged: int = 0
+    ) -> None:
+        """Count one more message of a tenant.
+
+        Args:
+            stream: The stream.
+            below: The subject of all messages of the tenant, with wildcards.
+            most: Returns how many messages the tenant may have.
+            what: The messages, for the error.
+            charged: The bytes that `most` counts each message as; those of another number count apart.
+
+        Raises:
+            Overloaded: The tenant has as many as it may have.
+            Unavailable: The server did not respond.
+        """
+        now = asyncio.get_running_loop().time()
+        counted = self._counted.setdefault((below, charged), _Counted())
+        if counted.free <= 0 and counted.full_until <= now:
+            info = await call(self._bus, api("STREAM.INFO", stream))
+            limit = most(StreamUse(int(info["config"]["max_bytes"]), int(info["state"]["bytes"])))
+            held = await direct.count(self._bus, stream, below)
+            counted.free = -(-(limit - held) // _PART)
+            counted.full_until = now + FULL_S if held >= limit else float("-inf")
+            counted.problem = f"storage_full: no room for further {what}; {held} are stored, of {limit}"
+        if counted.free <= 0:
+            raise Overloaded(counted.problem, retry_after_s=FULL_S)
+        counted.free -= 1
