@@ -115,10 +115,13 @@ async def test_a_client_that_disconnects_cancels_the_upstream_request(
         await upstream.wait_for_requests("slow", outcome="disconnected")
 
 
-async def test_a_model_without_the_requested_api_is_a_bad_request(passing: Served) -> None:
-    async with passing.http as http:
-        response = await http.post("/v1/responses", json={"model": "demo", "input": "hi"})
-    assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported_endpoint_for_model")
+async def test_the_responses_api_of_the_demo_model_streams_through_passthrough(passing: Served) -> None:
+    async with _client(passing) as client:
+        async with client.responses.stream(model="demo", input="hello") as stream:
+            kinds = [event.type async for event in stream]
+            response = await stream.get_final_response()
+    assert response.output_text
+    assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
 
 
 async def test_an_unreachable_upstream_is_a_502(start_gateway: GatewayFactory) -> None:

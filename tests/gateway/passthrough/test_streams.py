@@ -21,12 +21,14 @@ FAULTS = {
     "half an event": HalfJson(after_events=3),
     "connection cut": ConnectionCut(after_events=3),
 }
-PATHS = (CHAT, "/v1/messages")
+PATHS = (CHAT, "/v1/messages", "/v1/responses")
 
 
 def body(path: str, model: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"model": model, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-    return fields if path == CHAT else fields | {"max_tokens": 9}
+    if path == "/v1/responses":
+        fields["input"] = fields.pop("messages")
+    return fields | ({"max_tokens": 9} if path == "/v1/messages" else {})
 
 
 async def read(http: httpx.AsyncClient, path: str, model: str) -> tuple[str, bool]:
@@ -54,8 +56,10 @@ async def test_a_stream_that_the_upstream_breaks_off_ends_with_an_error(
     assert aborted and rest == "" and "[DONE]" not in text
     for event in events:
         json.loads(event.rpartition("data: ")[2])
-    error = json.loads(last.rpartition("data: ")[2])["error"]
-    assert error["type"] == ("server_error" if path == CHAT else "api_error")
+    event = json.loads(last.rpartition("data: ")[2])
+    error = event.get("error", event)
+    assert error["type"] == {CHAT: "server_error", "/v1/messages": "api_error"}.get(path, "error")
+    assert error["message"]
     assert upstream.url.removeprefix("http://") not in text
 
 
@@ -149,7 +153,8 @@ async def test_a_refusal_after_keep_alives_has_the_upstreams_error(
     model = upstream.play("late", [Reply(fault=REFUSED, first_delay_s=0.3)])
     async with through.http as http:
         text, aborted = await read(http, path, model)
-    error = json.loads(text.rpartition("data: ")[2])["error"]
+    event = json.loads(text.rpartition("data: ")[2])
+    error = event.get("error", event)
     assert aborted
     assert (error["message"], error["status"], error["retry_after"]) == ("Slow down.", 429, 7)
-    assert error["type"] == "rate_limit_error"
+    assert error["type"] == ("error" if path == "/v1/responses" else "rate_limit_error")

@@ -22,6 +22,14 @@ context      conversations, runs, approvals, files, assistants, prompts, workflo
 passthrough  the model APIs under `/v1`
 """
 
+Right = Literal["chat", "approve", "admin", "operator"]
+"""
+chat      use conversations, files, assistants, prompts, workflows and the model APIs
+approve   decide approval requests, provide what workflows request, and read the conversations for it
+admin     manage the tenant's API keys
+operator  manage the API keys of every tenant
+"""
+
 Dialect = Literal["openai", "anthropic", "responses"]
 """
 openai     `/v1/chat/completions`
@@ -43,6 +51,8 @@ class ApiKey(Section):
     user: str = Field(min_length=1, max_length=200)
     modes: tuple[Mode, ...] = ("context", "passthrough")
     may_approve: bool = True
+    """False takes the right `approve` away."""
+    rights: tuple[Right, ...] = ("chat", "approve")
     expires_at: AwareDatetime | None = None
     """None for a key that never expires."""
 
@@ -110,7 +120,8 @@ class ModelSettings(BaseModel):
                 )
             )
         if self.demo_base_url:
-            found.append(Upstream(name="demo", base_url=self.demo_base_url, dialects=("openai", "anthropic")))
+            dialects: tuple[Dialect, ...] = ("openai", "anthropic", "responses")
+            found.append(Upstream(name="demo", base_url=self.demo_base_url, dialects=dialects))
         return tuple(found)
 
 

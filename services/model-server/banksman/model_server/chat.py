@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-Dialect = Literal["openai", "anthropic"]
+Dialect = Literal["openai", "anthropic", "responses"]
 """Wire format of a request.
 
 - `openai`: chat completions
 - `anthropic`: messages
+- `responses`: OpenAI's responses
 """
 
 

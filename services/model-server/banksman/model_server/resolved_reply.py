@@ -10,7 +10,7 @@ from banksman.model_server.json_values import dumps
 from banksman.model_server.script import Reply, ToolCall, Usage
 
 _WORDS = re.compile(r"\s*\S+\s?|\s+")
-_CALL_ID_PREFIX: dict[Dialect, str] = {"openai": "call_", "anthropic": "toolu_"}
+_CALL_ID_PREFIX: dict[Dialect, str] = {"openai": "call_", "anthropic": "toolu_", "responses": "call_"}
 _ARGUMENT_FRAGMENT_CHARS = 24
 
 

@@ -17,7 +17,7 @@ from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, V
 from banksman.model_server.resolved_reply import resolve_reply
 from banksman.model_server.script import RawReply
 from banksman.model_server.thinking import ThinkingChecks
-from banksman.model_server.wire import AnthropicWire, OpenAIWire, Wire
+from banksman.model_server.wire import AnthropicWire, OpenAIWire, ResponsesWire, Wire
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -36,6 +36,7 @@ class ModelRoutes:
         """Return the application; the routes for tests exist only while requests are recorded."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_post("/v1/chat/completions", self._chat_completions)
+        app.router.add_post("/v1/responses", self._responses)
         app.router.add_post("/v1/messages", self._messages)
         app.router.add_post("/v1/messages/count_tokens", self._count_tokens)
         app.router.add_get("/v1/models", self._list_models)
@@ -49,6 +50,9 @@ class ModelRoutes:
 
     async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
         return await self._respond(request, OpenAIWire(), "req_" + uuid.uuid4().hex)
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._respond(request, ResponsesWire(), "req_" + uuid.uuid4().hex)
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
         return await self._respond(request, AnthropicWire(), "req_" + uuid.uuid4().hex)

@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from banksman.model_server import anthropic_reply, openai_reply
+from banksman.model_server import anthropic_reply, openai_reply, responses_reply
 from banksman.model_server.anthropic_request import parse_message
 from banksman.model_server.chat import ChatRequest, Dialect
 from banksman.model_server.errors import RequestRefused
 from banksman.model_server.json_values import Json
 from banksman.model_server.openai_request import parse_chat_completion
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply
+from banksman.model_server.responses_request import parse_response
 from banksman.model_server.script import HttpError, StreamError
 
 
@@ -75,6 +76,24 @@ class OpenAIWire:
 
     def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
         return openai_reply.error_event(fault.message, fault.error_type)
+
+
+class ResponsesWire(OpenAIWire):
+    """The format of OpenAI's responses; its refusals are those of chat completions."""
+
+    dialect: Dialect = "responses"
+
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102
+        return parse_response(body)
+
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:  # noqa: D102
+        return responses_reply.response(resolved, chat)
+
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:  # noqa: D102
+        return responses_reply.events(resolved, chat)
+
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
+        return responses_reply.error_event(fault.message, fault.error_type)
 
 
 class AnthropicWire:

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+from typing import Any
+
+from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
+from banksman.model_server.errors import RequestRefused
+from banksman.model_server.json_values import Json, as_list, as_object, dumps
+from banksman.model_server.tool_schema import TOOL_NAME, schema_fault
+
+_TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
+_NON_TEXT_PARTS = frozenset({"input_image", "input_file", "input_audio"})
+
+
+def parse_response(body: Json) -> ChatRequest:
+    """Parse the body of `POST /v1/responses`.
+
+    Items and tools that only the vendor executes, such as web searches, are ignored.
+
+    Raises:
+        RequestRefused: the body breaks a rule of the format or of the history.
+    """
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestRefused("Missing required parameter: 'model'.", param="model")
+    if body.get("previous_response_id") is not None:
+        raise RequestRefused(
+            "This server stores no responses: send the whole history as 'input'.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    history = _Input()
+    for index, item in enumerate(_items(body)):
+        history.read(f"input[{index}]", item)
+    history.close()
+    instructions = body.get("instructions")
+    system = [instructions] if isinstance(instructions, str) else []
+    tools = _tools(body)
+    system_text = "\n\n".join([*system, *history.system])
+    return ChatRequest(
+        dialect="responses",
+        model=model,
+        items=tuple(history.items),
+        system=system_text,
+        tools=tools,
+        parallel_calls=body.get("parallel_tool_calls") is not False,
+        stream=body.get("stream") is True,
+        input_chars=len(system_text) + history.chars + (len(dumps(body["tools"])) if tools else 0),
+    )
+
+
+def _items(body: Json) -> list[Any]:
+    stated = body.get("input")
+    items = [{"role": "user", "content": stated}] if isinstance(stated, str) else as_list(stated)
+    if not items:
+        raise RequestRefused("Missing required parameter: 'input'.", param="input")
+    return items
+
+
+def _tools(body: Json) -> dict[str, Json]:
+    functions = (as_object(tool) or {} for tool in as_list(body.get("tools")) or [])
+    return dict(_tool(tool) for tool in functions if tool.get("type") == "function")
+
+
+def _tool(tool: Json) -> tuple[str, Json]:
+    name = tool.get("name")
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        raise RequestRefused(
+            "Invalid 'tools.name': string does not match pattern '^[a-zA-Z0-9_-]+$'.",
+            param="tools",
+            code="invalid_value",
+        )
+    schema = as_object(tool.get("parameters")) or {"type": "object", "properties": {}}
+    fault = schema_fault(schema)
+    if fault is not None:
+        raise RequestRefused(
+            f"Invalid schema for function '{name}': {fault}.",
+            param="tools",
+            code="invalid_function_parameters",
+        )
+    return name, schema
+
+
+class _Input:
+    """Reads the items in order. The items of one reply, text and calls, become one turn."""
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.system: list[str] = []
+        self.chars = 0
+        self._call_ids: set[str] = set()
+        self._waiting: set[str] = set()
+
+    def read(self, where: str, value: object) -> None:
+        item = as_object(value)
+        if item is None:
+            raise RequestRefused(f"Invalid type for '{where}': expected an object.", param=where)
+        match item.get("type", "message"):
+            case "message":
+                self._read_message(where, item)
+            case "function_call":
+                self._read_call(where, item)
+            case "function_call_output":
+                self._read_output(where, item)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """Refuse the history if a call has no output."""
+        if self._waiting:
+            first = min(self._waiting)
+            raise RequestRefused(f"No tool output found for function call {first}.", param="input")
+
+    def _read_message(self, where: str, item: Json) -> None:
+        text = self._text(where, item.get("content"))
+        match item.get("role"):
+            case "system" | "developer":
+                self.system.append(text)
+            case "user":
+                self.items.append(UserText(text))
+            case "assistant":
+                self._add_to_turn(text, ())
+            case role:
+                raise RequestRefused(
+                    f"Invalid value: {role!r}. Supported values are: 'assistant', 'system', 'developer', and "
+                    "'user'.",
+                    param=f"{where}.role",
+                    code="invalid_value",
+                )
+
+    def _read_call(self, where: str, item: Json) -> None:
+        fields = [item.get(name) for name in ("call_id", "name", "arguments")]
+        match fields:
+            case [str() as call_id, str() as name, str() as arguments] if call_id:
+                self.chars += len(name) + len(arguments)
+                self._call_ids.add(call_id)
+                self._waiting.add(call_id)
+                self._add_to_turn("", (Call(call_id, name, arguments),))
+            case _:
+                raise RequestRefused(
+                    f"Missing required parameter: '{where}' needs 'call_id', 'name' and 'arguments'.",
+                    param=where,
+                )
+
+    def _read_output(self, where: str, item: Json) -> None:
+        call_id = item.get("call_id")
+        if not isinstance(call_id, str) or call_id not in self._call_ids:
+            raise RequestRefused(
+                f"No tool call found for function call output with call_id {call_id}.", param="input"
+            )
+        self._waiting.discard(call_id)
+        self.items.append(ToolOutput(call_id, self._text(where, item.get("output"))))
+
+    def _add_to_turn(self, text: str, calls: tuple[Call, ...]) -> None:
+        last = self.items[-1] if self.items else None
+        if isinstance(last, AssistantTurn):
+            self.items[-1] = AssistantTurn(last.text + text, last.calls + calls)
+        else:
+            self.items.append(AssistantTurn(text, calls))
+
+    def _text(self, where: str, content: object) -> str:
+        parts = as_list(content)
+        if isinstance(content, str):
+            text = content
+        elif parts is not None:
+            text = "\n".join(_part_text(where, part) for part in parts)
+        else:
+            raise RequestRefused(f"Invalid type for '{where}': expected text or a list.", param=where)
+        self.chars += len(text)
+        return text
+
+
+def _part_text(where: str, value: object) -> str:
+    part = as_object(value) or {}
+    kind = part.get("type")
+    if kind in _NON_TEXT_PARTS:
+        return ""
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if (kind not in _TEXT_PARTS and kind != "refusal") or not isinstance(text, str):
+        raise RequestRefused(
+            f"Invalid value: {kind!r}. Supported values are: 'input_text', 'output_text', 'input_image', "
+            "'input_file', and 'refusal'.",
+            param=f"{where}.content",
+            code="invalid_value",
+        )
+    return text
