@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -259,13 +260,19 @@ async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
         ("infinite", "tool_error", "returned a value of type float that cannot be written as JSON"),
         ("fetches", "tool_error", "ConnectError"),
         ("waits", "timeout", "timeout of 0.3 s"),
-        ("blocks", "timeout", "timeout of 0.3 s"),
+        ("blocks", "unknown_outcome", "timeout of 0.3 s; it could not be ended"),
+        ("forked", "timeout", "timeout of 0.3 s"),
     ],
 )
 async def test_a_failing_tool_returns_an_error_and_others_run(
     client: Client, play: Play, faulty: Callable[[str], str], tool: str, kind: str, message: str
 ) -> None:
     """R46, R47, R52, R54, R55: the error is structured; a tool without arguments runs in parallel."""
+    @box.tool(name=f"forked{suffix}", timeout_s=0.3, process=True)
+    def forked() -> None:
+        """Wait for a signal."""
+        signal.pause()
+
     batch = Reply(tool_calls=(call(faulty(tool)), call(faulty("plain"))))
     conversation = await client.create(play(batch, Reply(text="I see.")))
 

@@ -17,6 +17,7 @@ from banksman.contracts.tools import ErrorKind, ToolResult
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import redacted
 from banksman.sdk.parameters import ToolContext
+from banksman.sdk.threads import StillRunning
 from banksman.sdk.tools import AnyTool, ToolFailed
 
 logger = logging.getLogger(__name__)
@@ -67,30 +68,42 @@ async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetim
         deadline=now + timedelta(seconds=limit_s),
     )
     task = asyncio.create_task(tool.invoke(request.call.arguments, context), name=request.attempt)
+    timed_out = False
     try:
         async with asyncio.timeout(limit_s):
             await asyncio.wait({task, cast("asyncio.Future[Any]", stop)}, return_when=asyncio.FIRST_COMPLETED)
     except TimeoutError:
-        return _failure("timeout", f"{tool.name} did not end within its timeout of {limit_s:g} s")
+        timed_out = True
     finally:
-        await _ended(task, tool.name)
-    if task.cancelled():
+        await _ended(task)
+    if timed_out:
+        stopped = _failure("timeout", f"{tool.name} did not end within its timeout of {limit_s:g} s")
+    elif task.cancelled() or _continues(task):
         reason = stop.result() if stop.done() else "cancelled"
-        return _failure(reason, f"{tool.name} was ended: {reason}")
-    return _finished(tool, task)
+        stopped = _failure(reason, f"{tool.name} was ended: {reason}")
+    else:
+        return _finished(tool, task)
+    return _unknown(tool, stopped) if _continues(task) else stopped
 
 
-async def _ended(task: asyncio.Task[object], name: str) -> None:
+async def _ended(task: asyncio.Task[object]) -> None:
     if not task.done():
         task.cancel()
-        _, unfinished = await asyncio.wait({task}, timeout=CLEANUP_S)
-        if unfinished:
-            logger.error("%s does not end after its cancellation", name)
+        await asyncio.wait({task}, timeout=CLEANUP_S)
+
+
+def _continues(task: asyncio.Task[object]) -> bool:
+    """Return whether the function could not be ended."""
+    return not task.done() or (not task.cancelled() and isinstance(task.exception(), StillRunning))
+
+
+def _unknown(tool: AnyTool, stopped: _Outcome) -> _Outcome:
+    """Return the outcome of a stopped call whose function could not be ended: it may still act."""
+    logger.error("%s could not be ended and may still act", tool.name)
+    return _failure("unknown_outcome", f"{stopped.content['error']}; it could not be ended and may still act")
 
 
 def _finished(tool: AnyTool, task: asyncio.Task[object]) -> _Outcome:
-    if not task.done():
-        return _failure("cancelled", f"{tool.name} did not end after its cancellation")
     error = task.exception()
     if error is None:
         return _returned(tool, task.result())

@@ -11,11 +11,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class StillRunning(Exception):
+    """A cancelled function continues in its thread: what it does from now on is unknown."""
+
+
 async def in_thread(function: Callable[[], T]) -> T:
     """Run a blocking function in its own daemon thread. If cancelled, abandon the thread.
 
     Python cannot end a thread. A pool would lose a worker until the function returns, and would wait for it
     at the end of the process.
+
+    Raises:
+        StillRunning: Cancelled while the function runs.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -42,4 +49,9 @@ async def in_thread(function: Callable[[], T]) -> T:
             return  # the loop has ended, so there is no caller
 
     threading.Thread(target=work, daemon=True, name=getattr(function, "__name__", "tool")).start()
-    return await done
+    try:
+        return await done
+    except asyncio.CancelledError:
+        if done.cancelled():
+            raise StillRunning from None
+        raise

@@ -25,6 +25,7 @@ from banksman.contracts.tools import ErrorKind, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.sdk.docstrings import Docstring
 from banksman.sdk.parameters import Parameters, ToolContext
+from banksman.sdk.processes import in_process
 from banksman.sdk.threads import in_thread
 
 P = ParamSpec("P")
@@ -38,6 +39,10 @@ class ToolFailed(Exception):
         self.kind: ErrorKind = kind
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[type[ToolFailed], tuple[str, ErrorKind]]:
+        """Pickle it with its kind: a tool in a process of its own raises it there."""
+        return ToolFailed, (str(self), self.kind)
+
 
 @dataclass(frozen=True)
 class Tool(Generic[P, R]):
@@ -46,6 +51,8 @@ class Tool(Generic[P, R]):
     function: Callable[P, R]
     definition: ToolDefinition
     parameters: Parameters
+    process: bool = False
+    """True runs each call in a process of its own."""
 
     @property
     def name(self) -> str:
@@ -57,15 +64,18 @@ class Tool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def invoke(self, arguments: JsonObject, context: ToolContext) -> object:
-        """Call the function with a model's arguments. A function that is not async runs in a thread.
+        """Call the function with a model's arguments. One that is not async runs in a thread or a process.
 
         Raises:
             BadInput: An argument is invalid.
+            StillRunning: Cancelled, and the function continues in its thread.
             Exception: The function raised it.
         """
         bound = self.parameters.bind(arguments, context)
         call = cast(Callable[[], object], partial(cast(Any, self.function), **bound))
         try:
+            if self.process:
+                return await in_process(call)
             value = call() if inspect.iscoroutinefunction(self.function) else await in_thread(call)
             return await cast(Awaitable[object], value) if inspect.isawaitable(value) else value
         except SystemExit as error:
@@ -124,6 +134,7 @@ class Toolbox:
         timeout_s: float = ...,
         priority: int = ...,
         terminate: bool = ...,
+        process: bool = ...,
     ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
     def tool(
@@ -139,6 +150,7 @@ class Toolbox:
         timeout_s: float = 60.0,
         priority: int = 0,
         terminate: bool = False,
+        process: bool = False,
     ) -> Any:
         """Create a tool from a function and add it. Use it as a decorator, with or without arguments.
 
@@ -149,12 +161,16 @@ class Toolbox:
             requires_approval: True if a user must approve each call, unless an assistant's policy decides.
             category: The category under which prompts list it.
             idempotent: True if a call may run twice. Then a lost call is repeated.
-            timeout_s: Seconds after which a call is ended. A sync function continues in its abandoned thread.
+            timeout_s: Seconds after which a call is ended. A sync function cannot be ended in its thread: it
+                continues, and the result is `unknown_outcome`. See `process`.
             priority: Tools with a lower priority are dropped first when not all fit into a prompt.
             terminate: True if every call ends the run, with its result as the answer.
+            process: True runs each call of a sync function in a process forked for it, which is killed at the
+                timeout or when the call is cancelled. What the function changes in memory is lost.
 
         Raises:
-            TypeError: A parameter has no type, or there is no description.
+            TypeError: A parameter has no type, there is no description, or `process` is set for an async
+                function.
             Conflict: The toolbox has a tool of this name.
         """
 
@@ -172,7 +188,9 @@ class Toolbox:
                 priority=priority,
                 terminate=terminate,
             )
-            tool = Tool(function, definition, parameters)
+            if process and inspect.iscoroutinefunction(function):
+                raise TypeError(f"{function.__name__}: an async function needs no process of its own")
+            tool = Tool(function, definition, parameters, process)
             self.add(tool)
             return tool
 

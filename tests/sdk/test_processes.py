@@ -1,0 +1,158 @@
+"""Blocking functions of tools: in a process that is ended, or in a thread that cannot be (R55)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from banksman.contracts.calls import CallRequest
+from banksman.contracts.ids import new_id
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.sdk import Toolbox, ToolFailed
+from banksman.sdk.execution import Stop, execute
+from banksman.sdk.tools import AnyTool
+from tests.support.polling import eventually
+
+
+async def call(tool: AnyTool, *, timeout_s: float = 30.0, stop: Stop | None = None) -> ToolResult:
+    now = datetime.now(UTC)
+    request = CallRequest(
+        tenant="t",
+        conversation_id="c1",
+        run_id="c1-r1",
+        attempt="k1-1",
+        runner_epoch=1,
+        call=ToolCall(id="k1", name=tool.name, timeout_s=timeout_s),
+        digest="",
+        deadline=now + timedelta(seconds=60),
+    )
+    return await execute(tool, request, "server", stop or asyncio.get_running_loop().create_future())
+
+
+def tool(function: Callable[[], Any], *, process: bool) -> AnyTool:
+    return Toolbox().tool(name=new_id("t"), description="x", process=process)(function)
+
+
+def ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def reported(file: Path) -> int:
+    """Wait until a function has written its process id, and return it."""
+
+    def written() -> int | None:
+        text = file.read_text() if file.exists() else ""
+        return int(text) if text.endswith("\n") else None
+
+    return await eventually(written, 10)
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancelled"])
+async def test_a_function_in_a_process_is_ended_with_its_children_and_never_acts_later(
+    tmp_path: Path, how: str
+) -> None:
+    """R55: the result names the threshold only when the process is gone."""
+    file, child_file = tmp_path / "pid", tmp_path / "child"
+
+    def block() -> None:
+        child = os.fork()
+        mine = file if child else child_file
+        mine.write_text(f"{os.getpid()}\n")
+        signal.pause()
+
+    stop: Stop = asyncio.get_running_loop().create_future()
+    calling = asyncio.create_task(
+        call(tool(block, process=True), timeout_s=2 if how == "timeout" else 30, stop=stop)
+    )
+    pids = [await reported(file), await reported(child_file)]
+    if how == "cancelled":
+        stop.set_result("cancelled")
+    result = await calling
+
+    assert result.error_kind == how
+    assert how == "cancelled" or "timeout of 2 s" in str(result.content["error"])
+    assert ended(pids[0])
+    await eventually(lambda: ended(pids[1]), 10)  # killed; its new parent reads its exit status
+
+
+async def test_a_function_that_continues_in_its_thread_has_an_unknown_outcome() -> None:
+    """R55: the model is told that it may still act, and not that it timed out."""
+    go_on, acted = threading.Event(), threading.Event()
+
+    def block() -> None:
+        go_on.wait(30)
+        acted.set()
+
+    result = await call(tool(block, process=False), timeout_s=0.1)
+    go_on.set()
+
+    assert result.error_kind == "unknown_outcome"
+    assert "timeout of 0.1 s; it could not be ended and may still act" in str(result.content["error"])
+    assert await asyncio.to_thread(acted.wait, 10)
+
+
+async def test_an_async_function_that_ignores_its_cancellation_has_an_unknown_outcome() -> None:
+    released = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+
+    result = await call(tool(stubborn, process=False), timeout_s=0.1)
+    released.set()
+
+    assert result.error_kind == "unknown_outcome"
+
+
+def refuse() -> None:
+    raise ToolFailed("No such city.", "denied")
+
+
+def unwritable() -> object:
+    return threading.Lock()
+
+
+def die() -> None:
+    os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("function", "content", "kind"),
+    [
+        (lambda: {"pid": 7, "text": "x" * 300_000}, "xxx", None),
+        (refuse, "No such city.", "denied"),
+        (lambda: 1 / 0, "ZeroDivisionError: division by zero", "tool_error"),
+        (unwritable, "cannot be passed on", "tool_error"),
+        (die, "ended without a result (exit code 3)", "tool_error"),
+    ],
+    ids=["value", "failed", "raised", "unwritable", "died"],
+)
+async def test_every_end_of_a_process_becomes_a_result(
+    function: Callable[[], Any], content: str, kind: str | None
+) -> None:
+    """R45, R46, R47."""
+    result = await call(tool(function, process=True))
+
+    assert (result.error_kind, content in str(result.content)) == (kind, True)
+
+
+def test_an_async_function_gets_no_process() -> None:
+    async def give() -> None: ...
+
+    with pytest.raises(TypeError, match="needs no process"):
+        tool(give, process=True)
