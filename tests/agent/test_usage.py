@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 
 from banksman.agent.usage import UsageLedger
 from banksman.bus.connection import Bus
@@ -74,6 +75,30 @@ async def test_usage_at_one_agent_is_known_to_all_agents(bus: Bus, tenant: str) 
             month = ledger.totals(tenant).month
             assert (month.requests, month.input_tokens, month.output_tokens) == (2, 120, 2)
             assert month.cost_usd == 0.5
+
+
+async def test_bytes_of_logs_are_known_to_all_agents_and_those_of_a_deleted_log_are_subtracted(
+    bus: Bus, tenant: str
+) -> None:
+    writer, log = Writer(bus, tenant), EventLog(bus)
+    async with open_ledger(bus) as one, open_ledger(bus) as other:
+        await writer.reply("c1", 100)
+        last = await writer.reply("c2", 20)
+        both = await log.size(tenant, "c1", before=last) + await log.size(tenant, "c2", before=last + 1)
+        for ledger in (one, other):
+            assert await ledger.reach(last)
+            assert ledger.totals(tenant).stored_bytes == both > 0
+        await one.flush()
+        await one.release(tenant, await log.size(tenant, "c1", before=last))
+        left = await log.size(tenant, "c2", before=last + 1)
+        await eventually(lambda: stored_bytes_are(other, tenant, left))
+        last = await writer.reply("c3", 1)
+        assert await other.reach(last)
+        assert other.totals(tenant).stored_bytes > left
+
+
+async def stored_bytes_are(ledger: UsageLedger, tenant: str, wanted: int) -> bool:
+    return ledger.totals(tenant).stored_bytes == wanted
 
 
 async def test_later_agent_continues_from_the_stored_totals(bus: Bus, tenant: str) -> None:

@@ -23,6 +23,15 @@ GAP_READS = 3
 """Reads from replicas, which may lag, before a log with a missing commit is read from the leader."""
 
 
+HEADER_BYTES = 300
+"""Bytes that a commit takes in the stream beside its payload: subject and headers, about."""
+
+
+def stored_size(payload_bytes: int) -> int:
+    """Return the bytes that a commit takes in the stream, about."""
+    return payload_bytes + HEADER_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
     """A commit and its stream sequence."""
@@ -143,6 +152,13 @@ class EventLog:
         """Return whether the leader has a commit after a stream sequence. Reads at most one commit."""
         subject = subjects.conversation(tenant, conversation_id)
         return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
+
+    async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
+        """Return the bytes of the commits before a stream sequence, about. Reads all of them."""
+        size, subject = 0, subjects.conversation(tenant, conversation_id)
+        async for message in direct.read(self.bus, EVENTS, subject):
+            size += stored_size(len(message.data)) if message.stream_seq < before else 0
+        return size
 
     async def purge(self, tenant: str, conversation_id: str, *, before: int | None = None) -> int:
         """Remove the commits before the tombstone; return how many were removed.

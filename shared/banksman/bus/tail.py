@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from banksman.bus.client import subscribe
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import DESCRIPTION, STATUS, api
+from banksman.bus.names import DESCRIPTION, MSG_SIZE, STATUS, api
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.ids import new_id
 
@@ -53,6 +53,7 @@ class StoredHeaders:
     time: datetime
     """When the server stored it."""
     headers: Mapping[str, str]
+    payload_bytes: int = 0
 
 
 async def last_sequence(bus: Bus, stream: str) -> int:
@@ -144,7 +145,14 @@ class _Consumer:
             # Consumer sequences have no gaps, so a jump shows a lost message.
             if metadata.sequence.consumer != self._received:
                 raise Unavailable("a message was lost in transit")
-            return StoredHeaders(msg.subject, metadata.sequence.stream, metadata.timestamp, msg.headers or {})
+            headers = msg.headers or {}
+            return StoredHeaders(
+                msg.subject,
+                metadata.sequence.stream,
+                metadata.timestamp,
+                headers,
+                int(headers.get(MSG_SIZE, "0")),
+            )
 
     async def _pull(self) -> None:
         self._outstanding = BATCH

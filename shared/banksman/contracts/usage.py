@@ -109,19 +109,31 @@ class UsageTotals(Stored):
     """When the last commit with usage was stored; None before the first."""
     day: UsageCount = UsageCount()
     month: UsageCount = UsageCount()
+    stored_bytes: int = Field(default=0, ge=0)
+    """Bytes of the tenant's logs, without those of deleted conversations. Commits that agents of earlier
+    versions counted are missing; 0 for all tenants together."""
 
-    def with_commit(self, stream_seq: int, at: datetime, usage: CommitUsage) -> UsageTotals:
+    def with_commit(
+        self, stream_seq: int, at: datetime, usage: CommitUsage, stored_bytes: int = 0
+    ) -> UsageTotals:
         """Add the commit at `stream_seq`, stored at `at`. A commit that is already counted has no effect."""
         if stream_seq <= self.upto:
             return self
+        stored = {"upto": stream_seq, "stored_bytes": self.stored_bytes + stored_bytes}
+        if not usage.requests:
+            return self.model_copy(update=stored)
         return self.model_copy(
             update={
-                "upto": stream_seq,
+                **stored,
                 "as_of": at,
                 "day": _with(self.day, "day", at, usage),
                 "month": _with(self.month, "month", at, usage),
             }
         )
+
+    def without(self, stored_bytes: int) -> UsageTotals:
+        """Subtract the bytes of a log that is deleted."""
+        return self.model_copy(update={"stored_bytes": max(0, self.stored_bytes - stored_bytes)})
 
     def current(self, window: Window, now: datetime) -> UsageCount:
         """Return the usage in the window that contains `now`; zeros if the stored window has ended."""

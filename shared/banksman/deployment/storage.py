@@ -12,6 +12,7 @@ from banksman.bus.names import APPROVALS, EVENTS, OWNERS, RESULTS, kv_stream
 from banksman.contracts.errors import BanksmanError, Overloaded
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.deployment.streams import stream_info
+from banksman.deployment.tenant_room import StreamUse
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class StorageRoom:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._problem: str | None = None
+        self._uses: dict[str, StreamUse] = {}
         self._valid_until = float("-inf")
         # Concurrent callers share the requests to the broker.
         self._turn = asyncio.Lock()
@@ -59,6 +61,15 @@ class StorageRoom:
                 await self._refresh()
             return self._problem
 
+    async def use(self, stream: str) -> StreamUse | None:
+        """Return the bytes of one of `RUN_STREAMS`, at most a second ago; None if it has no limit.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        await self.problem()
+        return self._uses.get(stream)
+
     async def warning(self) -> str | None:
         """Return which streams are full, for readiness; None also if the broker does not respond."""
         try:
@@ -80,6 +91,8 @@ class StorageRoom:
         if info is None:
             return None
         most, held = int(info["config"]["max_bytes"]), int(info["state"]["bytes"])
+        if most > 0:
+            self._uses[stream] = StreamUse(most, held)
         reserve = min(RESERVE_BYTES, max(LEAST_RESERVE_BYTES, most // 100))
         full = most > 0 and held + reserve > most
         return f"stream {stream} holds {held} of {most} bytes" if full else None

@@ -99,6 +99,10 @@ class ConversationLog:
         # After the commit: the commit is stored, whatever becomes of the snapshot.
         return await self._snapshot(stored, commit.ts) or stored
 
+    async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
+        """Return the bytes that `purge` will free, about, without those of the snapshot."""
+        return await self._commits.size(tenant, conversation_id, before=before)
+
     async def purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
         """Remove the log before the tombstone at stream sequence `before`, and the snapshot."""
         await self._commits.purge(tenant, conversation_id, before=before)

@@ -1,4 +1,4 @@
-"""What each tenant consumed, counted from all logs and stored in bucket `usage`.
+"""What each tenant consumed and stored, counted from all logs and stored in bucket `usage`.
 
 The logs are the truth: each commit with a model's reply names in a header what the reply consumed. Every
 agent follows the headers of all commits in the order of the stream, so it knows what was consumed at any
@@ -14,7 +14,7 @@ import logging
 import random
 from collections import deque
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
@@ -22,6 +22,7 @@ from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
+from banksman.bus.log import stored_size
 from banksman.bus.names import CONSUMED, EVENTS, USAGE
 from banksman.bus.tail import StoredHeaders, last_sequence, tail
 from banksman.bus.watch import BucketView
@@ -49,6 +50,7 @@ class _Delta:
     stream_seq: int
     time: datetime
     consumed: CommitUsage
+    stored_bytes: int
 
 
 @dataclass(slots=True)
@@ -68,7 +70,9 @@ class _Account:
     def now(self) -> UsageTotals:
         """Return the totals, as far as this process has counted."""
         for delta in islice(self.since, self._of_since, None):
-            self._counted = self._counted.with_commit(delta.stream_seq, delta.time, delta.consumed)
+            self._counted = self._counted.with_commit(
+                delta.stream_seq, delta.time, delta.consumed, delta.stored_bytes
+            )
         self._of_since = len(self.since)
         return self._counted
 
@@ -77,7 +81,7 @@ class _Account:
         totals = self.stored
         for delta in self.since:
             if delta.stream_seq <= stream_seq:
-                totals = totals.with_commit(delta.stream_seq, delta.time, delta.consumed)
+                totals = totals.with_commit(delta.stream_seq, delta.time, delta.consumed, delta.stored_bytes)
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
     def restart_from(self, totals: UsageTotals, revision: int, at: float) -> None:
@@ -137,6 +141,19 @@ class UsageLedger:
         except TimeoutError as error:
             raise Unavailable(f"usage up to {upto} is not stored yet") from error
 
+    async def release(self, tenant: str, stored_bytes: int) -> None:
+        """Subtract the bytes of a log that is about to be purged, after `flush` has counted them.
+
+        A deletion that is interrupted is subtracted again when it is repeated, in favour of the tenant.
+
+        Raises:
+            Unavailable, Overloaded: The broker did not respond.
+        """
+        key = usage_key(tenant)
+        while entry := await self._bucket.get_or_drop(key):
+            if await self._bucket.update(key, entry.value.without(stored_bytes), entry.revision) is not None:
+                return
+
     async def __aenter__(self) -> Self:
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.__aenter__()
@@ -174,11 +191,11 @@ class UsageLedger:
                 self._count(message)
 
     def _count(self, message: StoredHeaders) -> None:
-        if header := message.headers.get(CONSUMED):
-            delta = _Delta(message.stream_seq, message.time, CommitUsage.from_header(header))
-            tenant = message.subject.split(".")[1]
-            for key in (usage_key(tenant), ALL_TENANTS):
-                self._account(key).since.append(delta)
+        consumed = CommitUsage.from_header(message.headers.get(CONSUMED, ""))
+        delta = _Delta(message.stream_seq, message.time, consumed, stored_size(message.payload_bytes))
+        self._account(usage_key(message.subject.split(".")[1])).since.append(delta)
+        if consumed.requests:
+            self._account(ALL_TENANTS).since.append(replace(delta, stored_bytes=0))
         self._upto = message.stream_seq
         self._advanced.set()
 

@@ -133,7 +133,10 @@ class Worker:
                 if tombstone is None:
                     return Later(DELETE_RETRY_S)
                 # Before the purge: a process that starts later counts what tenants consumed from the logs.
-                await self.model_step.tenants.usage.flush()
+                usage = self.model_step.tenants.usage
+                await usage.flush()
+                freed = await self.log.size(signal.tenant, signal.conversation_id, before=tombstone)
+                await usage.release(signal.tenant, freed)
                 await self.ports.runners.forget(signal.tenant, signal.conversation_id)
                 await self.log.purge(signal.tenant, signal.conversation_id, before=tombstone)
         return Done()

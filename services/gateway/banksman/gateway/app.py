@@ -62,6 +62,8 @@ from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_proto
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
+from banksman.gateway.service.inputs import Inputs
+from banksman.gateway.service.log_room import LogRoom
 from banksman.runs.schemas import SchemaChecker
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.runtime.health import Health, health_server, listening
@@ -135,7 +137,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
             bus,
             limit=settings.gateway.max_waiting_runs,
             limit_of=settings.waiting_runs,
-            storage=StorageRoom(bus),
+            logs=LogRoom(bus, StorageRoom(bus)),
         )
         damaged = DamagedLogs(bus)
         gateway = await _service(front, bus, clock, backlog, damaged, stack)
@@ -147,7 +149,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
-        health.warnings["storage"] = backlog.storage.warning
+        health.warnings["storage"] = backlog.logs.storage.warning
         health.measures["runs"] = backlog.measure
         state = front.app.state
         state.gateway, state.connections, state.asyncapi = gateway, connections, control.asyncapi

@@ -19,7 +19,7 @@ from banksman.bus.names import AGENTS, RUNS, api
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
-from banksman.deployment.storage import StorageRoom
+from banksman.gateway.service.log_room import LogRoom
 from banksman.runtime.shares import LENT, within_share
 
 COUNT_VALID_S = 0.5
@@ -50,8 +50,8 @@ class Backlog:
     """Runs of all tenants that may wait."""
     limit_of: Callable[[str], int]
     """Returns how many runs of a tenant may wait."""
-    storage: StorageRoom
-    """No run starts while it has no room."""
+    logs: LogRoom
+    """No run starts while the logs have no room for its tenant."""
     _total: int = 0
     _by_tenant: dict[str, int] = field(default_factory=dict[str, int])
     _valid_until: float = 0.0
@@ -63,9 +63,10 @@ class Backlog:
 
         Raises:
             TooManyWaiting: The tenant has reached its limit of waiting runs, or its share of all.
-            Overloaded: All tenants together have reached their limit, or storage is full.
+            Overloaded: All tenants together have reached their limit, or storage is full, for all or for this
+                tenant.
         """
-        await self.storage.check()
+        await self.logs.check(tenant)
         async with self._turn:
             await self._refresh()
             if self._total >= self.limit:

@@ -144,6 +144,8 @@ class ClientRequests:
         start = StartRun(
             tenant=caller.tenant,
             conversation_id=request.conversation_id,
+        else:
+            await self.backlog.logs.check(caller.tenant)
             run_id=ids["start"],
             message_id=ids["message_id"],
             content=content,
@@ -211,10 +213,9 @@ class ClientRequests:
         )
 
     async def _start_workflow(self, caller: Caller, request: WorkflowStart) -> Ack:
-        if request.conversation_id is not None:
-            await self.conversations.get(caller.tenant, request.conversation_id)
-        checked = await self.workflows.check(request)
-        await self.backlog.storage.check()
+        assistant, agent = await self._workflow_settings(caller, request)
+        checked = await self.workflows.check(caller.tenant, request)
+        await self.backlog.logs.check(caller.tenant)
         conversation_id = new_id("c")
         fresh = {
             "conversation_id": conversation_id,

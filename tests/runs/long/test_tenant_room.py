@@ -1,21 +1,25 @@
-"""Approval requests of one tenant leave room to those of others."""
+"""What one tenant stores leaves room to others."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from banksman.agent.usage import UsageLedger
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.names import APPROVALS, api
+from banksman.bus.names import APPROVALS, EVENTS, api
 from banksman.bus.outcomes import Done
+from banksman.bus.tail import last_sequence
 from banksman.contracts.events import ApprovalRequested, ToolCallCompleted
 from banksman.contracts.ids import new_id
+from banksman.contracts.work import DeleteConversation
 from banksman.deployment.tenant_room import LEAST
 from banksman.model_server import Reply, ToolCall
 from tests.bus.builders import make_approval_request
 from tests.runs.long.conftest import Agent
 from tests.support.model_server import ModelServer
+from tests.support.polling import eventually
 
 STREAM_BYTES = 4 * 1024**2
 LARGE = ToolCall(name="write_file", arguments={"path": "big.txt", "content": "x" * 300_000})
@@ -42,3 +46,19 @@ async def test_tenant_whose_requests_fill_its_part_gets_an_error_for_further_cal
         assert await other.events(ApprovalRequested)
     finally:
         await call(bus, api("STREAM.UPDATE", APPROVALS), info["config"])
+
+
+async def test_deleting_a_conversation_gives_its_bytes_back(
+    agent: Agent, server: ModelServer, bus: Bus
+) -> None:
+    server.play("long", [Reply(text="x" * 50_000)])
+    usage = agent.worker.model_step.tenants.usage
+    await agent.run("Write.", "openai:scripted/long")
+    await usage.reach(await last_sequence(bus, EVENTS))
+    assert usage.totals(agent.tenant).stored_bytes > 50_000
+    await agent.signal(DeleteConversation(tenant=agent.tenant, conversation_id=agent.conversation, by="ann"))
+    await eventually(lambda: has_at_most(usage, agent.tenant, 2_000))
+
+
+async def has_at_most(usage: UsageLedger, tenant: str, most: int) -> bool:
+    return usage.totals(tenant).stored_bytes <= most

@@ -1,0 +1,68 @@
+"""The logs of one tenant fill most of their stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.bus.builders import commit
+from tests.gateway.conftest import Served
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import call
+from banksman.bus.kv import Bucket
+from banksman.bus.log import EventLog
+from banksman.bus.names import EVENTS, USAGE, api
+from banksman.contracts.errors import Overloaded
+from banksman.contracts.ids import new_id
+from banksman.contracts.usage import UsageTotals, usage_key
+from banksman.deployment.storage import StorageRoom
+from banksman.gateway.service.log_room import LogRoom
+
+
+@pytest.fixture
+async def free_bytes(bus: Bus, tenant: str) -> AsyncGenerator[int]:
+    """EVENTS with a fifth of its space free; returns its bytes."""
+    await EventLog(bus).append(tenant, new_id("c"), commit(1, title="x" * 100_000), after=0)
+    info = await call(bus, api("STREAM.INFO", EVENTS))
+    held = int(info["state"]["bytes"])
+    await call(bus, api("STREAM.UPDATE", EVENTS), {**info["config"], "max_bytes": held + held // 4})
+    yield held // 4
+    await call(bus, api("STREAM.UPDATE", EVENTS), info["config"])
+
+
+async def stores(bus: Bus, tenant: str, stored_bytes: int) -> None:
+    """Count bytes of a tenant, as agents do."""
+    await Bucket(bus, USAGE, UsageTotals).put(usage_key(tenant), UsageTotals(stored_bytes=stored_bytes))
+
+
+async def test_tenant_whose_logs_fill_its_part_starts_nothing_and_others_do(
+    bus: Bus, tenant: str, free_bytes: int
+) -> None:
+    room = LogRoom(bus, StorageRoom(bus))
+    await stores(bus, tenant, 3 * free_bytes)
+    with pytest.raises(Overloaded, match="storage_full: the conversations of this tenant"):
+        await room.check(tenant)
+    await room.check(new_id("t"))
+    await stores(bus, tenant, 3 * free_bytes - 1)
+    await room.check(tenant)
+
+
+async def test_tenant_at_its_bound_gets_503_and_busy(
+    gateway: Served, bus: Bus, tenant: str, free_bytes: int
+) -> None:
+    await stores(bus, tenant, 3 * free_bytes)
+    async with gateway.http as http, gateway.socket() as socket:
+        made = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        runs = f"/context/conversations/{made}/runs"
+        refused = await http.post(runs, json={"content": "hi"})
+        frame = await socket.request("chat.send", conversation_id=made, content="hi")
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], frame["code"]) == (503, "busy", "busy")
+    assert "delete conversations first" in error["message"] and error["message"] == frame["message"]
+
+
+async def test_below_three_quarters_nothing_is_counted(bus: Bus, tenant: str) -> None:
+    """What agents counted may be wrong: it matters only where space is short."""
+    await stores(bus, tenant, 10**15)
+    await LogRoom(bus, StorageRoom(bus)).check(tenant)
