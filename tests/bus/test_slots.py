@@ -17,6 +17,7 @@ from tests.bus.builders import finished, make_approval_reply, make_approval_requ
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 RACERS = 8
@@ -80,8 +81,12 @@ async def test_an_attempt_whose_result_was_removed_cannot_start_again(slots: Cal
     await slots.store_started(tenant, started("k-1"))
     await slots.store_result(tenant, finished("k-1"))
     await slots.forget_results(tenant, ("k-1",))
-    stored = await slots.read(tenant, "k-1")
-    assert (stored.started is not None, stored.finished) == (True, None)
+
+    async def removed() -> bool:
+        return (await slots.read(tenant, "k-1")).finished is None
+
+    await eventually(removed)
+    assert (await slots.read(tenant, "k-1")).started is not None
     assert not (await slots.store_started(tenant, started("k-1", runner="other"))).fresh
 
 
@@ -128,7 +133,11 @@ async def test_deleted_slots_are_free(slots: CallSlots, tenant: str) -> None:
         await slots.store_started(tenant, started(attempt))
         await slots.store_result(tenant, finished(attempt))
     await slots.forget(tenant, ["k-1"])
-    assert await slots.read(tenant, "k-1") == AttemptSlots(None, None)
+
+    async def removed() -> bool:
+        return await slots.read(tenant, "k-1") == AttemptSlots(None, None)
+
+    await eventually(removed)
     assert (await slots.read(tenant, "k-2")).finished == finished("k-2")
 
 

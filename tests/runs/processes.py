@@ -10,6 +10,7 @@ from typing import Any
 from banksman.bus.slots import AttemptSlots
 from banksman.contracts.errors import BanksmanError, Fenced, Overloaded, Unavailable
 from banksman.runs.runner import RunnerCalls
+from banksman.runs.state import Conversation
 
 
 def _always() -> bool:
@@ -119,8 +120,14 @@ class Process:
     tasks: list[Task] = field(default_factory=list)
     seen: dict[str, AttemptSlots] = field(default_factory=dict)
     """Slots that an agent was notified of."""
+    folds: dict[str, Conversation] = field(default_factory=dict)
+    """The newest state of each conversation that an agent knows."""
     news: set[str] = field(default_factory=set)
-    """Conversations that an agent was notified of."""
+    """Conversations whose slots changed, as an agent was notified."""
+    newest: dict[str, int] = field(default_factory=dict)
+    """By conversation: the newest commit that an agent was notified of."""
+    hinted: set[str] = field(default_factory=set)
+    """Conversations that an agent was requested to read."""
     calls: RunnerCalls | None = None
     lease_lost: bool = False
     """The lease that a runner believes it has."""
@@ -137,7 +144,10 @@ class Process:
             task.over = True
         self.tasks.clear()
         self.seen.clear()
+        self.folds.clear()
         self.news.clear()
+        self.newest.clear()
+        self.hinted.clear()
         self.cancelled.clear()
         self.calls = None
         self.up = False

@@ -43,13 +43,22 @@ class SimulatedNotifications:
     def slots(self, tenant: str, attempt: str) -> AttemptSlots:
         return self.agent.seen.get(attempt, AttemptSlots())
 
-    async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
-        agent, world = self.agent, self.world
+    async def wait(self, state: Conversation, until: datetime) -> bool:
+        agent, world, conversation_id = self.agent, self.world, state.conversation_id
+
+        def commits() -> bool:
+            return conversation_id in agent.hinted or agent.newest.get(conversation_id, 0) > state.stream_seq
 
         def ready() -> bool:
-            return conversation_id in agent.news or world.now >= until
+            return commits() or conversation_id in agent.news or world.now >= until
 
-        await Op("wait", lambda: agent.news.discard(conversation_id), ready, until, may_fail=False)
+        def take() -> bool:
+            found = commits() or conversation_id not in agent.news
+            agent.news.discard(conversation_id)
+            agent.hinted.discard(conversation_id)
+            return found
+
+        return await Op("wait", take, ready, until, may_fail=False)
 
 
 @dataclass
@@ -57,9 +66,14 @@ class SimulatedLog:
     """EVENTS, folded by the production code."""
 
     world: World
+    agent: Process
+
+    def cached(self, tenant: str, conversation_id: str) -> Conversation:
+        return self.agent.folds.get(conversation_id) or Conversation(tenant, conversation_id)
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
-        return await Op("read log", lambda: self.world.broker.fold(conversation_id))
+        state = await Op("read log", lambda: self.world.broker.fold(conversation_id))
+        return self._remember(state)
 
     async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
         def append() -> Conversation | None:
@@ -68,7 +82,13 @@ class SimulatedLog:
                 self.world.situations["owner: append met another commit"] += 1
             return stored
 
-        return await Op("append", append)
+        stored = await Op("append", append)
+        return stored and self._remember(stored)
+
+    def _remember(self, state: Conversation) -> Conversation:
+        if self.cached(state.tenant, state.conversation_id).stream_seq <= state.stream_seq:
+            self.agent.folds[state.conversation_id] = state
+        return state
 
 
 @dataclass

@@ -229,7 +229,9 @@ class World:
             self.acting.commits += 1
         self.situations.commit(before, commit, after, self.acting)
         self.invariants.commit(before, commit, after)
-        self.wake(after.conversation_id)
+        for agent in self.agents:
+            if agent.up and not self.lossy():
+                agent.newest[after.conversation_id] = after.stream_seq
 
     def _slot_stored(self, attempt: str, conversation_id: str) -> None:
         for agent in self.agents:
@@ -240,7 +242,7 @@ class World:
     def wake(self, conversation_id: str) -> None:
         for agent in self.agents:
             if agent.up and not self.lossy():
-                agent.news.add(conversation_id)
+                agent.hinted.add(conversation_id)
 
     def deliver(self, queue: str, message: Message, agent: Process) -> None:
         """Deliver a message to an agent: the first time, or again because its holder seems silent."""
@@ -268,7 +270,7 @@ class World:
         return Ports(
             agent=agent.id,
             clock=self.clock,
-            log=SimulatedLog(self),
+            log=SimulatedLog(self, agent),
             slots=SimulatedSlots(self),
             approvals=SimulatedApprovals(self),
             work=SimulatedWork(self),

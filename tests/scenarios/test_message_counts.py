@@ -52,7 +52,7 @@ STORED: Counts = {
 }
 """Writes, each of which is synced before its acknowledgement."""
 READS: Counts = {
-    (AGENT, "$JS.API.STREAM.MSG.GET.EVENTS"): 13,
+    (AGENT, "$JS.API.STREAM.MSG.GET.EVENTS"): 1,
     (GATEWAY, "$JS.API.STREAM.MSG.GET.EVENTS"): 5,
     (GATEWAY, "$JS.API.STREAM.MSG.GET.KV_assistants"): 2,
     (GATEWAY, "$JS.API.STREAM.MSG.GET.KV_conversations"): 4,
@@ -60,8 +60,7 @@ READS: Counts = {
 """Reads that the leader of a stream answers."""
 OTHER: Counts = {
     (AGENT, "$JS.ACK.RUNS.agents"): 1,
-    (AGENT, "$JS.API.DIRECT.GET.EVENTS"): 1,
-    (AGENT, "$JS.API.STREAM.PURGE.RESULTS"): 6,
+    (AGENT, "$JS.API.STREAM.PURGE.RESULTS"): 3,
     (AGENT, "delta"): 1,
     (AGENT, "tool.call"): 3,
     (RELAY, "reply"): 6,

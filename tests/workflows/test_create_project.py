@@ -9,8 +9,6 @@ import pytest
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
 from banksman.bus.names import RUNS
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
@@ -55,7 +53,7 @@ def agent_ports(bus: Bus) -> Ports:
     """Return the ports of an agent's signal handler."""
     log = ConversationLog(bus)
     clock = BrokerClock(bus)
-    notifications = OwnerNotifications(bus, LiveHub(EventLog(bus)), log, clock)
+    notifications = OwnerNotifications(bus, clock)
     return ports_of(bus, clock, log, Placements(bus, clock), notifications)
 
 

@@ -7,6 +7,7 @@ calls, for their starts and results; `bus.approval_slots` has those of approvals
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -82,6 +83,9 @@ class CallSlots:
     def __init__(self, bus: Bus, *, may_read: bool = True) -> None:
         self._bus = bus
         self._may_read = may_read
+        self._removable: deque[str] = deque()
+        """Subjects to purge."""
+        self._removing = False
 
     async def store_started(self, tenant: str, started: CallStarted) -> SlotWrite[CallStarted]:
         """Store the one start of an attempt, or a void, after which it can never start.
@@ -130,16 +134,30 @@ class CallSlots:
         )
 
     async def forget(self, tenant: str, attempts: Iterable[str]) -> None:
-        """Remove both slots of attempts whose results are committed."""
-        for attempt in attempts:
-            await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_started(tenant, attempt))
-            # The result last: an owner that does not know yet that it is fenced still finds it.
-            await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
+        """Have both slots of attempts removed whose results are committed."""
+        # The server removes the oldest message first, and the result last: an owner that does not know yet
+        # that it is fenced still finds it.
+        self._remove(subjects.tool_slots(tenant, attempt) for attempt in attempts)
 
     async def forget_results(self, tenant: str, attempts: Iterable[str]) -> None:
-        """Remove the committed results of attempts. Their starts stay until the stream expires them."""
-        for attempt in attempts:
-            await jetstream.purge_subject(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
+        """Have the committed results of attempts removed. Their starts stay until the stream expires them."""
+        self._remove(subjects.tool_result(tenant, attempt) for attempt in attempts)
+
+    def _remove(self, slots: Iterable[str]) -> None:
+        """Remove slots in the background: no run waits for it, and the stream expires what a crash leaves."""
+        self._removable.extend(slots)
+        if not self._removing and self._removable:
+            self._removing = True
+            self._bus.background.run("slots", self._remove_all).when_ended(self._removed)
+
+    async def _remove_all(self) -> None:
+        while self._removable:
+            await jetstream.purge_subject(self._bus, RESULTS, self._removable[0])
+            self._removable.popleft()
+
+    def _removed(self) -> None:
+        self._removing = False
+        self._remove(())
 
     async def _decode(self, model: type[T], message: StoredMessage) -> T:
         try:

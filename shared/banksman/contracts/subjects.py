@@ -70,6 +70,11 @@ def tool_result(tenant: str, attempt: str) -> str:
     return _join("tool", "result", tenant, attempt)
 
 
+def tool_slots(tenant: str, attempt: str) -> str:
+    """Both slots of an attempt."""
+    return _join("tool", ANY, tenant, attempt)
+
+
 def stored(subject: str) -> str:
     """The server republishes messages here that RESULTS accepted."""
     return f"stored.{subject}"

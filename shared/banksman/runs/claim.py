@@ -68,22 +68,26 @@ async def accept(
     Returns:
         The claimed run; None when there is nothing to drive and the message is to be acked.
     """
+    # A claim finds by itself whether the log has more than this process knows; any other step reads it first.
+    state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
     while True:
-        # Read again in each round: a commit that came first may have changed what the message means.
-        state = await ports.log.read(work.tenant, work.conversation_id)
         match delivered_work(state, work, work_seq):
-            case AckOnly():
-                return None
-            case RepublishApproval():
-                await publish_approval_request(ports, state)
-                return None
-            case Enqueue(run_id, bodies):
-                await append(ports, state, run_id, bodies)
-            case Claim(run_id, bodies):
+            case Claim(run_id, bodies) if is_current or state.stream_seq:
                 owned = await _claim(ports, state, run_id, bodies, work_seq, start_next)
                 if owned is not None:
                     owned.on_commit = on_commit
                     return owned if owned.holds else None
+            case AckOnly() if is_current:
+                return None
+            case RepublishApproval() if is_current:
+                await publish_approval_request(ports, state)
+                return None
+            case Enqueue(run_id, bodies) if is_current:
+                await append(ports, state, run_id, bodies)
+            case _:
+                pass
+        # Read again in each round: a commit that came first may have changed what the message means.
+        state, is_current = await ports.log.read(work.tenant, work.conversation_id), True
 
 
 def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkStep:

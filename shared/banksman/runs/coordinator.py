@@ -76,10 +76,7 @@ class ToolCallCoordinator:
             return
         if step.ending is None:
             wake = min(wake, deadline_of(self.owned.run))
-        state = self.owned.state
-        await self.owned.ports.notifications.wait(state.tenant, state.conversation_id, wake)
-        # A cancel or the decision of another call may have been committed meanwhile.
-        await self.owned.refresh()
+        await self.owned.wait(wake)
 
     def _attempt_of(self, open_call: OpenCall) -> CallAttempt:
         known = self.calls.get(open_call.call.id)

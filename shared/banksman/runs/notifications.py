@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,37 +13,60 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, Subscription
-from banksman.bus.live import LiveHub
-from banksman.bus.log import StoredCommit
 from banksman.bus.messages import Message
+from banksman.bus.names import SEQUENCE
 from banksman.bus.slots import AttemptSlots, StoredSlot, watch_results
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
 from banksman.contracts.errors import Poison
-from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.ports import Clock
 from banksman.runs.state import Conversation
 
 CACHED_ATTEMPTS = 20_000
 """Attempts of which a process remembers what was notified; the slots of others are read."""
+FIRST_CHECK_S = 1.0
+"""Seconds after which an owner that waits reads its log: in a cluster, interest takes a moment to reach the
+node that sends commits on."""
+CHECK_S = 20.0
+"""Seconds between such reads later: a lost notification shows nothing."""
 
 
 @dataclass
 class _DrivenConversation:
     """A conversation whose run this process drives."""
 
-    log: ConversationLog
-    tenant: str
-    conversation_id: str
+    check_at: float
+    """When its owner reads the log although nothing was notified, by the clock of the event loop."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    newest: int = 0
+    """Stream sequence of the newest commit that was notified."""
+    unsure: bool = False
+    """Whether commits may be stored that were not notified."""
+    slots_changed: bool = False
     drivers: int = 0
     """More than one while a fenced owner of this process has not found the claim of the next owner here
     yet."""
+    subscription: Subscription | None = None
 
-    def on_commit(self, stored: StoredCommit) -> None:
-        """Wake the driver, unless this process appended the commit itself."""
-        if stored.stream_seq > self.log.cached(self.tenant, self.conversation_id).stream_seq:
-            self.changed.set()
+    async def committed(self, message: Message) -> None:
+        """Note a commit. Its sequence suffices: an owner that is behind it reads the log."""
+        sequence = message.headers.get(SEQUENCE, "")
+        self.newest = max(self.newest, int(sequence) if sequence.isdecimal() else 0)
+        self.changed.set()
+
+    def note(self, *, commits: bool) -> None:
+        """Wake the driver: for its slots, or because there may be commits."""
+        self.unsure = self.unsure or commits
+        self.slots_changed = self.slots_changed or not commits
+        self.changed.set()
+
+    def take(self, after: int) -> bool | None:
+        """Return what `OwnerNotifications.wait` returns, and forget it; None if there is nothing yet."""
+        commits = self.unsure or self.newest > after
+        if not (commits or self.slots_changed):
+            return None
+        self.unsure = self.slots_changed = False
+        return commits
 
 
 class OwnerNotifications:
@@ -52,26 +75,30 @@ class OwnerNotifications:
     Core messages may be lost, so owners also read the log from time to time; see `Notifications` in `ports`.
     """
 
-    def __init__(self, bus: Bus, hub: LiveHub, log: ConversationLog, clock: Clock) -> None:
+    def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
-        self._hub = hub
-        self._log = log
         self._clock = clock
         self._driven: dict[tuple[str, str], _DrivenConversation] = {}
         self._slots: OrderedDict[tuple[str, str], AttemptSlots] = OrderedDict()
         """By tenant and attempt: a tenant's tool server may store anything, but only under its own tenant."""
         self._subscriptions: tuple[Subscription, ...] = ()
+        self._removers: tuple[Callable[[], None], ...] = ()
 
     async def __aenter__(self) -> Self:
         hints = await self._bus.subscribe(subjects.cancel_hint(subjects.ANY, subjects.ANY), self._hinted)
         self._subscriptions = (*await watch_results(self._bus, self._stored), hints)
-        # What was published while the connection was down is lost.
-        self._bus.on_reconnect(self.wake_all)
+        # What was published while the connection was down, or to a full queue, is lost.
+        self._removers = (
+            self._bus.on_reconnect(self.wake_all),
+            self._bus.on_slow_consumer(lambda _subject: self.wake_all()),
+        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for remove in self._removers:
+            remove()
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
 
@@ -79,20 +106,21 @@ class OwnerNotifications:
     async def following(self, state: Conversation) -> AsyncGenerator[None]:
         """Receive what concerns one conversation while the context is open."""
         key = (state.tenant, state.conversation_id)
-        driven = self._driven.setdefault(key, _DrivenConversation(self._log, *key))
+        driven = self._driven.get(key)
+        if driven is None:
+            driven = self._driven[key] = _DrivenConversation(_in(FIRST_CHECK_S))
         driven.drivers += 1
         try:
-            following = await self._hub.follow(
-                *key, after_stream_seq=state.stream_seq, on_commit=driven.on_commit
-            )
-            try:
-                yield
-            finally:
-                await following.close()
+            if driven.subscription is None:
+                # What is stored before this takes effect shows at the next commit, or at the first check.
+                driven.subscription = await self._bus.subscribe(subjects.live(*key), driven.committed)
+            yield
         finally:
             driven.drivers -= 1
             if not driven.drivers:
                 del self._driven[key]
+                if driven.subscription is not None:
+                    await driven.subscription.unsubscribe()
 
     def slots(self, tenant: str, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
@@ -103,15 +131,26 @@ class OwnerNotifications:
             self._slots.popitem(last=False)
         return seen
 
-    async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
-        """Return when something of the conversation was stored since the last call, or at `until`."""
-        driven = self._driven[(tenant, conversation_id)]
-        seconds = max(0.0, (until - self._clock.now()).total_seconds())
+    async def wait(self, state: Conversation, until: datetime) -> bool:
+        """Return when something of the conversation was stored since the last call, or at `until`.
+
+        Returns:
+            Whether the log may have commits after `state`; False if only slots have changed.
+        """
+        driven = self._driven[(state.tenant, state.conversation_id)]
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + max(0.0, (until - self._clock.now()).total_seconds())
+        # A notification between two waits ends the second one at once. That of a commit of the waiting owner
+        # does not: it is in `state`.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await driven.changed.wait()
-        # After the wait and not before: a notification between two waits must end the second one at once.
-        driven.changed.clear()
+            async with asyncio.timeout_at(min(ends_at, driven.check_at)):
+                while (commits := driven.take(state.stream_seq)) is None:
+                    driven.changed.clear()
+                    await driven.changed.wait()
+                return commits
+        if loop.time() >= driven.check_at:
+            driven.check_at = _in(CHECK_S)
+        return True
 
     async def _stored(self, slot: StoredSlot) -> None:
         key = (slot.tenant, slot.attempt)
@@ -125,18 +164,19 @@ class OwnerNotifications:
         seen = self._slots[key]
         started = isinstance(value, CallStarted)
         self._slots[key] = replace(seen, started=value) if started else replace(seen, finished=value)
-        self._wake(slot.tenant, value.conversation_id)
+        if driven := self._driven.get((slot.tenant, value.conversation_id)):
+            driven.note(commits=False)
 
     async def _hinted(self, message: Message) -> None:
         _, tenant, conversation_id = message.subject.split(".")
-        self._wake(tenant, conversation_id)
-
-    def _wake(self, tenant: str, conversation_id: str) -> None:
-        driven = self._driven.get((tenant, conversation_id))
-        if driven is not None:
-            driven.changed.set()
+        if driven := self._driven.get((tenant, conversation_id)):
+            driven.note(commits=True)
 
     def wake_all(self) -> None:
         """Wake all owners, for something that may concern any of them."""
         for driven in self._driven.values():
-            driven.changed.set()
+            driven.note(commits=True)
+
+
+def _in(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds

@@ -209,7 +209,8 @@ class Ownership:
     async def confirm(self) -> None:
         """Read the log again if the last proof of ownership is older than `PAUSE_S`.
 
-        Before each model request: a process that was stopped would pay for a reply that it cannot record.
+        Before each model request: a process that was stopped would pay for a reply that it cannot record. And
+        before a call is requested again: a fenced owner must not.
 
         Raises:
             Fenced: A higher claim owns the run.
@@ -218,6 +219,20 @@ class Ownership:
         latest = timedelta(seconds=PAUSE_S)
         if self.confirmed_at is None or self.ports.clock.now() - self.confirmed_at > latest:
             await self.refresh()
+
+    async def wait(self, until: datetime) -> None:
+        """Wait until something of the conversation was stored, at most `until`, and fold what others stored.
+
+        Raises:
+            Fenced: A higher claim owns the run.
+            Refused: The broker did not answer.
+        """
+        if await self.ports.notifications.wait(self.state, until):
+            # A cancel, a decision or a higher claim may have been committed meanwhile.
+            await self.refresh()
+        else:
+            # The next append compares with the log, so a result is committed without reading it first.
+            await self.confirm()
 
     async def wait_for_broker(self, cause: Refused) -> None:
         """Wait until the log can be read again, and fold it.
@@ -233,10 +248,9 @@ class Ownership:
             Refused: `cause`, if the run is parked or ended; redelivery of the work message repeats what is
                 missing.
         """
-        tenant, conversation_id = self.state.tenant, self.state.conversation_id
         while True:
             until = self.ports.clock.now() + timedelta(seconds=RETRY_S)
-            await self.ports.notifications.wait(tenant, conversation_id, until)
+            await self.ports.notifications.wait(self.state, until)
             try:
                 await self.refresh()
             except Refused:

@@ -39,6 +39,10 @@ class Log(Protocol):
         """Return the fold of everything stored when the call was made, or later."""
         ...
 
+    def cached(self, tenant: str, conversation_id: str) -> Conversation:
+        """Return the last known fold, which may be behind the log; an empty one if none is known."""
+        ...
+
     async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
         """Store `commit` as the one that follows `state`; a lost acknowledgement is resolved.
 
@@ -154,8 +158,12 @@ class Notifications(Protocol):
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
         ...
 
-    async def wait(self, tenant: str, conversation_id: str, until: datetime) -> None:
-        """Return when something of the conversation was stored since the last call, or at `until`."""
+    async def wait(self, state: Conversation, until: datetime) -> bool:
+        """Return when something of the conversation was stored since the last call, or at `until`.
+
+        Returns:
+            Whether the log may have commits after `state`; False if only slots have changed.
+        """
         ...
 
 

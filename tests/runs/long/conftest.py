@@ -25,7 +25,6 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
-from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.names import RUNNERS
 from banksman.bus.outcomes import Done, WorkMessage
@@ -140,12 +139,11 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
         # call has its result at once.
         await Bucket(bus, RUNNERS, RunnerLease).put("r1", RunnerLease(runner="r1", runner_epoch=1))
         async with AsyncExitStack() as stack:
-            hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
             clock = await stack.enter_async_context(BrokerClock(bus))
             placements = await stack.enter_async_context(Placements(bus, clock))
             catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
             log = ConversationLog(bus)
-            notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
+            notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
             providers = Providers(where)
             stack.push_async_callback(providers.close)
             tenants = Tenants(

@@ -26,8 +26,6 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
 from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
@@ -85,7 +83,6 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         if not await guard.checked(process.stop):
             return
         await stack.enter_async_context(guard)
-        hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
         clock = await stack.enter_async_context(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
         placements = await stack.enter_async_context(
@@ -94,7 +91,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
         )
-        notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
+        notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
         placements.on_lease_end(notifications.wake_all)
         await stack.enter_async_context(RunnerPresence(bus, placements))
         usage = await stack.enter_async_context(UsageLedger(bus))

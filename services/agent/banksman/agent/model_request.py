@@ -87,8 +87,8 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
     task = asyncio.create_task(work)
     try:
         while not task.done():
-            await _done_or_notified(owned, task)
-            if not task.done():
+            notified = await _done_or_notified(owned, task)
+            if notified and not task.done():
                 # While the broker is away the model continues: the commit of its reply finds a cancel too.
                 with contextlib.suppress(Refused):
                     await owned.refresh()
@@ -103,12 +103,14 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
         await asyncio.wait({task})
 
 
-async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> None:
+async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> bool:
+    """Wait until `task` is done or something was stored; return whether there may be commits of others."""
     # The provider ends the request at the deadline; the wait is longer, so that its error is what is
     # reported.
-    state, until = owned.state, deadline_of(owned.run) + timedelta(seconds=5)
-    notified = asyncio.create_task(owned.ports.notifications.wait(state.tenant, state.conversation_id, until))
+    until = deadline_of(owned.run) + timedelta(seconds=5)
+    notified = asyncio.create_task(owned.ports.notifications.wait(owned.state, until))
     try:
         await asyncio.wait({task, notified}, return_when=asyncio.FIRST_COMPLETED)
+        return notified.done() and notified.result()
     finally:
         notified.cancel()

@@ -13,8 +13,6 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, keep_connecting
 from banksman.bus.control import ControlPlane
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
 from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
@@ -107,12 +105,11 @@ async def enter_worker(
     """Return the worker of this process; its subscriptions end with `stack`."""
     damaged = await stack.enter_async_context(DamagedLogs(bus))
     log = ConversationLog(bus, damaged)
-    hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))
     tickets = await CallTickets.load(bus)
     placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s, tickets=tickets))
     tools = await stack.enter_async_context(Tools(bus))
-    notifications = await stack.enter_async_context(OwnerNotifications(bus, hub, log, clock))
+    notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
     placements.on_lease_end(notifications.wake_all)
     return Worker(
         ports=ports_of(bus, clock, log, placements, notifications),

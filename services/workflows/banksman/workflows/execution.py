@@ -161,9 +161,9 @@ class WorkflowExecution:
                     result.set_result(self._results[call])
 
     async def _wait(self) -> None:
-        owned, state = self._owned, self._owned.state
+        owned = self._owned
         self._changed.clear()
-        notified = owned.ports.notifications.wait(state.tenant, state.conversation_id, deadline_of(owned.run))
+        notified = owned.ports.notifications.wait(owned.state, deadline_of(owned.run))
         await _first_of(self._changed.wait(), notified)
         if not self._changed.is_set():
             await owned.refresh()
