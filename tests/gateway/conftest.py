@@ -168,8 +168,8 @@ async def gateway(start_gateway: GatewayFactory) -> AsyncGenerator[Served]:
 async def guarded(start_gateway: GatewayFactory, tenant: str) -> AsyncGenerator[Served]:
     """A gateway with keys: alice and reader of one tenant, bob of another."""
     keys = (
-        key_of("alice", tenant),
-        key_of("bob", new_id("t")),
+        key_of("alice", tenant, rights=("chat", "approve", "admin")),
+        key_of("bob", new_id("t"), rights=("chat", "approve", "admin")),
         key_of("reader", tenant, may_approve=False, modes=("context",)),
     )
     async with start_gateway(keys=keys) as served:

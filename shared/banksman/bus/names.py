@@ -30,6 +30,7 @@ USAGE: Final = "usage"
 HEADS: Final = "heads"
 DAMAGED: Final = "damaged"
 SECRETS: Final = "secrets"
+KEYS: Final = "keys"
 
 OUTPUTS: Final = "outputs"
 WORKSPACES: Final = "workspaces"

@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 DAY_S = 86_400
+MAX_KEY_BYTES = 4 * 1024
+"""Maximum bytes of a stored API key, which holds the digest of the key and not the key."""
 MAX_LEASE_BYTES = 4 * 1024
 """Maximum bytes of the lease of a runner or of a process of a tool server."""
 
@@ -131,7 +133,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.EVENTS,
             subjects=(subjects.conversation(ANY, ANY),),
-            max_bytes=budget.share(370),
+            max_bytes=budget.share(362),
             direct=True,
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
             replicas=replicas,
@@ -229,6 +231,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.USAGE, budget.share(2), replicas),
         bucket(names.HEADS, budget.share(15), replicas),
         bucket(names.DAMAGED, budget.share(1), replicas),
+        bucket(names.KEYS, budget.share(2), replicas, max_value_bytes=MAX_KEY_BYTES),
         # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )

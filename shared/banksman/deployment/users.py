@@ -96,14 +96,14 @@ def gateway() -> User:
             subjects.api(ANY, "error"),
             all_of("workflows"),
             all_of("dead"),
-            *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
+            *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS, names.KEYS),
             # An upload can precede the first call: then the gateway places the workspace.
             *_writes(names.OWNERS),
             *_inspects(),
             *_reads(names.EVENTS),
             *_reads(names.APPROVALS),
             *_reads(names.RUNS),
-            *(subject for bucket in _BUCKETS for subject in _reads(kv_stream(bucket))),
+            *(subject for bucket in (*_BUCKETS, names.KEYS) for subject in _reads(kv_stream(bucket))),
         ),
         subscribe=(
             all_of("live"),

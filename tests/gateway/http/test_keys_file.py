@@ -54,6 +54,27 @@ async def test_a_colleagues_key_opens_the_gateway_at_once_and_closes_it_for_ever
     assert (again, refused["error"]["code"]) == (2, "conflict")
 
 
+async def test_a_key_of_the_file_has_the_rights_and_the_expiry_that_its_creator_named(
+    start_gateway: GatewayFactory, tenant: str, tmp_path: Path
+) -> None:
+    """Without `--right` a key may chat and approve, as the keys of earlier versions."""
+    file = tmp_path / "api-keys.json"
+    options = ("--right", "admin", "--expires-days", "1")
+    _, admin = await keys(file, "create", "ann", "--tenant", tenant, *options)
+    _, plain = await keys(file, "create", "bob", "--tenant", tenant)
+    code, refused = await keys(file, "create", "eve", "--right", "root")
+    stored = json.loads(file.read_text())
+    async with start_gateway(keys_file=file) as gateway, gateway.http as http:
+        statuses = [
+            (await http.get(path, headers={"authorization": f"Bearer {key['key']}"})).status_code
+            for key in (admin, plain)
+            for path in (LISTING, "/context/keys")
+        ]
+    assert statuses == [403, 200, 200, 403]
+    assert [bool(key["expires_at"]) for key in stored] == [True, False]
+    assert (code, refused["error"]["code"]) == (2, "bad_request")
+
+
 async def test_a_damaged_file_of_keys_does_not_open_the_gateway(
     start_gateway: GatewayFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,10 +1,11 @@
-"""`banksman keys create`, `ls` and `rm`: the API keys of a gateway's users."""
+"""`banksman keys create`, `list` and `revoke`: the API keys of a gateway's users, in its file of keys."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +18,8 @@ from banksman.contracts.ids import check_token, digest
 from banksman.runtime.settings import load
 
 KEY_BYTES = 32
+RIGHTS = ("chat", "approve", "admin", "operator")
+DEFAULT_RIGHTS = ("chat", "approve")
 Key = dict[str, object]
 """A key as the gateway's settings describe it; of the key itself only the digest is stored."""
 
@@ -24,18 +27,37 @@ _NEXT = """The gateway requires a key from now on: create one for yourself too. 
 reach it, start it with BANKSMAN_GATEWAY__HOST=0.0.0.0."""
 
 
-def create(data_dir: Path | None, user: str, *, tenant: str, may_approve: bool, as_json: bool) -> Exit:
+def create(
+    data_dir: Path | None,
+    user: str,
+    *,
+    tenant: str,
+    rights: Sequence[str],
+    expires_days: float | None,
+    as_json: bool,
+) -> Exit:
     """Create the key of a user and print it; it is stored nowhere.
 
     Raises:
-        BadInput: the name of the tenant or the user is invalid.
+        BadInput: the name of the tenant, the user or a right is invalid.
         Conflict: the user has a key.
     """
     check_token(tenant, "tenant")
     if not 0 < len(user) <= 200:
         raise BadInput("user", user, "a name of 1 to 200 characters")
+    if unknown := set(rights) - set(RIGHTS):
+        raise BadInput("right", min(unknown), f"one of {', '.join(RIGHTS)}")
+    expires_at = None if expires_days is None else datetime.now(UTC) + timedelta(days=expires_days)
     token = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
-    new: Key = {"user": user, "tenant": tenant, "may_approve": may_approve, "sha256": digest(token.encode())}
+    new: Key = {
+        "user": user,
+        "tenant": tenant,
+        # What gateways read that know no `rights`.
+        "may_approve": "approve" in rights,
+        "rights": list(rights),
+        "expires_at": expires_at and expires_at.isoformat(),
+        "sha256": digest(token.encode()),
+    }
 
     def add(keys: list[Key]) -> list[Key]:
         if any(key["user"] == user for key in keys):
@@ -54,8 +76,9 @@ def create(data_dir: Path | None, user: str, *, tenant: str, may_approve: bool, 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
     """List the users with keys."""
     for key in _read(_file(data_dir)):
-        rights = "approves" if key.get("may_approve", True) else "does not approve"
-        line = f"{key['user']:<24} tenant {key['tenant']}, {rights}"
+        line = f"{key['user']:<24} tenant {key['tenant']}, {_rights(key)}"
+        if key.get("expires_at"):
+            line += f", until {key['expires_at']}"
         output.print_json(key) if as_json else output.print_line(line)
     return Exit.OK
 
@@ -76,6 +99,11 @@ def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
     _update(data_dir, remove)
     output.print_json({"removed": user}) if as_json else output.print_line(f"removed the key of {user}")
     return Exit.OK
+
+
+def _rights(key: Key) -> str:
+    kept = cast(list[str], key.get("rights", DEFAULT_RIGHTS))
+    return " ".join(right for right in kept if right != "approve" or key.get("may_approve", True))
 
 
 def _update(data_dir: Path | None, change: Callable[[list[Key]], list[Key]]) -> None:

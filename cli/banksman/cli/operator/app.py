@@ -110,15 +110,24 @@ def keys_create(
     user: Annotated[str, typer.Argument(help="Name of the user; shown with each decision.")],
     tenant: Annotated[str, typer.Option(help="Tenant whose conversations the user shares.")] = "local",
     no_approvals: Annotated[bool, typer.Option("--no-approvals", help="Do not let the user decide.")] = False,
+    right: Annotated[
+        list[str] | None,
+        typer.Option(help="chat, approve, admin or operator; repeat it. Without it: chat and approve."),
+    ] = None,
+    expires_days: Annotated[float | None, typer.Option(min=0, help="Days until the key expires.")] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Create an API key for a colleague, and print it."""
     from banksman.cli.operator import api_keys
 
-    exit_with(api_keys.create(data_dir, user, tenant=tenant, may_approve=not no_approvals, as_json=json))
+    rights = tuple(one for one in right or api_keys.DEFAULT_RIGHTS if not (no_approvals and one == "approve"))
+    exit_with(
+        api_keys.create(data_dir, user, tenant=tenant, rights=rights, expires_days=expires_days, as_json=json)
+    )
 
 
+@keys_app.command("list", hidden=True)
 @keys_app.command("ls")
 def keys_ls(data_dir: DataDir = None, json: Json = False) -> None:
     """List the users who have API keys."""
@@ -127,6 +136,7 @@ def keys_ls(data_dir: DataDir = None, json: Json = False) -> None:
     exit_with(api_keys.ls(data_dir, as_json=json))
 
 
+@keys_app.command("revoke", hidden=True)
 @keys_app.command("rm")
 def keys_rm(
     user: Annotated[str, typer.Argument(help="Name of the user.")],

@@ -30,13 +30,24 @@ from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.perimeter import Perimeter
-from banksman.gateway.http import approvals, assistants, chat, conversations, files, prompts, runs, workflows
+from banksman.gateway.http import (
+    api_keys,
+    approvals,
+    assistants,
+    chat,
+    conversations,
+    files,
+    prompts,
+    runs,
+    workflows,
+)
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.nats_api.bodies import api_body
 from banksman.gateway.nats_api.router import api_router
 from banksman.gateway.page import routes as page
 from banksman.gateway.passthrough import routes as passthrough
 from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.backlog import Backlog
@@ -145,6 +156,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         await stack.enter_async_context(damaged)
         sockets = CallerSockets(settings.gateway.max_sockets_per_user)
         connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
+        gateway.api_keys.on_revoked = connections.revoke
         control = await _nats_api(front, gateway, stack)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
@@ -214,6 +226,7 @@ async def _service(
     return Gateway(
         settings=settings.gateway,
         keys=front.keys,
+        api_keys=await stack.enter_async_context(ApiKeys(bus, front.keys, clock)),
         tickets=Tickets(bus, clock),
         requests=ClientRequests(
             views=views,
@@ -264,6 +277,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     app.include_router(page.routes)
     for part in (conversations, runs, chat, approvals, files, assistants, prompts, workflows, passthrough):
         app.include_router(part.routes)
+    app.include_router(api_keys.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 
     @app.websocket("/ws")

@@ -12,9 +12,9 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
-from banksman.gateway.service.auth import Caller, Keys, bearer
+from banksman.gateway.service.auth import READING, Caller, Keys, bearer
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.settings import Mode
+from banksman.gateway.settings import Mode, Right
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
 
@@ -59,13 +59,34 @@ def caller_of(request: Request, mode: Mode) -> Caller:
 
 
 async def context_caller(request: Request) -> Caller:
-    """Return the caller of a context endpoint."""
-    return caller_of(request, "context")
+    """Return the caller of a context endpoint: one who may chat, or for what only reads, who may approve."""
+    return _having(request, READING if request.method == "GET" else ("chat",))
+
+
+async def reading_caller(request: Request) -> Caller:
+    """Return the caller of an endpoint that serves those who chat and those who approve."""
+    return _having(request, READING)
+
+
+async def approving_caller(request: Request) -> Caller:
+    """Return the caller of an endpoint that decides."""
+    return _having(request, ("approve",))
+
+
+async def admin_caller(request: Request) -> Caller:
+    """Return the caller of an endpoint that administers a tenant."""
+    return _having(request, ("admin", "operator"))
+
+
+def _having(request: Request, rights: tuple[Right, ...]) -> Caller:
+    caller = caller_of(request, "context")
+    caller.need(*rights)
+    return caller
 
 
 async def check_passthrough_key(request: Request) -> None:
     """Check the key of a request to a passthrough endpoint."""
-    caller_of(request, "passthrough")
+    caller_of(request, "passthrough").need("chat")
 
 
 async def request_id(
@@ -82,4 +103,7 @@ async def request_id(
 
 
 CallerDep = Annotated[Caller, Depends(context_caller)]
+ReaderDep = Annotated[Caller, Depends(reading_caller)]
+ApproverDep = Annotated[Caller, Depends(approving_caller)]
+AdminDep = Annotated[Caller, Depends(admin_caller)]
 RequestId = Annotated[str, Depends(request_id)]

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import ApprovalDecision
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.asgi.dependencies import ApproverDep, CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
 from banksman.gateway.http.models import (
     ApprovalPage,
@@ -50,7 +50,7 @@ async def decide_approval(
     approval_id: str,
     body: StrictBody[DecisionBody],
     gateway: ServiceDep,
-    caller: CallerDep,
+    caller: ApproverDep,
     request_id: RequestId,
 ) -> Resolution | Response:
     """Decide an approval request. The first decision counts; later ones get 409 with that decision."""

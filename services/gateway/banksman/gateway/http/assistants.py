@@ -14,7 +14,7 @@ from banksman.contracts.assistant_requests import (
 )
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.usage import UsageReport
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.asgi.dependencies import CallerDep, ReaderDep, RequestId, ServiceDep
 from banksman.gateway.http.models import IssuedTicket
 from banksman.gateway.http.routing import StrictJson, router
 from banksman.gateway.service.tickets import TICKET_S
@@ -69,6 +69,6 @@ async def read_usage(gateway: ServiceDep, caller: CallerDep) -> UsageReport:
 
 
 @routes.post("/v1/ws-ticket", status_code=201)
-async def issue_ticket(gateway: ServiceDep, caller: CallerDep) -> IssuedTicket:
+async def issue_ticket(gateway: ServiceDep, caller: ReaderDep) -> IssuedTicket:
     """Issue a ticket that opens one websocket within 30 s: `GET /ws?ticket=…`."""
     return IssuedTicket(ticket=await gateway.tickets.issue(caller), expires_in_s=TICKET_S)

@@ -12,12 +12,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.errors import Forbidden, Unauthorized
 from banksman.contracts.ids import digest
-from banksman.gateway.settings import ApiKey, GatewaySettings, Mode
+from banksman.gateway.settings import ApiKey, GatewaySettings, Mode, Right
 
 logger = logging.getLogger(__name__)
 
 _KEYS = TypeAdapter(tuple[ApiKey, ...])
 ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
+TENANT_RIGHTS: frozenset[Right] = frozenset(("chat", "approve", "admin"))
+"""All rights that concern one tenant."""
+ALL_RIGHTS: frozenset[Right] = TENANT_RIGHTS | frozenset[Right](("operator",))
+READING: tuple[Right, ...] = ("chat", "approve")
+"""Either of these rights opens what only reads conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,16 @@ class Caller:
     user: str
     modes: frozenset[Mode] = ALL_MODES
     """The endpoints that its key opens."""
-    may_approve: bool = True
-    """Whether it may decide approval requests."""
+    rights: frozenset[Right] = TENANT_RIGHTS
     expires_at: datetime | None = None
     """When its key expires; None for a key that never does."""
+    key: str | None = None
+    """SHA-256 of its key; None without one."""
+
+    @property
+    def may_approve(self) -> bool:
+        """Whether it may decide approval requests."""
+        return "approve" in self.rights
 
     def check(self, mode: Mode) -> None:
         """Check that the key opens the endpoints of a mode.
@@ -41,6 +52,15 @@ class Caller:
         """
         if mode not in self.modes:
             raise Forbidden(f"this key may not use {mode} endpoints")
+
+    def need(self, *rights: Right) -> None:
+        """Check that the caller has one of some rights.
+
+        Raises:
+            Forbidden: It has none of them.
+        """
+        if self.rights.isdisjoint(rights):
+            raise Forbidden(f"this needs the right {' or '.join(rights)}")
 
     @property
     def remaining_s(self) -> float | None:
@@ -73,8 +93,13 @@ class Keys:
         """Inode and time of the file that was read last; None if there was none."""
         self._stored: Mapping[str, ApiKey] = {}
         self._readable = True
+        self.created: Mapping[str, ApiKey] = {}
+        """The keys that clients created, by their SHA-256. They have no influence on keyless mode: until the
+        gateway has read them from NATS, it would serve without a key."""
         self._anonymous = (
-            Caller(settings.keyless_tenant, settings.keyless_user) if settings.serves_without_key else None
+            Caller(settings.keyless_tenant, settings.keyless_user, rights=ALL_RIGHTS)
+            if settings.serves_without_key
+            else None
         )
         self._always_keyless = settings.keyless is True
 
@@ -83,20 +108,24 @@ class Keys:
         """Whether requests without a key are served."""
         if self._anonymous is None or self._always_keyless:
             return self._anonymous is not None
+        self._refresh()
         # A file that cannot be read may hold keys: without this, damage would open the gateway.
-        return not self._by_digest and self._readable
+        return not self._configured and not self._stored and self._readable
 
     def known(self, token: str) -> bool:
         """Return whether a token is one of the keys."""
-        return digest(token.encode()) in self._by_digest
+        return self._find(token) is not None
 
-    @property
-    def _by_digest(self) -> Mapping[str, ApiKey]:
-        """The keys by their SHA-256."""
+    def _find(self, token: str) -> ApiKey | None:
+        self._refresh()
+        key = digest(token.encode())
+        return self._configured.get(key) or self._stored.get(key) or self.created.get(key)
+
+    def _refresh(self) -> None:
+        """Read the file if it has changed."""
         if self._file is not None and (version := _version(self._file)) != self._version:
             self._version = version
             self._read(self._file)
-        return {**self._stored, **self._configured} if self._stored else self._configured
 
     def _read(self, file: Path) -> None:
         """Read the keys of the file; keep the earlier ones if it cannot be read."""
@@ -117,7 +146,7 @@ class Keys:
         Raises:
             Unauthorized: The token is missing, unknown or expired.
         """
-        key = self._by_digest.get(digest(token.encode())) if token else None
+        key = self._find(token) if token else None
         if key is not None:
             return _caller(key).unexpired()
         if self._anonymous is not None and self.keyless:
@@ -134,7 +163,8 @@ def _version(file: Path) -> tuple[int, int] | None:
 
 
 def _caller(key: ApiKey) -> Caller:
-    return Caller(key.tenant, key.user, frozenset(key.modes), key.may_approve, key.expires_at)
+    rights = frozenset(key.rights) - (frozenset() if key.may_approve else {"approve"})
+    return Caller(key.tenant, key.user, frozenset(key.modes), rights, key.expires_at, key.sha256)
 
 
 def bearer(authorization: str | None) -> str | None:

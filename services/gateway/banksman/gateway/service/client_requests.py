@@ -9,7 +9,7 @@ from typing import assert_never
 
 from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import Assistant, ConversationSettings
-from banksman.contracts.errors import BadInput, Forbidden, NotFound, Refused
+from banksman.contracts.errors import BadInput, NotFound, Refused
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -69,6 +69,7 @@ class ClientRequests:
             Refused: The request may succeed later.
         """
         caller.check("context")
+        caller.need("approve" if isinstance(request, ApprovalDecision | InputReply) else "chat")
         match request:
             case ConversationCreate():
                 return await self._create(caller, request)
@@ -193,8 +194,6 @@ class ClientRequests:
         return Ack(reply_to=request.id, conversation_id=conversation_id, run_id=request.run_id)
 
     async def _decide(self, caller: Caller, request: ApprovalDecision) -> Ack:
-        if not caller.may_approve:
-            raise Forbidden("this key may not decide approvals")
         if (request.all is None) == (not request.decisions):
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await self._once(caller, request, {"answer": new_id("answer-")})

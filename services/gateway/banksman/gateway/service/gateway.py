@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.contracts.registry import SystemPrompt
+from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.client_requests import ClientRequests
@@ -28,6 +29,7 @@ class Gateway:
 
     settings: GatewaySettings
     keys: Keys
+    api_keys: ApiKeys
     tickets: Tickets
     requests: ClientRequests
     conversations: Conversations

@@ -11,8 +11,8 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.contracts.errors import Unauthorized
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.gateway.service.auth import Caller
-from banksman.gateway.settings import Mode
+from banksman.gateway.service.auth import READING, Caller
+from banksman.gateway.settings import Mode, Right
 from banksman.runs.ports import Clock
 
 TICKET_S = 30
@@ -26,8 +26,20 @@ class Ticket(Stored):
     user: str
     modes: tuple[Mode, ...]
     may_approve: bool
+    """What gateways read that know no `rights`."""
+    rights: tuple[Right, ...] | None = None
+    """None in tickets of such gateways."""
+    key: str | None = None
+    """SHA-256 of the caller's key."""
     caller_expires_at: Timestamp | None
     expires_at: Timestamp
+
+    @property
+    def caller_rights(self) -> frozenset[Right]:
+        """The rights of the caller."""
+        if self.rights is not None:
+            return frozenset(self.rights)
+        return frozenset(READING if self.may_approve else ("chat",))
 
 
 class Tickets:
@@ -45,6 +57,8 @@ class Tickets:
             user=caller.user,
             modes=tuple(caller.modes),
             may_approve=caller.may_approve,
+            rights=tuple(caller.rights),
+            key=caller.key,
             caller_expires_at=caller.expires_at,
             expires_at=self._clock.now() + timedelta(seconds=TICKET_S),
         )
@@ -64,9 +78,14 @@ class Tickets:
         ticket = entry.value
         if ticket.expires_at < self._clock.now():
             raise Unauthorized("the ticket has expired")
-        modes = frozenset(ticket.modes)
-        caller = Caller(ticket.tenant, ticket.user, modes, ticket.may_approve, ticket.caller_expires_at)
-        return caller.unexpired()
+        return Caller(
+            ticket.tenant,
+            ticket.user,
+            frozenset(ticket.modes),
+            ticket.caller_rights,
+            ticket.caller_expires_at,
+            ticket.key,
+        ).unexpired()
 
 
 def _key(text: str) -> str:

@@ -36,7 +36,7 @@ from banksman.contracts.frames import (
     error_frame,
 )
 from banksman.contracts.ids import new_id
-from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.auth import READING, Caller
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
 from banksman.gateway.websocket.subscriptions import Subscriptions
@@ -152,6 +152,11 @@ class Connection:
         """Close the connection with a code, after the queued frames."""
         self._transport.end(code, reason)
 
+    def revoke(self, key: str) -> None:
+        """Close the connection if its caller uses the key with this SHA-256."""
+        if self._caller is not None and self._caller.key == key:
+            self.end(UNAUTHENTICATED, "the key was revoked")
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
         self._tasks.add(task)
@@ -222,6 +227,7 @@ class Connection:
         try:
             caller = known if known and not hello.token else self._context.gateway.keys.caller(hello.token)
             caller.check("context")
+            caller.need(*READING)
         except BanksmanError as error:
             self.end(UNAUTHENTICATED if isinstance(error, Unauthorized) else FORBIDDEN, str(error))
             return
@@ -264,8 +270,8 @@ class Connection:
     async def _handle_requests(self) -> None:
         while True:
             frame = await self._requests.get()
-            if isinstance(frame, ApprovalDecision):
-                # It may wait for its approval request to be stored, and must not delay a cancel behind it.
+            if isinstance(frame, ApprovalDecision | InputReply):
+                # It may wait for its request to be stored, and must not delay a cancel behind it.
                 self._spawn(self._handle(frame))
             else:
                 await self._handle(frame)

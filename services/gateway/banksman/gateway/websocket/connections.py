@@ -62,6 +62,11 @@ class Connections:
         token = bearer(websocket.headers.get("authorization"))
         return None if token is None else gateway.keys.caller(token)
 
+    def revoke(self, key: str) -> None:
+        """Close the websockets of the key with this SHA-256."""
+        for connection in tuple(self.open):
+            connection.revoke(key)
+
     async def drain(self, reconnect_after_s: float) -> None:
         """Send `server.draining` to every client and close; wait up to 5 s for the websockets to end."""
         for number, connection in enumerate(tuple(self.open)):

@@ -1,0 +1,190 @@
+"""API keys that clients create, of which the bucket `keys` has the digests; keys `{tenant}.{id}`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import KEYS
+from banksman.bus.watch import BucketView
+from banksman.contracts.errors import Conflict, Forbidden, NotFound, Overloaded
+from banksman.contracts.ids import check_token, digest, new_id
+from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.service.auth import ALL_MODES, Caller, Keys
+from banksman.gateway.settings import ApiKey, Mode, Right
+from banksman.runs.ports import Clock
+
+KEY_BYTES = 32
+"""Random bytes of a key."""
+MAX_KEYS = 200
+"""Keys of one tenant."""
+
+SEEN_WITHIN_S = 2.0
+"""Seconds that a response waits for its own change to come back from the broker."""
+
+
+class StoredKey(Stored):
+    """A key that a client created. Of the key itself only the digest is stored."""
+
+    id: Token
+    sha256: str
+    tenant: Token
+    user: str
+    """Who acts with it; decisions show this name."""
+    name: str = ""
+    rights: tuple[Right, ...]
+    modes: tuple[Mode, ...]
+    created_at: Timestamp
+    created_by: str
+    expires_at: Timestamp | None = None
+    """None for a key that never expires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRequest:
+    """A key to create."""
+
+    user: str
+    name: str
+    rights: tuple[Right, ...]
+    modes: tuple[Mode, ...]
+    expires_at: Timestamp | None
+
+
+class ApiKeys:
+    """Creates, lists and revokes the keys of tenants, and follows what other gateways create and revoke.
+
+    As a context manager it adds the stored keys to `Keys`. A change has effect within milliseconds, or within
+    20 s if its message was lost.
+    """
+
+    def __init__(self, bus: Bus, keys: Keys, clock: Clock) -> None:
+        self._bucket = Bucket(bus, KEYS, StoredKey)
+        self._view = BucketView(self._bucket, on_change=self._changed)
+        self._keys = keys
+        self._clock = clock
+        self.on_revoked: Callable[[str], None] | None = None
+        """Called with the SHA-256 of a key that was revoked."""
+        self._by_digest: dict[str, ApiKey] = {}
+        self._digests: dict[str, str] = {}
+        """By entry of the bucket."""
+
+    async def __aenter__(self) -> Self:
+        await self._view.__aenter__()
+        self._keys.created = self._by_digest
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._view.__aexit__(kind, error, trace)
+
+    async def list(self, caller: Caller, tenant: str | None) -> list[StoredKey]:
+        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first.
+
+        Raises:
+            Forbidden: The caller may not administer the tenant.
+        """
+        owner = _tenant(caller, tenant)
+        found = [entry.value async for entry in self._bucket.entries(owner)]
+        return sorted(found, key=lambda key: (key.created_at, key.id))
+
+    async def get(self, caller: Caller, key_id: str, tenant: str | None) -> StoredKey:
+        """Return a key.
+
+        Raises:
+            Forbidden: The caller may not administer the tenant.
+            NotFound: The tenant has no such key.
+        """
+        return (await self._entry(caller, key_id, tenant)).value
+
+    async def create(self, caller: Caller, asked: KeyRequest, tenant: str | None) -> tuple[str, StoredKey]:
+        """Store a new key; return the key itself, which is stored nowhere, and its description.
+
+        Raises:
+            Conflict: The gateway serves without keys.
+            Forbidden: The caller may not administer the tenant, or may not grant a right.
+            Overloaded: The tenant has `MAX_KEYS` keys.
+        """
+        owner = _tenant(caller, tenant)
+        if "operator" in asked.rights and "operator" not in caller.rights:
+            raise Forbidden("only an operator grants the right operator")
+        if self._keys.keyless:
+            raise Conflict("this gateway needs no key: `banksman keys create` creates the first one")
+        if len(await self._bucket.keys(owner)) >= MAX_KEYS:
+            raise Overloaded(f"the tenant has {MAX_KEYS} keys; revoke some first")
+        text = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
+        key = StoredKey(
+            id=new_id("key-"),
+            sha256=digest(text.encode()),
+            tenant=owner,
+            created_at=self._clock.now(),
+            created_by=caller.user,
+            **asdict(asked),
+        )
+        entry_key = f"{owner}.{key.id}"
+        await self._bucket.create(entry_key, key)
+        await self._seen(lambda view: view.get(entry_key) is not None)
+        return text, key
+
+    async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
+        """Delete a key: requests with it are refused, and its websockets are closed.
+
+        Raises:
+            Forbidden, NotFound: As `get`.
+        """
+        entry = await self._entry(caller, key_id, tenant)
+        await self._bucket.delete(entry.key)
+        await self._seen(lambda view: view.get(entry.key) is None)
+
+    async def _seen(self, holds: Callable[[BucketView[StoredKey]], bool]) -> None:
+        """Wait until this gateway acts by a change, so that the client's next request shows it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SEEN_WITHIN_S):
+                await self._view.wait_for(holds)
+
+    async def _entry(self, caller: Caller, key_id: str, tenant: str | None) -> Entry[StoredKey]:
+        entry = await self._bucket.get(f"{_tenant(caller, tenant)}.{check_token(key_id, 'key_id')}")
+        if entry is None:
+            raise NotFound("key", key_id)
+        return entry
+
+    def _changed(self, entry_key: str, entry: Entry[StoredKey] | None) -> None:
+        old = self._digests.pop(entry_key, None)
+        if old is not None:
+            del self._by_digest[old]
+        if entry is not None:
+            key = entry.value
+            self._digests[entry_key] = key.sha256
+            self._by_digest[key.sha256] = _configured(key)
+        elif old is not None and self.on_revoked is not None:
+            self.on_revoked(old)
+
+
+def _tenant(caller: Caller, named: str | None) -> str:
+    if named is None or named == caller.tenant:
+        caller.need("admin", "operator")
+        return caller.tenant
+    caller.need("operator")
+    return check_token(named, "tenant")
+
+
+def _configured(key: StoredKey) -> ApiKey:
+    return ApiKey(
+        sha256=key.sha256,
+        tenant=key.tenant,
+        user=key.user,
+        modes=key.modes,
+        rights=key.rights,
+        expires_at=key.expires_at,
+    )
+
+
+DEFAULT_MODES = tuple(sorted(ALL_MODES))

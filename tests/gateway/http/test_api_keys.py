@@ -1,0 +1,102 @@
+"""API keys that clients create, list and revoke."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from tests.gateway.conftest import TOKENS, GatewayFactory, Served, Socket, key_of
+from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
+from websockets.exceptions import ConnectionClosed
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import last_message
+from banksman.bus.names import KEYS, kv_stream, kv_subject
+from banksman.contracts.ids import new_id
+
+KEYS_PATH = "/context/keys"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def administered(tenant: str) -> dict[str, object]:
+    """Return the settings of a gateway: alice is the admin of one tenant, bob an operator."""
+    admin = key_of("alice", tenant, rights=("chat", "approve", "admin"))
+    return {"keys": (admin, key_of("bob", new_id("t"), rights=("operator",)))}
+
+
+async def test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gateway(
+    start_gateway: GatewayFactory, bus: Bus, tenant: str
+) -> None:
+    """A revoked key opens nothing, and the websockets that it opened are closed with 4401."""
+    settings = administered(tenant)
+    async with start_gateway(**settings) as one, start_gateway(**settings) as other:
+        one.headers = bearer(TOKENS["alice"])
+        async with one.http as http, other.http as second:
+            created = (await http.post(KEYS_PATH, json={"user": "ann", "name": "laptop"})).json()
+            ann = bearer(created["key"])
+            listing = "/context/conversations"
+            await eventually(lambda: opened(second, listing, ann))
+            me = await http.get(f"{KEYS_PATH}/{created['id']}")
+            all_keys = (await http.get(KEYS_PATH)).json()["items"]
+            stored = await last_message(bus, kv_stream(KEYS), kv_subject(KEYS, f"{tenant}.{created['id']}"))
+            forbidden = await second.get(KEYS_PATH, headers=ann)
+            async with other.raw() as connection:
+                socket = Socket(connection)
+                await socket.request("hello", token=created["key"])
+                revoked = await http.delete(f"{KEYS_PATH}/{created['id']}")
+                with pytest.raises(ConnectionClosed) as closed:
+                    async with asyncio.timeout(WAIT_TIMEOUT_S):
+                        await connection.recv()
+            refused = await second.get(listing, headers=ann)
+    assert created["key"].startswith("bk-")
+    assert stored is not None and created["key"].encode() not in stored.data
+    assert [key["id"] for key in all_keys] == [created["id"]]
+    assert me.json().items() >= {"user": "ann", "rights": ["chat", "approve"], "created_by": "alice"}.items()
+    assert "key" not in me.json() and "sha256" not in me.json()
+    assert (forbidden.status_code, revoked.status_code, refused.status_code) == (403, 204, 401)
+    assert closed.value.rcvd is not None and closed.value.rcvd.code == 4401
+
+
+async def test_a_key_opens_nothing_after_its_expiry(start_gateway: GatewayFactory, tenant: str) -> None:
+    async with start_gateway(**administered(tenant)) as gateway:
+        gateway.headers = bearer(TOKENS["alice"])
+        async with gateway.http as http:
+            past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+            created = (await http.post(KEYS_PATH, json={"user": "ann", "expires_at": past})).json()
+            expired = await http.get("/context/conversations", headers=bearer(created["key"]))
+    assert (expired.status_code, "API key" in expired.text) == (401, True)
+
+
+async def test_only_an_operator_grants_its_right_and_administers_other_tenants(
+    start_gateway: GatewayFactory, tenant: str
+) -> None:
+    async with start_gateway(**administered(tenant)) as gateway:
+        alice, bob = bearer(TOKENS["alice"]), bearer(TOKENS["bob"])
+        body = {"user": "ann", "rights": ["operator"]}
+        async with gateway.http as http:
+            granted = await http.post(KEYS_PATH, json=body, headers=alice)
+            foreign = await http.get(f"{KEYS_PATH}?tenant=another", headers=alice)
+            created = await http.post(f"{KEYS_PATH}?tenant={tenant}", json=body, headers=bob)
+            own = (await http.get(KEYS_PATH, headers=alice)).json()["items"]
+    assert (granted.status_code, foreign.status_code, created.status_code) == (403, 403, 201)
+    assert [(key["tenant"], key["rights"], key["created_by"]) for key in own] == [
+        (tenant, ["operator"], "bob")
+    ]
+
+
+async def test_a_gateway_without_keys_creates_none(gateway: Served) -> None:
+    """It would still serve any client, so the key would only seem to protect it."""
+    async with gateway.http as http:
+        refused = await http.post(KEYS_PATH, json={"user": "ann"})
+    assert refused.status_code == 409
+    assert "banksman keys create" in refused.json()["error"]["message"]
+
+
+async def opened(http: httpx.AsyncClient, path: str, headers: dict[str, str]) -> bool:
+    return (await http.get(path, headers=headers)).status_code == 200
