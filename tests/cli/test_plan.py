@@ -6,7 +6,7 @@ import pytest
 
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.local.plan import Plan, ProcessSpec
-from banksman.cli.settings import UpSettings
+from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
 
 KEYS = {
@@ -19,7 +19,7 @@ UNRELATED_SECRETS = {"AWS_SECRET_ACCESS_KEY": "canary", "GITHUB_TOKEN": "canary"
 def planned(tmp_path: Path, **inherited: str) -> dict[str, ProcessSpec]:
     """Return the processes of a system started with these variables."""
     plan = Plan(
-        UpSettings(),
+        UpSettings(local=LocalSettings(agents=2)),
         LocalNats(DataDir(tmp_path), port=4222, http_port=8222),
         gateway_port=8080,
         inherited={"PATH": "/usr/bin", **inherited},
@@ -28,7 +28,7 @@ def planned(tmp_path: Path, **inherited: str) -> dict[str, ProcessSpec]:
     return {spec.name: spec for spec in (plan.server(), *plan.services())}
 
 
-def test_plan_has_two_agents_and_one_of_each_other_service(tmp_path: Path) -> None:
+def test_plan_has_as_many_agents_as_set_and_one_of_each_other_service(tmp_path: Path) -> None:
     assert list(planned(tmp_path)) == [
         "nats", "model-server", "workflows", "tool-runner", "agent-1", "agent-2", "gateway",
     ]  # fmt: skip

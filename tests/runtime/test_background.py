@@ -119,6 +119,12 @@ async def registry(bus: Bus) -> AsyncGenerator[object]:
 
 
 @asynccontextmanager
+async def following(bus: Bus) -> AsyncGenerator[object]:
+    async with LiveHub(EventLog(bus), check_s=0.1, first_check_s=0.1) as hub, hub.tail("t-live", "c-live"):
+        yield hub
+
+
+@asynccontextmanager
 async def heads(bus: Bus) -> AsyncGenerator[object]:
     async with HeadsRecorder(LogHeads(bus), write_every_s=0.1, standby_s=0.1) as keeper:
         yield keeper
@@ -145,7 +151,7 @@ async def working(bus: Bus) -> AsyncGenerator[object]:
 LOOPS: dict[str, Component] = {
     "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
     "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
-    "live": lambda bus: LiveHub(EventLog(bus), check_s=0.1, first_check_s=0.1),
+    "live": following,
     "heads": heads,
     "heartbeats": working,
     "log-scrub": guard,

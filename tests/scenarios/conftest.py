@@ -69,6 +69,7 @@ def system(
     dear = {"input": 1_000_000, "output": 1_000_000}
     prices = {f"openai:scripted/{PRICED}": dear, f"anthropic:scripted/{PRICED}": dear}
     environment = {
+        "BANKSMAN_LOCAL__AGENTS": "2",
         "BANKSMAN_AGENT__PRICES": json.dumps(prices),
         "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",

@@ -11,8 +11,10 @@ from banksman.runtime.settings import Section
 class LocalSettings(Section):
     """How `banksman up` runs the system."""
 
-    agents: int = Field(default=2, ge=1, le=64)
-    """Number of agent processes."""
+    agents: int = Field(default=1, ge=1, le=64)
+    """Number of agent processes. Each executes many runs at once."""
+    example_tools: bool = True
+    """Whether models are offered the mock weather tool of the examples."""
     ready_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds until every service should be ready; then `up` names those that are not, and continues."""
     drain_timeout_s: float = Field(default=30.0, gt=0)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import NoneType, TracebackType
 from typing import Annotated, Any, Self, cast, get_args
@@ -43,8 +43,10 @@ from banksman.bus.client import subscribe
 from banksman.bus.connection import Bus
 from banksman.bus.decoding import decoded
 from banksman.bus.envelope import error_envelope
+from banksman.bus.lasting_pulls import LastingPulls
 from banksman.bus.messages import Message
 from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, send_status, settle
+from banksman.bus.settings import Replicas
 from banksman.bus.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import ErrorFrame
@@ -60,9 +62,18 @@ CONCURRENCY = 16
 INTAKE_MESSAGES = 16_384
 INTAKE_BYTES = 16 * 1024 * 1024
 """Requests of one subject, and their bytes, that wait for an intake; further ones are dropped."""
-ONE_AT_A_TIME = PullSub(batch_size=1, timeout=1)
-"""How a durable consumer pulls. More workers or a larger batch would handle messages twice; `bus.work` serves
-consumers with many messages in flight."""
+PULL_S: Mapping[Replicas, float] = {1: 20.0, 3: 1.0}
+"""Seconds after which a durable consumer pulls again, by number of replicas. One server loses a pull only
+with the connection, which `LastingPulls` notices. Three servers also lose it with the consumer's leader."""
+
+
+def one_at_a_time(bus: Bus) -> PullSub:
+    """Return how a durable consumer pulls.
+
+    More workers or a larger batch would handle messages twice; `bus.work` serves consumers with many messages
+    in flight.
+    """
+    return PullSub(batch_size=1, timeout=PULL_S[bus.settings.replicas])
 
 
 def inbox_of(bus: Bus) -> bytes:
@@ -213,7 +224,9 @@ class _SharedConnectionBroker(NatsBroker):
 
     async def _connect(self) -> Client:
         nc = self._bus.nc
-        self.config.connect(nc if self._intake is None else cast(Client, _WithIntake(nc, self._intake)))
+        client = nc if self._intake is None else cast(Client, _WithIntake(nc, self._intake))
+        self.config.connect(client)
+        self.config.connection_state.connect(client, LastingPulls(self._bus))
         return nc
 
     async def stop(

@@ -24,7 +24,9 @@ LEASE_TTL_S: Mapping[Replicas, int] = {1: 10, 3: 20}
 write may store nothing for seconds while its disk is busy, and three servers take up to 8 s to elect another
 leader. No lease can be renewed in that time, and runners must not end their commands for it."""
 RENEW_EVERY_S = 1.0
-"""Seconds between renewals."""
+"""Seconds between renewals while calls run: they end when the broker is silent for longer than a lease."""
+IDLE_RENEW_EVERY_S = 2.2
+"""Seconds between renewals while none runs: the end of such a lease interrupts no call."""
 _STOPS_EARLIER_S = 1.0
 
 _TRIES = 10

@@ -73,6 +73,8 @@ class LiveHub:
         """The followed conversations, by the subject of their commits."""
         self._suspects: set[_Channel] = set()
         self._suspected = asyncio.Event()
+        self._opened = asyncio.Event()
+        """Set when the first conversation is followed: without any there is nothing to compare."""
         self._removers: list[Callable[[], None]] = []
         self._task: BackgroundTask | None = None
 
@@ -111,6 +113,8 @@ class LiveHub:
         channel = self.channels.get(subject)
         if channel is None:
             channel = self.channels[subject] = _Channel(self, subject, tenant, conversation_id)
+            if len(self.channels) == 1:
+                self._opened.set()
         return await channel.join(after_stream_seq, on_commit)
 
     @asynccontextmanager
@@ -152,6 +156,9 @@ class LiveHub:
             self.suspect(channel)
 
     async def _wait(self) -> None:
+        while not self.channels:
+            self._opened.clear()
+            await self._opened.wait()
         now = asyncio.get_running_loop().time()
         wake_at = min((channel.due for channel in self.channels.values()), default=now + self.check_s)
         with contextlib.suppress(TimeoutError):

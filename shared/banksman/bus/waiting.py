@@ -56,6 +56,9 @@ class WaitingMessages:
         self._last_due: dict[str, float] = {}
         """By tenant: when the last of its messages is due."""
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def add(self, delivery: Delivery) -> None:
         """Add a delivery; a newer one of the same message replaces it."""
         self._held[delivery.message.stream_seq] = delivery

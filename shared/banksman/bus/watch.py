@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -24,14 +24,16 @@ from banksman.bus.connection import Subscription
 from banksman.bus.kv import Bucket, Entry, is_marker
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import SEQUENCE, SUBJECT, TIME_STAMP, kv_subject
+from banksman.bus.settings import Replicas
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.runtime.background import BackgroundTask
 
 T = TypeVar("T", bound=BaseModel)
 
-CHECK_S = 20.0
-"""Seconds between comparisons with the stream."""
+CHECK_S: Mapping[Replicas, float] = {1: 60.0, 3: 20.0}
+"""Seconds between comparisons with the stream, by number of replicas. One server loses a message to a client
+only with the connection or in a full queue, and both begin a comparison."""
 
 
 class BucketView(Generic[T]):
@@ -46,7 +48,7 @@ class BucketView(Generic[T]):
         bucket: Bucket[T],
         *,
         on_change: Callable[[str, Entry[T] | None], None] | None = None,
-        check_s: float = CHECK_S,
+        check_s: float | None = None,
         ttl_s: float | None = None,
     ) -> None:
         """Create a view.
@@ -54,12 +56,12 @@ class BucketView(Generic[T]):
         Args:
             bucket: What to watch.
             on_change: Called with a key and its new entry, or None when it has ended; must not block.
-            check_s: Seconds between comparisons with the stream.
+            check_s: Seconds between comparisons with the stream; None for `CHECK_S`.
             ttl_s: Seconds after which an entry ends unless it is written again; None: never.
         """
         self._bucket = bucket
         self._on_change = on_change
-        self._check_s = check_s
+        self._check_s = CHECK_S[bucket.bus.settings.replicas] if check_s is None else check_s
         self._ttl_s = ttl_s
         self._ends_at: dict[str, float] = {}
         """When each entry ends unless it is written again, by the clock of the event loop; in this order."""

@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nats.aio.msg import Msg
@@ -36,6 +37,7 @@ from banksman.bus.outcomes import (
     send_status,
     settle,
 )
+from banksman.bus.settings import Replicas
 from banksman.bus.waiting import Delivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.backoff import Backoff
@@ -50,9 +52,10 @@ HEARTBEAT_S = 0.8
 lost."""
 PULL_EXPIRES_S = 30
 """Seconds after which the server ends a pull."""
-PULL_HEARTBEAT_S = 1
-"""Seconds between the server's heartbeats for a pull; after two missing heartbeats the pull counts as
-lost."""
+PULL_HEARTBEAT_S: Mapping[Replicas, int] = {1: 5, 3: 1}
+"""Seconds between the server's heartbeats for a pull, by number of replicas; after two missing heartbeats the
+pull counts as lost. One server loses a pull only with the connection, which is noticed at once. Three servers
+also lose it with the consumer's leader."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_AHEAD = 8
 """Messages that a pull requests at least where tenants share the slots."""
@@ -119,9 +122,12 @@ class _Worker:
         self._handlings: OrderedDict[int, int] = OrderedDict()
         """How often a handler ran, by message. A message that waits for a slot is delivered many times."""
         self._inbox = bus.nc.new_inbox()
+        self._pull_heartbeat_s = PULL_HEARTBEAT_S[bus.settings.replicas]
         self._in_work: dict[int, _InWork] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+        """Set when a message arrives: without any, no heartbeat is due."""
         self._heartbeat_now = asyncio.Event()
         self._stopping = False
         self._pulls = 0
@@ -168,7 +174,7 @@ class _Worker:
         try:
             while not stop.is_set() and not self._bus.closed.is_set():
                 self._changed.clear()
-                if self._outstanding and self._silent_for() > 2 * PULL_HEARTBEAT_S:
+                if self._outstanding and self._silent_for() > 2 * self._pull_heartbeat_s:
                     logger.info(
                         "%s/%s: no heartbeat for a pull; sending another", self._stream, self._durable
                     )
@@ -176,7 +182,7 @@ class _Worker:
                 if not self._outstanding and self._wanted > 0:
                     await self._pull()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PULL_HEARTBEAT_S):
+                    async with asyncio.timeout(self._pull_heartbeat_s):
                         await self._changed.wait()
         finally:
             stopped.cancel()
@@ -202,7 +208,7 @@ class _Worker:
         body = {
             "batch": self._outstanding,
             "expires": PULL_EXPIRES_S * 1_000_000_000,
-            "idle_heartbeat": PULL_HEARTBEAT_S * 1_000_000_000,
+            "idle_heartbeat": self._pull_heartbeat_s * 1_000_000_000,
         }
         target = api("CONSUMER.MSG.NEXT", self._stream, self._durable)
         try:
@@ -282,6 +288,7 @@ class _Worker:
             await send_status(self._bus, reply, NAK)
         else:
             self._start(_InWork(message, reply))
+        self._taken.set()
         self._changed.set()
 
     def _start(self, item: _InWork) -> None:
@@ -332,12 +339,15 @@ class _Worker:
 
     async def _send_heartbeats(self) -> None:
         while True:
+            while not self._in_work and not self._waiting:
+                self._taken.clear()
+                await self._taken.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._heartbeat_now.wait()
             self._heartbeat_now.clear()
             for item in tuple(self._in_work.values()):
                 if self._bus.connected:
                     await send_status(self._bus, item.reply, IN_PROGRESS)
             if self._waiting is not None:
                 await self._return(self._waiting.expired(asyncio.get_running_loop().time()))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self._heartbeat_now.wait()

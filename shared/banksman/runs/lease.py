@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import WrongLastSequence
-from banksman.bus.leases import RENEW_EVERY_S, end_lease, renew_lease, stop_after_s, take_lease
+from banksman.bus.leases import (
+    IDLE_RENEW_EVERY_S,
+    RENEW_EVERY_S,
+    end_lease,
+    renew_lease,
+    stop_after_s,
+    take_lease,
+)
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BanksmanError, Unavailable
 
@@ -87,7 +94,7 @@ class Lease:
         while not self._released:
             with contextlib.suppress(TimeoutError):
                 # From the begin of the last renewal: a slow one is followed by the next one at once.
-                async with asyncio.timeout_at(self._renewed_at + RENEW_EVERY_S):
+                async with asyncio.timeout_at(self._renewed_at + self._renew_every_s):
                     await self._changed.wait()
             self._changed.clear()
             async with self._renewal:
@@ -106,6 +113,10 @@ class Lease:
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._renewal:
                 await end_lease(self._bus, self._key, self._revision, budget_s=_RELEASE_S)
+
+    @property
+    def _renew_every_s(self) -> float:
+        return RENEW_EVERY_S if self._load() else IDLE_RENEW_EVERY_S
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()

@@ -113,11 +113,10 @@ class Placements:
         """Call `callback`, which must not block, when a lease has ended."""
         self._on_end.append(callback)
 
-    def overdue(self, seconds: float) -> list[Entry[RunnerLease]]:
-        """Return the leases of which no renewal has arrived for so many seconds."""
-        before = asyncio.get_running_loop().time() - seconds
-        entries = (self._leases.get(key) for key, at in self._renewed_at.items() if at < before)
-        return [entry for entry in entries if entry is not None]
+    def renewed(self) -> list[tuple[Entry[RunnerLease], float]]:
+        """Return the leases, each with the time when its last renewal arrived, by the event loop's clock."""
+        found = ((self._leases.get(key), at) for key, at in self._renewed_at.items())
+        return [(entry, at) for entry, at in found if entry is not None]
 
     def instances(self, server: str, tenant: str | None) -> list[ToolServerProcess]:
         """Return the live processes of a tool server; `tenant` is None for one that serves all."""

@@ -16,8 +16,16 @@ from prometheus_client import Counter
 logger = logging.getLogger(__name__)
 
 STILL_S = 0.25
-"""Seconds without progress after which an event loop counts as standing still."""
-_PROBE_EVERY_S = 0.1
+"""Seconds without progress after which an event loop counts as standing still. In a process that was idle
+before, a stall of less than 1.2 s may be missed."""
+_LOOK_EVERY_S = 0.1
+"""Seconds between two looks at the processor time of a process that uses some."""
+_PROBE_EVERY_S = 1.0
+"""Seconds between two probes of a loop that nothing seems to hold up, and between two looks at an idle
+process. Ten looks per second would cost as much as everything else that it does."""
+_BUSY, _IDLE = 0.2, 0.02
+"""Parts of a processor: what a process uses at least while code holds up its loop, and what an idle one uses
+at most."""
 _REPORT_EVERY_S = 5.0
 """Seconds between two stacks in the log. The metrics count every stall."""
 _MAX_FRAMES = 25
@@ -52,17 +60,23 @@ class _Watchdog(threading.Thread):
         self._reported_at = float("-inf")
 
     def run(self) -> None:
-        while not self.ended.wait(_PROBE_EVERY_S):
-            if not self._has_started():
-                continue
+        looked_cpu, probed_at = time.process_time(), float("-inf")
+        pause_s = _LOOK_EVERY_S
+        while not self.ended.wait(pause_s):
             began, cpu = time.monotonic(), time.process_time()
+            used, looked_cpu = (cpu - looked_cpu) / pause_s, cpu
+            pause_s = _LOOK_EVERY_S if used >= _IDLE else _PROBE_EVERY_S
+            is_due = used >= _BUSY or began - probed_at >= _PROBE_EVERY_S
+            if not is_due or not self._has_started():
+                continue
+            probed_at = began
             reached = threading.Event()
             try:
                 self._loop.call_soon_threadsafe(reached.set)
             except RuntimeError:
                 return  # The loop is closed.
             # A stall that began right after the last probe is found as well.
-            if reached.wait(STILL_S - _PROBE_EVERY_S):
+            if reached.wait(STILL_S - _LOOK_EVERY_S):
                 continue
             waited = time.monotonic() - began
             if waited >= 2 * STILL_S and time.process_time() - cpu < waited / 2:

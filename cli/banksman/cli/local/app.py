@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None)
 def up(
     port: Annotated[int | None, typer.Option(help="Port of the web page (default: 8080).")] = None,
     data_dir: DataDir = None,
-    agents: Annotated[int | None, typer.Option(help="Number of agent processes (default: 2).")] = None,
+    agents: Annotated[int | None, typer.Option(help="Number of agent processes (default: 1).")] = None,
     without: Annotated[
         list[str] | None, typer.Option(help="Do not start this service; can be repeated.")
     ] = None,

@@ -10,7 +10,7 @@ from banksman.agent.worker import TimedApproval, Worker
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus import names
 from banksman.bus.connection import Bus
-from banksman.bus.control import CONCURRENCY, ONE_AT_A_TIME, Received, Work, inbox_of
+from banksman.bus.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
 from banksman.bus.decoding import check_subject
 from banksman.bus.messages import Message
 from banksman.bus.outcomes import Done, Outcome
@@ -31,7 +31,7 @@ def agent_router(bus: Bus, worker: Worker, registry: ToolRegistry, reports: Work
         subjects.run_signal(ANY, ANY),
         stream=JStream(names.RUNS, declare=False),
         durable=names.SIGNALS,
-        pull_sub=ONE_AT_A_TIME,
+        pull_sub=one_at_a_time(bus),
         ack_policy=AckPolicy.MANUAL,
         inbox_prefix=inbox_of(bus),
         no_reply=True,
@@ -45,7 +45,7 @@ def agent_router(bus: Bus, worker: Worker, registry: ToolRegistry, reports: Work
         subjects.timer_fired(ANY, ANY, ANY),
         stream=JStream(names.TIMERS, declare=False),
         durable=names.FIRED_TIMERS,
-        pull_sub=ONE_AT_A_TIME,
+        pull_sub=one_at_a_time(bus),
         ack_policy=AckPolicy.MANUAL,
         inbox_prefix=inbox_of(bus),
         no_reply=True,
@@ -74,7 +74,7 @@ def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
         subjects.approval_reply(ANY, ANY),
         stream=JStream(names.APPROVALS, declare=False),
         durable=names.APPROVAL_REPLIES,
-        pull_sub=ONE_AT_A_TIME,
+        pull_sub=one_at_a_time(bus),
         ack_policy=AckPolicy.MANUAL,
         inbox_prefix=inbox_of(bus),
         no_reply=True,

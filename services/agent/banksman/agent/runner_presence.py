@@ -28,8 +28,8 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 OVERDUE_S = 1.2
-"""Seconds without a renewal after which the connection of a holder is checked. A renewal is due every second,
-so a system without faults sends no check."""
+"""Seconds without a renewal or a reply to a check after which the connection of a holder is checked. A holder
+that executes calls renews every second and is not checked; an idle one is, once between two renewals."""
 CHECK_S = 0.25
 """Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
@@ -55,6 +55,8 @@ class RunnerPresence:
         self._placements = placements
         self._closed_since: dict[tuple[str, int], float] = {}
         """When the connection of a holder was first found closed, by the key and revision of its lease."""
+        self._heard_at: dict[tuple[str, int], float] = {}
+        """When a holder last replied to a check, by the key and revision of its lease."""
         self._connected_at = float("-inf")
         self._task: BackgroundTask | None = None
 
@@ -75,11 +77,25 @@ class RunnerPresence:
         self._connected_at = asyncio.get_running_loop().time()
 
     async def _wait(self) -> None:
-        await asyncio.sleep(CHECK_S)
+        """Wait until the next lease can be overdue; one whose holder was not heard is checked often."""
+        now = asyncio.get_running_loop().time()
+        due_at = min((self._heard(entry, at) for entry, at in self._placements.renewed()), default=now)
+        await asyncio.sleep(max(due_at + OVERDUE_S - now, CHECK_S))
+
+    def _heard(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
+        """Return when the holder of a lease last gave a sign of life."""
+        return max(renewed_at, self._heard_at.get((entry.key, entry.revision), renewed_at))
+
+    def _overdue(self, before: float) -> list[Entry[RunnerLease]]:
+        """Return the leases whose holders gave no sign of life since a time of the event loop's clock."""
+        renewed = self._placements.renewed()
+        current = {(entry.key, entry.revision) for entry, _ in renewed}
+        self._heard_at = {lease: at for lease, at in self._heard_at.items() if lease in current}
+        return [entry for entry, at in renewed if self._heard(entry, at) < before]
 
     async def _check(self) -> None:
         loop = asyncio.get_running_loop()
-        overdue = self._placements.overdue(OVERDUE_S)
+        overdue = self._overdue(loop.time() - OVERDUE_S)
         if not overdue or not self._bus.connected or loop.time() < self._connected_at + RECONNECT_S:
             self._closed_since.clear()
             return
@@ -112,6 +128,7 @@ class RunnerPresence:
             return True
         except (Unavailable, Forbidden):
             return False
+        self._heard_at[entry.key, entry.revision] = asyncio.get_running_loop().time()
         return False
 
     async def _end(self, entry: Entry[RunnerLease]) -> None:
