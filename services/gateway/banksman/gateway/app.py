@@ -28,6 +28,7 @@ from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
 from banksman.gateway.asgi import errors
+from banksman.gateway.asgi.cors import with_cors
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.perimeter import Perimeter
 from banksman.gateway.http import (
@@ -129,7 +130,7 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
         perimeter = Perimeter(app, settings.gateway, keys)
-        port = await http.enter_async_context(listening(_http_config(perimeter, settings)))
+        port = await http.enter_async_context(listening(_http_config(with_cors(perimeter, settings.gateway), settings)))
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
         yield Front(settings, health, app, keys, port, http)
 

@@ -191,6 +191,11 @@ class GatewaySettings(HealthSettings):
     """Seconds that open requests may take when the gateway stops."""
 
     @property
+    def origins(self) -> frozenset[str]:
+        """`allowed_origins` as browsers write them."""
+        return frozenset(origin.rstrip("/").lower() for origin in self.allowed_origins)
+
+    @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach the gateway."""
         try:

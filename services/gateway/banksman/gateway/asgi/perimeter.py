@@ -44,7 +44,7 @@ class Perimeter:
         self._settings = settings
         self._keys = keys
         self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
-        self._origins = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
+        self._origins = settings.origins
         self._rates = Rates(settings.rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +76,7 @@ class Perimeter:
         cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
         if cross and not self._same_origin(headers):
             raise Forbidden(f"the origin {headers.get('origin')!r} is not allowed")
-        if scope["type"] == "http" and scope["path"] not in UNLIMITED_PATHS:
+        if scope["path"] not in UNLIMITED_PATHS:
             self._check_rate(headers, scope)
 
     def _same_origin(self, headers: Headers) -> bool:
