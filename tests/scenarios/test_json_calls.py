@@ -110,7 +110,7 @@ async def test_no_part_of_a_call_reaches_the_client_as_text(client: Client, play
     assert streamed.replace(" ", "") == "Letmelook.Done."
 
 
-@pytest.mark.parametrize("path", ["/tools/available", "/v1/tools", "/context/tools"])
+@pytest.mark.parametrize("path", ["/tools/available", "/v1/tools", "/tools"])
 async def test_there_is_no_endpoint_for_tools(system: System, path: str) -> None:
     """R14: tools belong to the model; no frontend lists them."""
     import httpx

@@ -24,6 +24,7 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
 from banksman.model_server import Reply, ToolCall
+from banksman.sdk import Client as NatsClient
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, model_requests
 from tests.support import privileged
@@ -92,11 +93,9 @@ async def process(system: System, *command: str) -> AsyncGenerator[asyncio.subpr
 
 
 @pytest.fixture
-async def weather(system: System, observer: ToolServer) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """The example, as a user starts it."""
-    async with process(system, sys.executable, str(EXAMPLES / "weather_tool.py")) as running:
-        await served(observer, WEATHER)
-        yield running
+async def weather(observer: ToolServer) -> None:
+    """The weather tool that is part of the system, once it is registered."""
+    await served(observer, WEATHER)
 
 
 def call(name: str, **arguments: Any) -> ToolCall:
@@ -114,10 +113,10 @@ def offered(model: ScriptedModel, name: str, request: int = -1) -> set[str]:
     return {str(one["function"]["name"]) for one in tools}
 
 
-async def test_the_weather_example_registers_its_name_description_and_schema(
-    observer: ToolServer, weather: asyncio.subprocess.Process
+async def test_the_weather_tool_is_registered_when_the_system_starts(
+    observer: ToolServer, weather: None
 ) -> None:
-    """R42, R43, R51, R60, R61: on load, by name, with description and a required string."""
+    """R42, R43, R51, R60, R61: on load, with name, description and a required string."""
     found = await listed(observer, WEATHER)
 
     assert found is not None
@@ -128,9 +127,45 @@ async def test_the_weather_example_registers_its_name_description_and_schema(
     assert "City and state" in schema["properties"]["location"]["description"]
 
 
+async def test_the_example_is_the_same_tool_and_shares_its_calls(
+    system: System, observer: ToolServer, weather: None
+) -> None:
+    """R61: a program that anyone starts, and the tool that the system serves, register alike."""
+    before = await listed(observer, WEATHER)
+    async with process(system, sys.executable, str(EXAMPLES / "weather_tool.py")):
+        await served(observer, WEATHER, instances=2)
+        after = await listed(observer, WEATHER)
+
+    assert before is not None and after is not None
+    assert after.definition == before.definition
+
+
+async def test_tools_are_listed_and_read_by_name_over_every_interface(
+    http: httpx.AsyncClient, nats: NatsClient, observer: ToolServer, weather: None
+) -> None:
+    """R42, R43: what the model is offered: the built-in tools, and the registered ones with their owner."""
+    listed_tools = (await http.get("/context/tools")).json()["items"]
+    read = (await http.get(f"/context/tools/{WEATHER}")).json()
+    over_nats = {tool.name: tool for tool in await nats.tools()}
+    builtin, unknown = await nats.tool("read_file"), await http.get("/context/tools/no_such_tool")
+    with pytest.raises(RemoteError) as refused:
+        await nats.tool("no_such_tool")
+    of_registry = [one.definition.name for one in await observer.list()]
+
+    by_name = {tool["name"]: tool for tool in listed_tools}
+    assert [tool["name"] for tool in listed_tools][:4] == ["bash", "read_file", "write_file", "web_fetch"]
+    assert by_name[WEATHER] == read == over_nats[WEATHER].model_dump(mode="json")
+    assert (read["owner"], read["requires_approval"], read["available"]) == ("weather", False, True)
+    assert read["input_schema"]["required"] == ["location"] and read["category"] == "weather"
+    assert (builtin.owner, builtin.category, builtin.tenant) == ("builtin", "workspace", None)
+    assert by_name["read_file"] == builtin.model_dump(mode="json")
+    assert (unknown.status_code, refused.value.code) == (404, ErrorCode.NOT_FOUND)
+    assert {"bash", "read_file", "write_file", "web_fetch", WEATHER} <= set(of_registry)
+
+
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
 async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
-    client: Client, play: Play, weather: asyncio.subprocess.Process, vendor: str
+    client: Client, play: Play, weather: None, vendor: str
 ) -> None:
     """R45, R59, R60: the function gets the arguments, and its value is returned as JSON."""
     name = play(
@@ -147,9 +182,7 @@ async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
     assert 65 <= result["temperature"] <= 75
 
 
-async def test_a_missing_location_is_named(
-    client: Client, play: Play, weather: asyncio.subprocess.Process
-) -> None:
+async def test_a_missing_location_is_named(client: Client, play: Play, weather: None) -> None:
     """R53, R60: the error names the parameter and the reason; the model continues."""
     conversation = await client.create(play(Reply(tool_calls=(call(WEATHER),)), Reply(text="Where?")))
 
@@ -162,7 +195,7 @@ async def test_a_missing_location_is_named(
 
 
 async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
-    client: Client, play: Play, weather: asyncio.subprocess.Process
+    client: Client, play: Play, weather: None
 ) -> None:
     """R50: the error names the tool; the other call of the reply runs."""
     batch = Reply(tool_calls=(call("get_tides"), call(WEATHER, location="Rome")))
@@ -176,7 +209,7 @@ async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
 
 
 async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
-    system: System, observer: ToolServer, weather: asyncio.subprocess.Process, client: Client, play: Play
+    system: System, observer: ToolServer, weather: None, client: Client, play: Play
 ) -> None:
     """R44: a clear error, the first unchanged and still called."""
     first = await listed(observer, WEATHER)
@@ -243,6 +276,11 @@ async def faulty(system: System) -> AsyncGenerator[Callable[[str], str]]:
         with os.fdopen(reader) as pipe, os.fdopen(writer, "w"):
             pipe.read(1)
 
+    @box.tool(name=f"forked{suffix}", timeout_s=0.3, process=True)
+    def forked() -> None:
+        """Wait for a signal."""
+        signal.pause()
+
     @box.tool(name=f"plain{suffix}")
     def plain() -> int:
         """Return a number."""
@@ -268,11 +306,6 @@ async def test_a_failing_tool_returns_an_error_and_others_run(
     client: Client, play: Play, faulty: Callable[[str], str], tool: str, kind: str, message: str
 ) -> None:
     """R46, R47, R52, R54, R55: the error is structured; a tool without arguments runs in parallel."""
-    @box.tool(name=f"forked{suffix}", timeout_s=0.3, process=True)
-    def forked() -> None:
-        """Wait for a signal."""
-        signal.pause()
-
     batch = Reply(tool_calls=(call(faulty(tool)), call(faulty("plain"))))
     conversation = await client.create(play(batch, Reply(text="I see.")))
 
@@ -288,7 +321,7 @@ async def test_a_failing_tool_returns_an_error_and_others_run(
 
 
 async def test_an_assistant_is_given_every_registered_tool(
-    system: System, client: Client, play: Play, model: ScriptedModel, weather: asyncio.subprocess.Process
+    system: System, client: Client, play: Play, model: ScriptedModel, weather: None
 ) -> None:
     """R56, R57, R58: with tools on, all; with tools off, text only, until it is updated."""
     name = play(Reply(text="Hello."))
@@ -356,21 +389,23 @@ async def test_replicas_of_a_tool_server_share_its_calls(system: System, client:
 
 
 async def test_a_killed_server_is_no_longer_offered(
-    client: Client,
-    play: Play,
-    model: ScriptedModel,
-    observer: ToolServer,
-    weather: asyncio.subprocess.Process,
+    system: System, client: Client, play: Play, model: ScriptedModel, observer: ToolServer, tmp_path: Path
 ) -> None:
     """R57: no process withdrew it; its lease expired."""
-    weather.kill()
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        await served(observer, WEATHER, instances=0)
-    name = play(Reply(text="no weather"))
+    tool, file = new_id("hang-"), tmp_path / "hangs.py"
+    file.write_text(HANGS)
+    name = play(Reply(text="one"), Reply(text="two"))
+    async with process(system, sys.executable, str(file), tool) as running:
+        await served(observer, tool)
+        await client.run(await client.create(name), "hang?")
+        running.kill()
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await served(observer, tool, instances=0)
 
-    await client.run(await client.create(name), "weather?")
+    await client.run(await client.create(name), "hang?")
 
-    assert WEATHER not in offered(model, name)
+    assert tool in offered(model, name, request=0)
+    assert tool not in offered(model, name)
 
 
 @pytest.fixture(scope="session")

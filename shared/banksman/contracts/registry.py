@@ -44,7 +44,10 @@ class ListedTool(Stored):
 
 
 class ToolList(Stored):
-    """The reply to `tool.list`: the tools that the requesting tenant's models may call, sorted by name."""
+    """The reply to `tool.list`: the tools that the requesting tenant's models may call.
+
+    The built-in ones come first, the others follow sorted by name.
+    """
 
     tools: tuple[ListedTool, ...]
 

@@ -39,6 +39,7 @@ from banksman.contracts.messages import Content
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
+from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
 from banksman.runtime.backoff import Backoff, retry
@@ -281,6 +282,20 @@ class Client:
         The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early.
 
         Raises:
+    async def tools(self) -> tuple[ToolView, ...]:
+        """Return the tools that the tenant's models may call, the built-in ones first."""
+        subject = subjects.api(self.tenant, "tool", "list")
+        return (await self._request(subject, b"{}", new_id("q"), ToolViews)).items
+
+    async def tool(self, name: str) -> ToolView:
+        """Return a tool that the tenant's models may call.
+
+        Raises:
+            RemoteError: They may call no tool of this name.
+        """
+        subject = subjects.api(self.tenant, "tool", "read", name)
+        return await self._request(subject, b"{}", new_id("q"), ToolView)
+
             LogRestored: The log was restored from a backup.
             RemoteError: The conversation does not exist.
             Unavailable: The stored events could not be read for 30 seconds.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
-from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.ports import free_port
 from banksman.cli.settings import UpSettings
 from banksman.deployment import users
@@ -101,13 +101,15 @@ class Plan:
 
     def _services(self) -> Iterator[ProcessSpec]:
         models = self._pick((), "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
-        models["BANKSMAN_APPROVALS__SIGNING_KEY_FILE"] = str(self.nats.data.signing_key_file)
+        signing = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
+        models |= signing
         if self._includes("model-server") and self.settings.demo:
             model_server = self._model_server()
             models["BANKSMAN_MODELS__DEMO_BASE_URL"] = f"{model_server.ready_url.removesuffix('/readyz')}/v1"
             yield model_server
         if self._includes("workflows"):
-            yield self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, {})
+            own = signing | self._example_tools()
+            yield self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, own)
         if self._includes("tool-runner"):
             sandbox = {"BANKSMAN_TOOL_RUNNER__SANDBOX": self.sandbox} if self.sandbox else {}
             inherited = self._pick(_DOCKER)
@@ -157,6 +159,11 @@ class Plan:
         }
         command = _banksman("model-server")
         return ProcessSpec("model-server", Stage.MODEL_SERVER, command, environment, _ready_url(port))
+
+    def _example_tools(self) -> dict[str, str]:
+        if not self.settings.local.example_tools:
+            return {}
+        return self._connection("BANKSMAN_WORKFLOWS__EXAMPLE_TOOLS__", LOCAL.user)
 
     def _gateway(self) -> dict[str, str]:
         # Notices that the operator has set replace ours.

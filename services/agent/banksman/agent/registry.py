@@ -23,6 +23,7 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.deployment.tenant_room import TenantRoom, charge, lent
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
@@ -79,10 +80,16 @@ class ToolRegistry:
         self._room = TenantRoom(bus)
 
     def list(self, tenant: str | None) -> ToolList:
-        """Return the tools that a tenant's models may call; for None, the tools of every tenant's models."""
+        """Return the tools that a tenant's models may call; for None, the tools of every tenant's models.
+
+        The built-in ones come first; they have no server, and their instances are the live runners.
+        """
         entries = (entry.value for entry in self._registered.entries())
         found = visible_to(tenant, entries) if tenant else tuple(one for one in entries if one.tenant is None)
-        return ToolList(tools=tuple(self._listed(one) for one in found))
+        runners = sum(lease.workspaces and lease.serving for lease in self._placements.leases())
+        builtin = (ListedTool(tenant=None, definition=tool, instances=runners) for tool in WORKSPACE_TOOLS)
+        own = (self._listed(one) for one in found if one.definition.name not in WORKSPACE_NAMES)
+        return ToolList(tools=(*builtin, *own))
 
     async def register(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
         """Register a tool for a tenant, or for all of them (None). Its own server may change it.

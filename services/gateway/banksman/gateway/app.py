@@ -42,6 +42,7 @@ from banksman.gateway.http import (
     runs,
     workflows,
 )
+    tools,
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.nats_api.bodies import api_body
 from banksman.gateway.nats_api.router import api_router
@@ -63,7 +64,7 @@ from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
-from banksman.gateway.service.tools import Tools
+from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows
@@ -258,6 +259,7 @@ async def _service(
     )
 
 
+        tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
 def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     """Return the gateway's ASGI application: every interface but the NATS API.
 
@@ -276,7 +278,8 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     errors.install(app)
     app.router.routes.extend(health.routes())
     app.include_router(page.routes)
-    for part in (conversations, runs, chat, approvals, files, assistants, prompts, workflows, passthrough):
+    parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
+    for part in parts:
         app.include_router(part.routes)
     app.include_router(api_keys.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))

@@ -11,7 +11,7 @@ from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus, keep_connecting
+from banksman.bus.connection import Bus, NatsSettings, keep_connecting
 from banksman.bus.control import ControlPlane
 from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
@@ -94,10 +94,21 @@ def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
     )
     health.checks["nats"] = bus.problem
     return bus
+        await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
 
 
 async def enter_worker(
     stack: AsyncExitStack,
+async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None, health: Health) -> None:
+    if nats is None:
+        return
+    from banksman.workflows.example_tools import serve_example_tools
+
+    await stack.enter_async_context(
+        health.background.running("example tools", partial(serve_example_tools, nats))
+    )
+
+
     bus: Bus,
     workflows: tuple[Workflow, ...],
     wait_s: float = WorkspaceSettings().wait_s,

@@ -42,6 +42,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import UsageReport
+from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.event_frames import encoded_event
 from banksman.gateway.service.gateway import Gateway
@@ -63,7 +64,10 @@ def api_router(bus: Bus, gateway: Gateway) -> NatsRouter:
     """Return the handlers of the NATS API."""
     router = NatsRouter()
     router.include_routers(
-        _action_router(bus, gateway), _replay_router(bus, gateway), _resource_router(gateway)
+        _action_router(bus, gateway),
+        _replay_router(bus, gateway),
+        _tool_router(gateway),
+        _resource_router(gateway),
     )
     return router
 
@@ -138,6 +142,22 @@ def _resource_router(gateway: Gateway) -> NatsRouter:
 
     @_serve(router, "assistant", "list")
     async def list_assistants(message: Received) -> AssistantList:
+def _tool_router(gateway: Gateway) -> NatsRouter:
+    router = NatsRouter()
+
+    @_serve(router, "tool", "list")
+    async def list_tools(message: Received) -> ToolViews:
+        """List the tools that the tenant's models may call."""
+        return ToolViews(items=await gateway.tools.list(_tenant(message)))
+
+    @_serve(router, "tool", "read", ANY)
+    async def read_tool(message: Received) -> ToolView:
+        """Read a tool that the tenant's models may call."""
+        return await gateway.tools.get(_tenant(message), _last_token(message))
+
+    return router
+
+
         """List the tenant's assistants."""
         return AssistantList(items=await assistants.list(_caller(message)))
 

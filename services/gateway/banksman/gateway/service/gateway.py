@@ -18,6 +18,7 @@ from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.usage import UsageReports
+from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewaySettings
@@ -41,5 +42,6 @@ class Gateway:
     prompts: TenantStore[SystemPrompt]
     enhanced_prompts: EnhancedPrompts
     workflows: Workflows
+    tools: ToolCatalog
     files: Files
     usage: UsageReports

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
+from banksman.contracts.errors import NotFound
 from banksman.contracts.registry import ToolRegistration, visible_to
+from banksman.contracts.tool_views import ToolView, tool_view
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
 from banksman.runs.placement import Placements
 
 
@@ -21,15 +24,50 @@ class Tools:
 
     async def registered(self, tenant: str) -> tuple[ToolDefinition, ...]:
         """Return all tools of a tenant. A workspace tool wins over a registered one of the same name."""
-        return _with_workspace_tools(await self._visible(tenant))
+        return _with_workspace_tools(await self.visible(tenant))
 
     async def available(self, tenant: str, placements: Placements) -> tuple[ToolDefinition, ...]:
         """Return the tools that a run would be offered now: registered ones only while a server is alive."""
-        served = [one for one in await self._visible(tenant) if _is_served(one, placements)]
+        served = [one for one in await self.visible(tenant) if _is_served(one, placements)]
         return _with_workspace_tools(served)
 
-    async def _visible(self, tenant: str) -> tuple[ToolRegistration, ...]:
+    async def visible(self, tenant: str) -> tuple[ToolRegistration, ...]:
+        """Return the registered tools of a tenant, sorted by name."""
         return visible_to(tenant, [entry.value async for entry in self._bucket.entries()])
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCatalog:
+    """The tools as clients read them, which call none (R42, R43)."""
+
+    tools: Tools
+    placements: Placements
+    enabled: bool
+    """False lists nothing: tools are off for the whole system."""
+
+    async def list(self, tenant: str) -> tuple[ToolView, ...]:
+        """Return the tools that a tenant's models may call, the built-in ones first."""
+        if not self.enabled:
+            return ()
+        runs = any(lease.workspaces and lease.serving for lease in self.placements.leases())
+        builtin = [tool_view(tool, None, available=runs) for tool in WORKSPACE_TOOLS]
+        registered = [
+            tool_view(one.definition, one.tenant, available=_is_served(one, self.placements))
+            for one in await self.tools.visible(tenant)
+            if one.definition.name not in WORKSPACE_NAMES
+        ]
+        return (*builtin, *registered)
+
+    async def get(self, tenant: str, name: str) -> ToolView:
+        """Return one of these tools.
+
+        Raises:
+            NotFound: The tenant's models may call no tool of this name.
+        """
+        found = next((tool for tool in await self.list(tenant) if tool.name == name), None)
+        if found is None:
+            raise NotFound("tool", name[:64])
+        return found
 
 
 def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolDefinition, ...]:

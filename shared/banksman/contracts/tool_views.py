@@ -1,0 +1,49 @@
+"""The tools that a tenant's models may call, as clients read them."""
+
+from __future__ import annotations
+
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, Stored, Token
+
+BUILTIN_OWNER = "builtin"
+"""The owner of the tools that every runner serves."""
+
+
+class ToolView(Stored):
+    """`api.{t}.tool.read.{name}` and one tool of a list: a tool that the tenant's models may call."""
+
+    name: str
+    description: str
+    input_schema: JsonObject
+    """JSON Schema of the arguments object."""
+    category: str
+    owner: str
+    """The id of the tool server that registered it; `builtin` for a tool of the workspace."""
+    tenant: Token | None
+    """The tenant whose tool it is; null for one of all tenants."""
+    requires_approval: bool
+    """Whether a call needs approval, unless an assistant's policy decides."""
+    idempotent: bool
+    terminate: bool
+    """Whether every call ends the run."""
+    timeout_s: float
+    available: bool
+    """Whether a process serves it now. Models are not offered a tool that is not available."""
+
+
+class ToolViews(Stored):
+    """`api.{t}.tool.list`: the tools that the tenant's models may call, the built-in ones first."""
+
+    items: tuple[ToolView, ...]
+    next: None = None
+
+
+def tool_view(definition: ToolDefinition, tenant: str | None, *, available: bool) -> ToolView:
+    """Return a tool as clients read it."""
+    names = ToolView.model_fields.keys() - {"owner", "tenant", "available"}
+    return ToolView(
+        **{name: getattr(definition, name) for name in names},
+        owner=definition.server or BUILTIN_OWNER,
+        tenant=tenant,
+        available=available,
+    )
