@@ -25,13 +25,13 @@ from banksman.contracts.calls import CallFinished, CallRequest, CallStarted, Can
 from banksman.contracts.events import Event, RunFinished
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.registry import StartWorkflow
-from banksman.contracts.subjects import ANY
+from banksman.contracts.subjects import ANY, SERVED
 from banksman.contracts.tools import PathChange, ToolResult, failed
 from banksman.runs.runner import RunnerCalls
 from banksman.runtime.shares import Shares
+from banksman.sdk.workflows import Workflow
 from banksman.workflows import app
 from banksman.workflows.settings import WorkflowSettings
-from banksman.workflows.workflow import Workflow
 from tests.support.polling import eventually, scripted_delay
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -204,7 +204,7 @@ def starting(tenant: str, parameters: dict[str, Any], **more: Any) -> StartWorkf
 
 async def store(bus: Bus, start: StartWorkflow, *, msg_id: str | None = None) -> int:
     """Store a start as a gateway does; return its stream sequence."""
-    subject = subjects.workflow_run(start.workflow, start.tenant, start.conversation_id)
+    subject = subjects.workflow_run(SERVED, start.tenant, start.conversation_id)
     msg_id = msg_id or f"workflow:{start.run_id}"
     return (await durable(bus, subject, start.model_dump_json().encode(), msg_id=msg_id)).stream_seq
 
@@ -248,7 +248,7 @@ async def serving(bus: Bus, *workflows: Workflow) -> AsyncGenerator[None]:
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, workflows)
-        await app.offer(bus, worker)
+        await app.offer(bus, worker, workflows)
         loop = asyncio.create_task(app.serve(bus, worker, WorkflowSettings(drain_s=0.0), stop))
         try:
             yield

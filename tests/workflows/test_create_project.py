@@ -23,6 +23,7 @@ from banksman.contracts.events import (
     WorkflowProgress,
 )
 from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import CancelRun, DeleteConversation, ResumeRun, StartRun
 from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog
@@ -54,7 +55,7 @@ def agent_ports(bus: Bus) -> Ports:
     log = ConversationLog(bus)
     clock = BrokerClock(bus)
     notifications = OwnerNotifications(bus, clock)
-    return ports_of(bus, clock, log, Placements(bus, clock), notifications)
+    return ports_of(bus, clock, log, Placements(bus, clock), notifications, b"")
 
 
 def is_write(number: int) -> object:
@@ -91,17 +92,17 @@ async def test_create_project_writes_its_files_and_publishes_progress(
     assert runner.files[start.conversation_id, "demo/README.md"] == "# demo\n\nTries things.\n"
     events = await events_of(link, tenant, start.conversation_id)
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    step = [
+    assert [event.data.type for event in events] == [
+        "run.started",
         "iteration.started",
-        "workflow.progress",
         "message.completed",
         "tool_call.requested",
         "tool_call.completed",
-    ]
-    assert [event.data.type for event in events] == [
-        "run.started",
-        *(kind for kind in step if kind != "workflow.progress"),
-        *[*step, "workspace.changed"] * 3,
+        "iteration.started",
+        *["workflow.progress"] * 3,
+        "message.completed",
+        *["tool_call.requested"] * 3,
+        *["tool_call.completed", "workspace.changed"] * 3,
         "iteration.started",
         "message.completed",
         "run.finished",
@@ -167,7 +168,7 @@ async def test_workflow_started_in_a_conversation_records_one_link_and_writes_to
     await store(link, start, msg_id="again")
 
     assert (await outcome(link, start)).status == "completed"
-    await until(lambda: _queue_is_empty(link, start.workflow))
+    await until(lambda: _queue_is_empty(link, SERVED))
     links = [event.data for event in await events_of(link, tenant, chat)]
     assert links == [
         WorkflowLinked(
@@ -204,7 +205,7 @@ async def test_same_workflow_start_stored_twice_runs_once(
     await store(link, start, msg_id="the same again")
 
     await outcome(link, start)
-    await until(lambda: _queue_is_empty(link, start.workflow))
+    await until(lambda: _queue_is_empty(link, SERVED))
 
     kinds = [event.data.type for event in await events_of(link, tenant, start.conversation_id)]
     assert kinds.count("run.finished") == 1
@@ -239,7 +240,6 @@ async def test_failed_write_ends_the_workflow_run_with_its_reason(
         "failed",
         "demo/src/.gitkeep could not be written: the disk is full",
     )
-    assert runner.tree(start.conversation_id) == ["demo/README.md"]
 
 
 async def test_invalid_parameters_end_an_accepted_run_before_any_call(
@@ -271,13 +271,13 @@ async def test_cancelling_a_workflow_run_ends_its_call_and_writes_nothing_more(
 
     assert finished.status == "cancelled"
     assert runner.cancelled.is_set()
-    assert runner.tree(start.conversation_id) == ["demo/README.md"]
+    assert "demo/src/.gitkeep" not in runner.tree(start.conversation_id)
     results = [
         event.data.result
         for event in await events_of(link, tenant, start.conversation_id)
         if isinstance(event.data, ToolCallCompleted)
     ]
-    assert [result.error_kind for result in results] == ["tool_error", None, "cancelled"]
+    assert [result.error_kind for result in results].count("cancelled") == 1
 
 
 async def test_workflow_run_cancelled_before_its_start_calls_no_tool(
@@ -340,7 +340,7 @@ async def test_workflow_waits_for_a_chat_run_that_is_open_in_its_log(
     owned = await accept(ports, chat, 1)
     assert owned is not None
     await store(link, start)
-    await until(lambda: _everything_is_delivered(link, start.workflow))
+    await until(lambda: _everything_is_delivered(link, SERVED))
 
     await owned.commit(lambda _: (MessageCompleted(message_id="m1", role="assistant", content="hi"),))
 

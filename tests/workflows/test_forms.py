@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.workflows.forms import check_form, described, filled
+from banksman.runs.schemas import SchemaChecker
+from banksman.workflows.forms import Forms, check_form, described
 
 FORM: JsonObject = {
     "type": "object",
@@ -23,22 +25,27 @@ FORM: JsonObject = {
 }
 
 
-def test_defaults_fill_missing_values_in_nested_objects_too() -> None:
-    values = filled(FORM, {"name": "a", "options": {"deep": True}})
+async def filled(form: JsonObject, values: JsonObject) -> JsonObject:
+    definition = WorkflowDefinition(name="probe", parameters_schema=form)
+    return await Forms(SchemaChecker()).filled(definition, None, values)
+
+
+async def test_defaults_fill_missing_values_in_nested_objects_too() -> None:
+    values = await filled(FORM, {"name": "a", "options": {"deep": True}})
 
     assert values == {"name": "a", "tags": ["new"], "options": {"deep": True, "depth": 2}}
 
 
-def test_default_values_are_not_shared_between_runs() -> None:
-    tags = filled(FORM, {"name": "a"})["tags"]
+async def test_default_values_are_not_shared_between_runs() -> None:
+    tags = (await filled(FORM, {"name": "a"}))["tags"]
     assert isinstance(tags, list)
     tags.append("changed")
 
-    assert filled(FORM, {"name": "a"})["tags"] == ["new"]
+    assert (await filled(FORM, {"name": "a"}))["tags"] == ["new"]
 
 
-def test_given_values_are_not_overwritten_by_defaults() -> None:
-    assert filled(FORM, {"name": "a", "tags": []})["tags"] == []
+async def test_given_values_are_not_overwritten_by_defaults() -> None:
+    assert (await filled(FORM, {"name": "a", "tags": []}))["tags"] == []
 
 
 @pytest.mark.parametrize(
@@ -50,9 +57,9 @@ def test_given_values_are_not_overwritten_by_defaults() -> None:
         ({"name": "a", "options": {}}, "options.deep", "is required"),
     ],
 )
-def test_invalid_value_is_named_with_its_path(values: JsonObject, field: str, expected: str) -> None:
+async def test_invalid_value_is_named_with_its_path(values: JsonObject, field: str, expected: str) -> None:
     with pytest.raises(BadInput) as refused:
-        filled(FORM, values)
+        await filled(FORM, values)
 
     assert refused.value.field == field
     assert expected in refused.value.expected

@@ -9,13 +9,14 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.contracts.calls import CallRequest
+from banksman.contracts.events import WorkflowProgress
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun
 from banksman.runs.handlers import on_cancel
-from banksman.workflows.workflow import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
+from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
 from tests.support.timeouts import WAIT_TIMEOUT_S
-from tests.workflows.playing import PlayedRunner, events_of, outcome, serving, starting, store, until
+from tests.workflows.playing import Meeting, PlayedRunner, events_of, outcome, serving, starting, store, until
 from tests.workflows.test_create_project import agent_ports
 
 FORM: JsonObject = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -50,7 +51,7 @@ async def test_calls_of_one_task_group_run_concurrently(link: Bus, runner: Playe
         finished = await outcome(link, start)
 
     assert (finished.status, finished.content) == ("completed", "done")
-    assert [call.iteration for call in finished.tool_calls] == [1, 1]
+    assert [call.iteration for call in finished.tool_calls] == [0, 0]
     assert runner.together == 2
 
 
@@ -96,21 +97,28 @@ async def test_run_times_out_at_its_time_limit(link: Bus, tenant: str) -> None:
     assert "0.3 s" in finished.content
 
 
-async def test_progress_is_published_while_the_function_runs(link: Bus, tenant: str) -> None:
-    published = asyncio.Event()
-
+async def test_progress_is_published_while_a_step_runs_and_only_once(
+    link: Bus, runner: PlayedRunner, tenant: str
+) -> None:
     async def function(context: WorkflowContext) -> str:
         context.progress(1, 2, "half of it")
-        await published.wait()
+        await context.tool("write_file", write("a"), step="a")
+        context.progress(2, 2, "the rest")
         return "all of it"
 
+    meeting = runner.meet = Meeting(at=lambda phase, _request: phase == "started")
     async with serving(link, probe(function)):
         start = starting(tenant, {}, workflow="probe")
         await store(link, start)
         await until(lambda: _has_progress(link, tenant, start.conversation_id))
-        published.set()
+        meeting.go.set()
 
         assert (await outcome(link, start)).content == "all of it"
+    events = [event.data for event in await events_of(link, tenant, start.conversation_id)]
+    assert [event.message for event in events if isinstance(event, WorkflowProgress)] == [
+        "half of it",
+        "the rest",
+    ]
 
 
 @pytest.mark.parametrize(

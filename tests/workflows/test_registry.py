@@ -19,19 +19,21 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
+from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.service import ServiceProcess
 from banksman.workflows.builtin import BUILTIN
-from banksman.workflows.registry import Registry, by_category
+from banksman.workflows.categories import by_category
+from banksman.workflows.registry import Registry
 
 
 async def request(bus: Bus, action: str, body: BaseModel | None = None) -> bytes:
-    data = body.model_dump_json().encode() if body else b""
+    data = body.model_dump_json().encode() if body else b"{}"
     return checked_reply(await bus.request(subjects.workflow_api(action), data, 5))
 
 
 @pytest.fixture
 def registry(link: Bus) -> Registry:
-    return Registry(link)
+    return Registry(link, SchemaChecker())
 
 
 async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
@@ -70,15 +72,15 @@ async def test_time_limit_above_the_maximum_is_refused(registry: Registry) -> No
         await registry.register(WorkflowDefinition(name="endless", timeout_s=7 * 86_400))
 
 
-def test_categories_and_their_workflows_are_sorted_by_name() -> None:
+def test_categories_have_an_order_and_their_workflows_are_sorted_by_name() -> None:
     found = by_category(
         WorkflowDefinition(name=name, category=category)
         for name, category in (("z", "project"), ("b", "code-review"), ("a", "project"))
     )
 
     assert [(one.name, one.title, [w.name for w in one.workflows]) for one in found] == [
-        ("code-review", "Code review", ["b"]),
         ("project", "Project", ["a", "z"]),
+        ("code-review", "Code review", ["b"]),
     ]
 
 

@@ -131,7 +131,12 @@ class ApprovalSlots:
         )
 
     async def pending(
-        self, tenant: str = subjects.ANY, *, limit: int | None = None, after: int = 0
+        self,
+        tenant: str = subjects.ANY,
+        *,
+        limit: int | None = None,
+        after: int = 0,
+        inputs: bool = False,
     ) -> list[tuple[int, ApprovalRequest]]:
         """Return the requests without a reply, oldest first, each with its stream sequence.
 
@@ -139,6 +144,7 @@ class ApprovalSlots:
             tenant: The tenant; `subjects.ANY` for all.
             limit: The most requests to return; None for all.
             after: Only requests with a higher stream sequence.
+            inputs: True for the requests for a value, False for those that list calls.
         """
         # Replies are read first and may be missed, so a request that is replied to in between can be
         # returned; the slot of its reply still accepts only one decision.
@@ -159,7 +165,8 @@ class ApprovalSlots:
                     # One unreadable request must not hide the others.
                     await self._unreadable.report(message, poison.reason)
                     continue
-                found.append((message.stream_seq, request))
+                if (request.input is not None) == inputs:
+                    found.append((message.stream_seq, request))
         return found
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:

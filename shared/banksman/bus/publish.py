@@ -38,6 +38,7 @@ from banksman.bus.names import (
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.registry import StartWorkflow
+from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, RunSignal, StartRun
 from banksman.runtime.backoff import Backoff, retry
 
@@ -298,11 +299,16 @@ class RunQueue:
     async def publish(self, work: StartRun | ResumeRun) -> None:
         """Store a start under the message id `start:{run}`, or a resume under `resume:{cause}`.
 
+        The resume of a workflow's run goes to the workflows service.
+
         Raises:
             Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
-        subject = subjects.run_work(work.tenant, work.conversation_id)
+        if isinstance(work, ResumeRun) and work.workflow is not None:
+            subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
+        else:
+            subject = subjects.run_work(work.tenant, work.conversation_id)
         await durable(self._bus, subject, _encoded(work), msg_id=msg_id)
 
     async def signal(self, signal: RunSignal, request_id: str) -> None:
@@ -321,7 +327,7 @@ class RunQueue:
         Raises:
             Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
-        subject = subjects.workflow_run(work.workflow, work.tenant, work.conversation_id)
+        subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
         await durable(self._bus, subject, _encoded(work), msg_id=f"workflow:{work.run_id}")
 
     async def wake_owner(self, tenant: str, conversation_id: str) -> None:

@@ -148,6 +148,8 @@ class WorkflowInvocation(Stored):
 
     name: Token
     parameters: JsonObject = Field(default_factory=dict)
+    user: str = ""
+    """Who started it."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
 

@@ -17,6 +17,7 @@ from banksman.contracts.messages import Content, ToolProtocol, Usage
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token
+from banksman.contracts.workflow_turns import Output
 
 RunStatus = Literal["queued", "running", "awaiting_approval", "awaiting_input", "cancelling"]
 """The statuses of an open run."""
@@ -261,8 +262,8 @@ class TrackedCall(Stored):
     params: JsonObject
     result: JsonObject
     iteration: int
-
     """The iteration that requested it, counted from 0."""
+
 
 class RunFinished(Stored):
     """The one terminal event of a run."""
@@ -276,9 +277,9 @@ class RunFinished(Stored):
     iterations: int
     tool_calls: tuple[TrackedCall, ...] = ()
     """Calls in the order of their results. Of too many, texts are cut and the oldest calls omitted."""
-    max_iterations_reached: bool = False
     tool_calls_ref: str | None = Field(default=None, exclude_if=lambda ref: ref is None)
     """HTTP path of all calls, whole and in pages, if `tool_calls` lacks some or has cut texts."""
+    max_iterations_reached: bool = False
     usage: Usage = Usage()
     error: RunError | None = None
 
@@ -290,6 +291,13 @@ class WorkflowProgress(Stored):
     step: int
     total: int
     message: str
+
+
+class WorkflowOutput(Stored):
+    """What a workflow produced beside its text; `run.finished` follows."""
+
+    type: Literal["workflow.output"] = "workflow.output"
+    output: Output
 
 
 class WorkflowLinked(Stored):
@@ -308,15 +316,30 @@ class InputRequested(Stored):
     request_id: Token
     message: str
     schema_: JsonObject = Field(alias="schema")
+    """JSON Schema of the value; the page shows a form for it."""
+    tool_call_id: Token | None = Field(default=None, exclude_if=lambda call: call is None)
+    """The workflow's step that waits for the value: its result holds it."""
+    expires_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
+
+
+InputOutcome = Literal["provided", "expired", "cancelled"]
+"""
+provided   a user provided the value
+expired    no value arrived in time
+cancelled  the run ended first
+"""
 
 
 class InputResolved(Stored):
-    """The value that a user provided."""
+    """The value that a user provided, or why there is none."""
 
     type: Literal["input.resolved"] = "input.resolved"
     request_id: Token
     value: JsonValue
     by: str
+    """The user's identity, or `system`."""
+    outcome: InputOutcome = Field(default="provided", exclude_if=lambda outcome: outcome == "provided")
+    """Left out if a user provided the value."""
 
 
 class ConversationUpdated(Stored):
@@ -345,6 +368,7 @@ KnownBody = Annotated[
     | HistoryCompacted
     | RunFinished
     | WorkflowProgress
+    | WorkflowOutput
     | WorkflowLinked
     | InputRequested
     | InputResolved

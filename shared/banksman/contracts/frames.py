@@ -32,6 +32,7 @@ from banksman.contracts.events import (
     ToolCallRequested,
     UnknownEvent,
     WorkflowLinked,
+    WorkflowOutput,
     WorkflowProgress,
     WorkspaceChanged,
     WorkspaceRestored,
@@ -271,6 +272,8 @@ class Subscribed(Stored):
     log_epoch: str
     active_run: JsonObject | None = None
     pending_approvals: tuple[JsonObject, ...] = ()
+    pending_inputs: tuple[JsonObject, ...] = ()
+    """Open requests of workflows for a value: the data of their `input.requested`, and `run_id`."""
 
 
 class ReplayDone(Stored):
@@ -340,6 +343,7 @@ def detail_of(event: Event) -> Detail:
             | ApprovalResolved()
             | RunFinished()
             | WorkflowProgress()
+            | WorkflowOutput()
             | WorkflowLinked()
             | InputRequested()
             | InputResolved()

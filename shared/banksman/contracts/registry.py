@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from banksman.contracts.assistants import ApprovalRule, OnReject, RunSettings
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
@@ -65,6 +66,10 @@ def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[Too
     return tuple(found[name] for name in sorted(found))
 
 
+BUILTIN_SERVER = "builtin"
+"""The server of the workflows that the platform provides."""
+
+
 class WorkflowDefinition(Stored):
     """KV `workflows`: a named action that a user starts."""
 
@@ -75,21 +80,59 @@ class WorkflowDefinition(Stored):
     parameters_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of its parameter form."""
     timeout_s: float = Field(default=3600.0, gt=0, le=7 * 86_400)
-    server: Token = "builtin"
+    """Seconds of work; time spent waiting for a user does not count."""
+    server: Token = BUILTIN_SERVER
+    """The id of the server whose processes run its function."""
+
+
+class RegisterWorkflow(Stored):
+    """`workflow.register`: register a workflow, or change it; replies `WorkflowRegistration` or an error."""
+
+    definition: WorkflowDefinition
+    """`server` must be the id of the workflow server, the same in all of its processes."""
+
+
+class WithdrawWorkflow(Stored):
+    """`workflow.withdraw`: remove an own registration; replies the removed `WorkflowRegistration`."""
+
+    name: Token
+    server: Token
+
+
+class WorkflowRegistration(Stored):
+    """A registered workflow, and the tenant whose users may start it."""
+
+    tenant: Token | None = None
+    """None for all tenants."""
+    definition: WorkflowDefinition
 
 
 class WorkflowCategory(Stored):
-    """A category of workflows in the selector."""
+    """A category of workflows in the selector; tools share the categories."""
 
     name: Token
     title: str
-    workflows: tuple[WorkflowDefinition, ...]
+    description: str = ""
+    order: int = 0
+    """Position in the selector; those with the same order are sorted by title."""
+    icon: str = ""
+    """Name of an icon."""
+    workflows: tuple[WorkflowDefinition, ...] = ()
 
 
 class WorkflowName(Stored):
     """`workflows.get`: request one definition; replies `WorkflowDefinition` or an error."""
 
     name: Token
+    tenant: Token | None = None
+    """The tenant whose own workflows count too."""
+
+
+class ListWorkflows(Stored):
+    """`workflows.list` and `workflows.categories`: request the workflows that a tenant's users may start."""
+
+    tenant: Token | None = None
+    """None for those of all tenants only."""
 
 
 class WorkflowList(Stored):
@@ -99,7 +142,7 @@ class WorkflowList(Stored):
 
 
 class WorkflowCategories(Stored):
-    """The reply to `workflows.categories`, sorted by title."""
+    """The reply to `workflows.categories`, sorted by order and title."""
 
     categories: tuple[WorkflowCategory, ...]
 
@@ -109,6 +152,7 @@ class CheckWorkflow(Stored):
 
     workflow: Token
     parameters: JsonObject = Field(default_factory=dict)
+    tenant: Token | None = None
 
 
 class WorkflowChecked(Stored):
@@ -135,6 +179,20 @@ class StartWorkflow(Stored):
     in_conversation: Token | None = None
     """The conversation in which it was started: its log gets a link event, and its workspace is used.
     None means that it was started without one."""
+    tools: ToolPolicy | None = Field(default=None, exclude_if=lambda tools: tools is None)
+    """What decides about its calls; None in messages of earlier versions, whose calls need no approval."""
+    agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
+    """Settings of the agent runs that it starts; None where no model is configured."""
+
+
+class ToolPolicy(Stored):
+    """The approval policy of the assistant in whose name a workflow runs."""
+
+    rules: tuple[ApprovalRule, ...] = ()
+    on_reject: OnReject = "abort"
+
+
+StartWorkflow.model_rebuild()
 
 
 class SystemPrompt(Stored):

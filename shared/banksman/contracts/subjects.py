@@ -14,6 +14,9 @@ RUN_ACCOUNT = "run"
 """Source of relayed messages: the account of runners and of the platform's tool servers."""
 TENANT_ACCOUNT = "tenant"
 """Source of relayed messages: the accounts of tenants."""
+SERVED = "served"
+"""The name under which the runs of all workflows are queued: tenants choose how many workflows there are, and
+each name needs a consumer."""
 
 
 def _join(*parts: str) -> str:
@@ -136,9 +139,22 @@ def workspace_report(runner: str, tenant: str, conversation_id: str) -> str:
     return _join("workspace", "report", runner, tenant, conversation_id)
 
 
+def counted_usage() -> str:
+    """Requests for what a tenant consumed; core request between agents, served by the one that counts."""
+    return _join("usage", "counted")
+
+
 def workflow_run(name: str, tenant: str, conversation_id: str) -> str:
-    """Starts of one workflow (stream WORKFLOWS)."""
+    """Starts and resumes of workflow runs (stream WORKFLOWS).
+
+    The name is `SERVED`, or `create_project` in messages of earlier versions.
+    """
     return _join("workflow", "run", name, tenant, conversation_id)
+
+
+def workflow_turn(server: str, tenant: str, conversation_id: str) -> str:
+    """A turn of a workflow, for one process of its server; core request."""
+    return _join("workflow", "turn", server, tenant, conversation_id)
 
 
 def timer_set(kind: str, tenant: str, timer_id: str) -> str:

@@ -7,9 +7,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import RunSettings
-from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalOutcome,
+    InputRequested,
+    ItemDecision,
+    Remember,
+)
 from banksman.contracts.messages import Content
-from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.contracts.wire import JsonValue, Stored, Timestamp, Token
 
 
 class StartRun(Stored):
@@ -38,6 +44,8 @@ class ResumeRun(Stored):
     """Id of the resolved approval, of the message that steered the run, or of the queued run that is next."""
     owner_epoch: int = Field(ge=0)
     """The highest claim when the message was published. With a later claim, the message has no effect."""
+    workflow: Token | None = Field(default=None, exclude_if=lambda name: name is None)
+    """The workflow whose run it is: its service drives it. None for a run that agents drive."""
 
 
 RunWork = Annotated[StartRun | ResumeRun, Field(discriminator="type")]
@@ -106,6 +114,8 @@ class ApprovalRequest(Stored):
     approval_id: Token
     expires_at: Timestamp
     items: tuple[ApprovalItem, ...]
+    input: InputRequested | None = Field(default=None, exclude_if=lambda request: request is None)
+    """The value that a workflow requests; such a request has no items, and `approval_id` is its id."""
 
 
 class ApprovalReply(Stored):
@@ -121,7 +131,10 @@ class ApprovalReply(Stored):
     decisions: tuple[ItemDecision, ...] = ()
     remember: Remember | None = None
     digests: tuple[str, ...] = ()
-    """Digests of the calls that the approver saw, in the order of the request."""
+    """Digests of the calls that the approver saw, in the order of the request; for a requested value, those
+    of the request and of the value."""
+    value: JsonValue = Field(default=None, exclude_if=lambda value: value is None)
+    """The value that a workflow requested. The signature covers it through `digests`."""
     decided_at: Timestamp
     answer_id: str = ""
     """Id of the client request that decided. A repeated request recognises its own reply by it; no effect

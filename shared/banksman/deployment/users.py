@@ -48,6 +48,8 @@ _STREAMS = (
     names.DEAD,
     names.ADVISORIES,
 )
+WORKFLOW_REGISTRY: Final = ("register", "withdraw")
+"""Actions of the workflow registry that the process of a tenant may request."""
 TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
 
@@ -97,6 +99,8 @@ def gateway() -> User:
             all_of("workflows"),
             all_of("dead"),
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS, names.KEYS),
+            # Each gateway adds what passthrough consumed; agents count the runs under keys of their own.
+            kv_subject(names.USAGE, "passthrough.>"),
             # An upload can precede the first call: then the gateway places the workspace.
             *_writes(names.OWNERS),
             *_inspects(),
@@ -137,7 +141,8 @@ def agent() -> User:
             *_pulls(names.RUNS, names.SIGNALS),
             *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
-            # Each agent follows all logs to add up the usage of each tenant over all agents.
+            # One agent follows all logs, and adds up the usage of each tenant over all agents for the others.
+            subjects.counted_usage(),
             api("CONSUMER.CREATE", names.EVENTS, ANY),
             api("CONSUMER.MSG.NEXT", names.EVENTS, ANY),
             *(api("STREAM.PURGE", stream) for stream in (*_STREAMS, kv_stream(names.HEADS))),
@@ -153,6 +158,7 @@ def agent() -> User:
             subjects.registry("tool", ANY),
             subjects.tenant_registry("tool", ANY, ANY),
             subjects.workspace_report(ANY, ANY, ANY),
+            subjects.counted_usage(),
             all_of("relay"),
         ),
         responds=True,
@@ -166,7 +172,7 @@ def workflows() -> User:
         APP,
         publish=(
             *_drives_runs(),
-            subjects.workflow_run(ANY, ANY, ANY),
+            subjects.workflow_turn(ANY, ANY, ANY),
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS, names.DAMAGED),
@@ -290,6 +296,8 @@ def _drives_runs() -> tuple[str, ...]:
         subjects.cancel_hint(ANY, ANY),
         subjects.approval_request(ANY, ANY),
         subjects.approval_reply(ANY, ANY),
+        # A user's reply resumes the run of a workflow, and agents record replies.
+        subjects.workflow_run(ANY, ANY, ANY),
         subjects.tool_call(ANY, ANY, ANY),
         subjects.tool_cancel(ANY, ANY, ANY),
         subjects.timer_set(ANY, ANY, ANY),

@@ -1,13 +1,30 @@
-"""Approval requests and replies: gateways sign replies, agents verify them."""
+"""Requests that a user replies to: gateways sign the replies, agents verify them.
+
+An approval request lists calls, and its reply decides them. An input request has the form of a value, and its
+reply holds the value. Both have the same slots, timers and signatures.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+from datetime import datetime
 
 from pydantic.main import IncEx
 
-from banksman.contracts.events import ApprovalOutcome, ApprovalResolved
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalOutcome,
+    ApprovalResolved,
+    EventBody,
+    InputRequested,
+    InputResolved,
+    ToolCallCompleted,
+)
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.wire import JsonValue
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
@@ -63,11 +80,23 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
         return "the reply is not signed by a gateway"
     if request is None:
         return None
+    if request.input is not None:
+        expected = input_digests(request.input, reply.value)
+        return None if reply.digests == expected else "the reply holds another value than its gateway signed"
     if reply.digests != tuple(item.digest for item in request.items):
         return "the reply decides other calls than the request lists"
     if reply.decided_at > request.expires_at:
         return "the reply came after the request had expired"
     return None
+
+
+def input_digests(request: InputRequested, value: JsonValue) -> tuple[str, str]:
+    """Return the digests of a requested value: of what the user was asked for, and of the value."""
+    return _digest([request.request_id, request.message, request.schema_]), _digest(value)
+
+
+def _digest(value: object) -> str:
+    return digest(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def _target(message: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, str]:
@@ -76,72 +105,113 @@ def _target(message: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, st
 
 def _system_reply_problem(reply: ApprovalReply) -> str | None:
     """Return why an unsigned reply is invalid: it may close a request and nothing else."""
-    if reply.by == SYSTEM and not reply.decisions and reply.remember is None:
+    if reply.by == SYSTEM and not reply.decisions and reply.remember is None and reply.value is None:
         return None
     return "the reply decides something and is not signed by a gateway"
 
 
-def resolution(reply: ApprovalReply) -> ApprovalResolved:
-    """Return the event of a stored reply."""
-    return ApprovalResolved(
+def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBody, ...]:
+    """Return the events of a stored reply; those of a value include the result of the step that waits."""
+    if request.input is not None:
+        return _input_resolution(reply, request.input)
+    resolved = ApprovalResolved(
         approval_id=reply.approval_id,
         outcome=reply.outcome,
         by=reply.by,
         decisions=reply.decisions,
         remember=reply.remember,
     )
+    return (resolved,)
 
 
-def open_approval_request(state: Conversation) -> ApprovalRequest | None:
-    """Return the open approval request of a run, as its log has it; None when none is open."""
+def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[EventBody, ...]:
+    step = request.tool_call_id or ""
+    match reply.outcome:
+        case "approved":
+            outcome = "provided"
+            result = ToolResult(tool_call_id=step, content={"success": True, "value": reply.value})
+        case "expired":
+            outcome, result = "expired", failed(step, "timeout", "Nobody provided the value in time.")
+        case _:
+            outcome, result = "cancelled", failed(step, "cancelled", "The request for a value was withdrawn.")
+    resolved = InputResolved(request_id=request.request_id, value=reply.value, by=reply.by, outcome=outcome)
+    return resolved, ToolCallCompleted(result=result)
+
+
+def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
+    """Return the open approval request and the open input requests of a run, as its log has them."""
     run = state.run
-    if run is None or run.approval is None or not run.waits:
-        return None
-    requested = run.approval.request
+    if run is None:
+        return ()
+    approvals = (run.approval.request,) if run.undecided and run.approval is not None else ()
+    return (
+        *(_request(state, run, one.approval_id, one.expires_at, items=one.items) for one in approvals),
+        *(
+            _request(state, run, one.request_id, one.expires_at or run.started_at, wanted=one)
+            for one in run.open_inputs
+        ),
+    )
+
+
+def _request(
+    state: Conversation,
+    run: Run,
+    approval_id: str,
+    expires_at: datetime,
+    *,
+    items: tuple[ApprovalItem, ...] = (),
+    wanted: InputRequested | None = None,
+) -> ApprovalRequest:
     return ApprovalRequest(
         tenant=state.tenant,
         conversation_id=state.conversation_id,
         run_id=run.run_id,
-        approval_id=requested.approval_id,
-        expires_at=requested.expires_at,
-        items=requested.items,
+        approval_id=approval_id,
+        expires_at=expires_at,
+        items=items,
+        input=wanted,
     )
 
 
-async def publish_approval_request(ports: Ports, state: Conversation) -> None:
-    """Publish the open approval request of a run. Its slot takes one message, so repeats change nothing."""
-    request = open_approval_request(state)
-    if request is not None:
+def open_request(state: Conversation, approval_id: str) -> ApprovalRequest | None:
+    """Return the open request with this id; None if it is not open."""
+    return next((one for one in open_requests(state) if one.approval_id == approval_id), None)
+
+
+def open_approval_request(state: Conversation) -> ApprovalRequest | None:
+    """Return the open approval request of a run; None when none is open."""
+    return next((one for one in open_requests(state) if one.input is None), None)
+
+
+async def publish_requests(ports: Ports, state: Conversation) -> None:
+    """Publish the open requests of a run. A slot takes one message, so repeats change nothing."""
+    for request in open_requests(state):
         await ports.approvals.publish_request(request)
 
 
-async def close_request(
-    ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome
-) -> ApprovalReply:
-    """Close the open approval request of a run, unless a valid reply was stored before.
+async def close_request(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
+    """Close an open request, unless a valid reply was stored before.
 
-    The slot arbitrates between this and a decision. An invalid reply is discarded, so that it can neither win
-    nor block the slot.
+    The slot arbitrates between this and a user. An invalid reply is discarded, so that it can neither win nor
+    block the slot.
 
     Returns:
         The reply that the slot holds.
     """
     while True:
-        stored = await ports.approvals.store_reply(_system_reply(ports, state, run, outcome))
-        reason = problem(stored, open_approval_request(state), ports.signing_key)
+        stored = await ports.approvals.store_reply(_system_reply(ports, request, outcome))
+        reason = problem(stored, request, ports.signing_key)
         if reason is None:
             return stored
         await ports.approvals.discard_reply(stored, reason)
 
 
-def _system_reply(ports: Ports, state: Conversation, run: Run, outcome: ApprovalOutcome) -> ApprovalReply:
-    if run.approval is None:
-        raise ValueError(f"{run.run_id}: no approval request is open")
+def _system_reply(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
     return ApprovalReply(
-        tenant=state.tenant,
-        conversation_id=state.conversation_id,
-        run_id=run.run_id,
-        approval_id=run.approval.request.approval_id,
+        tenant=request.tenant,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        approval_id=request.approval_id,
         outcome=outcome,
         by=SYSTEM,
         decided_at=ports.clock.now(),

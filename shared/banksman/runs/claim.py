@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from banksman.contracts.events import EventBody, Owner, RunQueued, RunStarted
 from banksman.contracts.work import RunWork, StartRun
-from banksman.runs.approvals import publish_approval_request
+from banksman.runs.approvals import publish_requests
 from banksman.runs.outcome import never_started
 from banksman.runs.owner import Draft, Extent, Ownership, append
 from banksman.runs.ports import Ports
@@ -80,7 +80,7 @@ async def accept(
             case AckOnly() if is_current:
                 return None
             case RepublishApproval() if is_current:
-                await publish_approval_request(ports, state)
+                await publish_requests(ports, state)
                 return None
             case Enqueue(run_id, bodies) if is_current:
                 await append(ports, state, run_id, bodies)
@@ -165,9 +165,15 @@ async def _claim(
         return None
     took_over = state.owner is not None
     owned = Ownership(
-        ports, stored, owner, took_over=took_over, start_next=start_next, confirmed_at=draft.now
+        ports,
+        stored,
+        owner,
+        took_over=took_over,
+        start_next=start_next,
+        workspace=None if stored.run is None else stored.run.settings.workspace,
+        confirmed_at=draft.now,
     )
     if not owned.holds:
         # This claim parked or ended the run, so no loop follows that would publish the request.
-        await publish_approval_request(ports, stored)
+        await publish_requests(ports, stored)
     return owned

@@ -32,6 +32,7 @@ from banksman.contracts.events import (
     TrackedCall,
     UnknownEvent,
     WorkflowLinked,
+    WorkflowOutput,
     WorkflowProgress,
     WorkspaceChanged,
     WorkspaceRestored,
@@ -147,7 +148,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case ToolCallCompleted():
             return _complete_calls(state, (event,))
         # The result of its step, in the same commit, holds what a user provided.
-        case WorkspaceChanged() | WorkflowProgress() | InputResolved() | UnknownEvent():
+        case WorkspaceChanged() | WorkflowProgress() | WorkflowOutput() | InputResolved() | UnknownEvent():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)

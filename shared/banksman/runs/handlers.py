@@ -19,8 +19,10 @@ from banksman.contracts.work import (
 from banksman.runs.approvals import (
     close_request,
     open_approval_request,
+    open_request,
+    open_requests,
     problem,
-    publish_approval_request,
+    publish_requests,
     resolution,
 )
 from banksman.runs.claim import queued_events
@@ -38,13 +40,11 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
     """
     state = await ports.log.read(reply.tenant, reply.conversation_id)
     while True:
-        request = open_approval_request(state)
-        if request is not None and request.approval_id != reply.approval_id:
-            request = None
+        request = open_request(state, reply.approval_id)
         reason = problem(reply, request, ports.signing_key)
         if reason is not None:
             await ports.approvals.discard_reply(reply, reason)
-            await publish_approval_request(ports, state)
+            await publish_requests(ports, state)
             return
         run = state.run
         if run is None or request is None:
@@ -53,7 +53,7 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
             if reply.outcome not in CLOSED_BY_SIGNAL:
                 await _resume_if_parked(ports, state, reply.approval_id)
             return
-        resolved = await append(ports, state, run.run_id, (resolution(reply),))
+        resolved = await append(ports, state, run.run_id, resolution(reply, request))
         # An owned run needs no resume, but this handler cannot know that: the next round looks at the stored
         # state.
         state = resolved or await ports.log.read(reply.tenant, reply.conversation_id)
@@ -62,11 +62,9 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
 async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> None:
     """Close an approval request that has expired. Idempotent by `approval_id`."""
     state = await ports.log.read(tenant, conversation_id)
-    run = state.run
-    request = open_approval_request(state)
-    if run is None or request is None or request.approval_id != approval_id:
-        return
-    await on_decision(ports, await close_request(ports, state, run, "expired"))
+    request = open_request(state, approval_id)
+    if request is not None:
+        await on_decision(ports, await close_request(ports, request, "expired"))
 
 
 async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> bool:
@@ -75,11 +73,10 @@ async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_i
     A run that is still parked with its decision is resumed again.
     """
     state = await ports.log.read(tenant, conversation_id)
-    request = open_approval_request(state)
-    if request is not None and request.approval_id == approval_id:
+    if open_request(state, approval_id) is not None:
         return False
     run = state.run
-    latest = run is not None and run.approval is not None and run.approval.request.approval_id == approval_id
+    latest = run is not None and approval_id in run.request_ids
     if latest and state.owner is None:
         await _resume_if_parked(ports, state, approval_id)
         return False
@@ -100,8 +97,9 @@ async def on_cancel(ports: Ports, signal: CancelRun) -> None:
             await ports.work.wake_owner(signal.tenant, signal.conversation_id)
             return
         bodies: tuple[EventBody, ...] = (CancelRequested(reason=signal.reason, by=signal.by),)
-        if state.owner is None and run.waits:
-            bodies = (*bodies, resolution(await close_request(ports, state, run, "cancelled")))
+        if state.owner is None:
+            for request in open_requests(state):
+                bodies = (*bodies, *resolution(await close_request(ports, request, "cancelled"), request))
         await append(ports, state, run.run_id, bodies)
 
 
@@ -126,16 +124,16 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
             await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
             continue
         if run.iteration >= run.settings.tools.max_iterations:
-            if run.waits:
-                superseded = resolution(await close_request(ports, state, run, "superseded"))
-                await append(ports, state, run.run_id, (superseded,))
+            if (request := open_approval_request(state)) is not None:
+                superseded = resolution(await close_request(ports, request, "superseded"), request)
+                await append(ports, state, run.run_id, superseded)
             else:
                 await append(ports, state, signal.start.run_id, queued_events(state, signal.start))
             continue
         steer = MessageCompleted(message_id=signal.message_id, role="user", content=signal.content)
         bodies: tuple[EventBody, ...] = (steer,)
-        if run.waits:
-            bodies = (*bodies, resolution(await close_request(ports, state, run, "superseded")))
+        if (request := open_approval_request(state)) is not None:
+            bodies = (*bodies, *resolution(await close_request(ports, request, "superseded"), request))
         await append(ports, state, run.run_id, bodies)
 
 
@@ -225,4 +223,5 @@ def _resume(state: Conversation, run_id: str, cause: str) -> ResumeRun:
         cause=cause,
         # A later claim makes this message obsolete; see `claim.delivered_work`.
         owner_epoch=state.owner_epoch,
+        workflow=state.run.settings.workflow_name if state.run is not None else None,
     )

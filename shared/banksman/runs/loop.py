@@ -11,7 +11,7 @@ from typing import Protocol, assert_never
 
 from banksman.contracts.errors import CallerMistake, Refused
 from banksman.contracts.events import EventBody
-from banksman.runs.approvals import close_request, publish_approval_request, resolution
+from banksman.runs.approvals import close_request, open_request, publish_requests, resolution
 from banksman.runs.coordinator import ToolCallCoordinator
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
@@ -54,7 +54,7 @@ async def drive(owned: Ownership, model: Model) -> None:
         try:
             if not published:
                 # The process that committed the request may have crashed before it published it.
-                await publish_approval_request(owned.ports, owned.state)
+                await publish_requests(owned.ports, owned.state)
                 published = True
             step = next_step(owned.state, owned.ports.clock.now())
             match step:
@@ -62,8 +62,8 @@ async def drive(owned: Ownership, model: Model) -> None:
                     await _request_model(owned, model)
                 case ExecuteCalls():
                     await calls.execute(step)
-                case CloseApproval():
-                    await _close_approval(owned)
+                case CloseApproval(approval_id):
+                    await _close_approval(owned, approval_id)
                 case Record() | Park() | Idle():
                     await owned.commit(nothing)
                 case _:
@@ -122,13 +122,14 @@ def _open_request(state: Conversation) -> tuple[object, ...]:
     return run.run_id, run.iteration, run.malformed, state.compaction
 
 
-async def _close_approval(owned: Ownership) -> None:
+async def _close_approval(owned: Ownership, approval_id: str) -> None:
     # The slot does not know who owns the run, and a process that was frozen may find the time limit passed.
     await owned.refresh()
-    if not owned.holds or not owned.run.waits:
+    request = open_request(owned.state, approval_id) if owned.holds else None
+    if request is None:
         return
-    stored = await close_request(owned.ports, owned.state, owned.run, "cancelled")
-    await owned.commit(lambda state: (resolution(stored),) if state.run and state.run.waits else ())
+    stored = await close_request(owned.ports, request, "cancelled")
+    await owned.commit(lambda state: resolution(stored, request) if open_request(state, approval_id) else ())
 
 
 def _end(owned: Ownership, state: Conversation, ending: Ending) -> tuple[EventBody, ...]:

@@ -17,12 +17,13 @@ from banksman.contracts.events import (
     Commit,
     Event,
     EventBody,
+    InputRequested,
     IterationStarted,
     Owner,
     RunFinished,
     RunStarted,
 )
-from banksman.runs.approvals import publish_approval_request
+from banksman.runs.approvals import publish_requests
 from banksman.runs.fold import apply_events
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
@@ -264,8 +265,8 @@ class Ownership:
             self.on_commit()
         # After the commit and never before: a decision on a request that the log does not hold would be
         # refused.
-        if any(isinstance(event.data, ApprovalRequested) for event in commit.events):
-            await publish_approval_request(self.ports, self.state)
+        if any(isinstance(event.data, ApprovalRequested | InputRequested) for event in commit.events):
+            await publish_requests(self.ports, self.state)
 
     def _check_fence(self) -> None:
         # Different, and not only higher: a log that was restored from a backup may end with a lower epoch.

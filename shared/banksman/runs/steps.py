@@ -72,7 +72,7 @@ class ExecuteCalls:
 
 @dataclass(frozen=True, slots=True)
 class CloseApproval:
-    """The open approval request is closed as `cancelled`, unless its slot holds a decision."""
+    """An open request of the run is closed as `cancelled`, unless its slot holds a user's reply."""
 
     approval_id: str
 
@@ -167,8 +167,10 @@ def _rejection_text(run: Run) -> str:
 
 
 def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:
-    if run.waits and run.approval is not None:
+    if run.undecided and run.approval is not None:
         return CloseApproval(run.approval.request.approval_id)
+    if run.open_inputs:
+        return CloseApproval(run.open_inputs[0].request_id)
     idle = tuple(call for call in run.open_calls if _never_dispatched(state, call))
     if idle:
         return Record(run.run_id, tuple(_unexecuted(call, ending) for call in idle))
@@ -182,7 +184,7 @@ def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
     # run is parked only when every call that needs no approval has its result.
     return (
         state.owner is None
-        or call.gate in ("waiting", "rejected", "withdrawn")
+        or call.gate in ("waiting", "rejected", "withdrawn", "awaiting")
         or call.arguments_error is not None
     )
 

@@ -110,6 +110,14 @@ class ApprovalSettings(Section):
     signing_key_file: Path | None = None
     """A file that holds the key; read if `signing_key` is not set."""
 
+    def key_if_set(self) -> bytes:
+        """Return the key; empty if neither setting is set, for a process that only closes requests.
+
+        Raises:
+            BadInput: As `key`.
+        """
+        return self.key() if self.signing_key or self.signing_key_file else b""
+
     def key(self) -> bytes:
         """Return the key.
 

@@ -6,6 +6,8 @@
         print((await client.outcome(run)).content)
 
 `tool` turns typed functions into tools, and a `ToolServer` offers them to models (`banksman.sdk.tools`).
+`workflow` turns them into workflows, which users start by name and a `WorkflowServer` serves
+(`banksman.sdk.workflows`).
 
 A client uses only the gateways' NATS API and the subjects that a tenant's account may subscribe to. It has no
 access to JetStream.
@@ -18,6 +20,8 @@ from banksman.sdk.events import EventFrame, LogRestored
 from banksman.sdk.parameters import ToolContext
 from banksman.sdk.tool_server import ToolServer
 from banksman.sdk.tools import Tool, Toolbox, ToolFailed, tool
+from banksman.sdk.workflow_server import WorkflowServer
+from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed, hint, workflow
 
 __all__ = [
     "BanksmanError",
@@ -31,6 +35,12 @@ __all__ = [
     "ToolFailed",
     "ToolServer",
     "Toolbox",
+    "Workflow",
+    "WorkflowContext",
+    "WorkflowFailed",
+    "WorkflowServer",
     "connect",
+    "hint",
     "tool",
+    "workflow",
 ]

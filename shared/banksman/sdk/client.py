@@ -31,6 +31,7 @@ from banksman.contracts.frames import (
     ApprovalDecision,
     ChatSend,
     ConversationCreate,
+    InputReply,
     RunCancel,
     WorkflowStart,
 )
@@ -38,8 +39,8 @@ from banksman.contracts.ids import check_token, conversation_of, new_id
 from banksman.contracts.messages import Content
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.subjects import ANY
-from banksman.contracts.usage import UsageReport
 from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
 from banksman.runtime.backoff import Backoff, retry
@@ -57,7 +58,7 @@ WAITING_DELTAS = 4_096
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
-Frame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart
+Frame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,15 @@ class Client:
         )
         return await self._send(subjects.api(self.tenant, "approval", "reply", approval_id), frame)
 
+    async def provide(self, input_id: str, value: JsonValue, *, request_id: str | None = None) -> Ack:
+        """Provide the value that a workflow requested, by the id of its `input.requested`.
+
+        Returns:
+            An ack. If `already_resolved` is True, an earlier value applies, or the request was closed.
+        """
+        frame = InputReply(type="input.reply", id=request_id or new_id("q"), request_id=input_id, value=value)
+        return await self._send(subjects.api(self.tenant, "input", "reply", input_id), frame)
+
     async def start_workflow(
         self,
         name: str,
@@ -272,16 +282,6 @@ class Client:
         """Delete an assistant. Its open runs continue; its conversations cannot start new ones."""
         await self._assistant("delete", AssistantDeleted, assistant_id)
 
-    async def usage(self) -> UsageReport:
-        """Return the tenant's usage of the current day and month, and its limits."""
-        return await self._request(subjects.api(self.tenant, "usage"), b"{}", new_id("q"), UsageReport)
-
-    def follow(self, conversation_id: str, after_seq: int = 0) -> AsyncGenerator[EventFrame]:
-        """Yield each stored and future event after `after_seq` once, in order and without gaps.
-
-        The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early.
-
-        Raises:
     async def tools(self) -> tuple[ToolView, ...]:
         """Return the tools that the tenant's models may call, the built-in ones first."""
         subject = subjects.api(self.tenant, "tool", "list")
@@ -296,6 +296,16 @@ class Client:
         subject = subjects.api(self.tenant, "tool", "read", name)
         return await self._request(subject, b"{}", new_id("q"), ToolView)
 
+    async def usage(self) -> UsageReport:
+        """Return the tenant's usage of the current day and month, and its limits."""
+        return await self._request(subjects.api(self.tenant, "usage"), b"{}", new_id("q"), UsageReport)
+
+    def follow(self, conversation_id: str, after_seq: int = 0) -> AsyncGenerator[EventFrame]:
+        """Yield each stored and future event after `after_seq` once, in order and without gaps.
+
+        The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early.
+
+        Raises:
             LogRestored: The log was restored from a backup.
             RemoteError: The conversation does not exist.
             Unavailable: The stored events could not be read for 30 seconds.
@@ -341,7 +351,9 @@ class Client:
         requests: asyncio.Queue[ApprovalRequest] = asyncio.Queue()
 
         async def received(message: Message) -> None:
-            requests.put_nowait(ApprovalRequest.model_validate_json(message.data))
+            request = ApprovalRequest.model_validate_json(message.data)
+            if request.input is None:
+                requests.put_nowait(request)
 
         subscription = await self._bus.subscribe(subjects.approval_request(self.tenant, ANY), received)
         try:
@@ -362,7 +374,9 @@ class Client:
         return await self._request(subject, data, request_id or new_id("q"), reply)
 
     async def _send(self, subject: str, frame: Frame) -> Ack:
-        return await self._request(subject, frame.model_dump_json(exclude_none=True).encode(), frame.id, Ack)
+        # A requested value may be null.
+        body = frame.model_dump_json(exclude_none=not isinstance(frame, InputReply)).encode()
+        return await self._request(subject, body, frame.id, Ack)
 
     async def _request(self, subject: str, body: bytes, request_id: str, reply: type[M]) -> M:
         headers = {REQUEST_ID: request_id, SCHEMA_VERSION: str(WIRE_VERSION)}

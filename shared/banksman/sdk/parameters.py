@@ -44,17 +44,23 @@ class Parameters:
     _fields: Mapping[str, str]
     """Names of the model's fields by parameter name."""
     _context: str | None
-    """Name of the parameter for the `ToolContext`; None if there is none."""
+    """Name of the parameter for the context; None if there is none."""
 
     @classmethod
-    def of(cls, function: Callable[..., object], descriptions: Mapping[str, str]) -> Self:
-        """Read a function's signature.
+    def of(
+        cls,
+        function: Callable[..., object],
+        descriptions: Mapping[str, str],
+        *,
+        context: type = ToolContext,
+    ) -> Self:
+        """Read a function's signature. The parameter of type `context` is not in the schema.
 
         Raises:
             TypeError: A parameter has no type, or cannot be passed by name.
         """
         types = get_type_hints(function, include_extras=True)
-        context: str | None = None
+        given: str | None = None
         fields: dict[str, str] = {}
         declared: dict[str, Any] = {}
         for name, parameter in inspect.signature(function).parameters.items():
@@ -62,18 +68,27 @@ class Parameters:
                 raise TypeError(f"{_named(function)}: parameter {name!r} cannot be passed by name")
             if name not in types:
                 raise TypeError(f"{_named(function)}: parameter {name!r} has no type")
-            if types[name] is ToolContext:
-                context = name
+            if types[name] is context:
+                given = name
                 continue
             # Unlike a parameter, a field of a pydantic model must not have the name of one of the model's
             # methods.
             fields[name] = f"parameter_{len(fields)}"
             declared[fields[name]] = (types[name], _field(parameter, descriptions.get(name)))
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **declared)
-        return cls(_untitled(model.model_json_schema()), model, fields, context)
+        return cls(_untitled(model.model_json_schema()), model, fields, given)
 
     def bind(self, arguments: JsonObject, context: ToolContext) -> dict[str, Any]:
-        """Return the keyword arguments of the function, without type coercion ("1" is not a number).
+        """Return the keyword arguments of a function of a tool.
+
+        Raises:
+            BadInput: As `convert`.
+        """
+        bound = self.convert(arguments)
+        return bound if self._context is None else {**bound, self._context: context}
+
+    def convert(self, arguments: JsonObject) -> dict[str, Any]:
+        """Return the arguments as the types of the signature, without coercion ("1" is not a number).
 
         Raises:
             BadInput: An argument is invalid. It names the first one and the reason.
@@ -82,8 +97,7 @@ class Parameters:
             model = self._model.model_validate_json(json.dumps(arguments), strict=True)
         except ValidationError as error:
             raise bad_input(error, "arguments") from error
-        bound = {name: getattr(model, field) for name, field in self._fields.items()}
-        return bound if self._context is None else {**bound, self._context: context}
+        return {name: getattr(model, field) for name, field in self._fields.items()}
 
 
 def _untitled(schema: dict[str, Any]) -> JsonObject:

@@ -19,6 +19,7 @@ from banksman.contracts.assistants import ApprovalRule, Limits, ModelOptions, Ru
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
 from banksman.contracts.tools import PathChange, ToolCall, ToolResult
+from banksman.contracts.workflow_turns import TableOutput
 
 GOLDEN = Path(__file__).parent / "golden"
 TS = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -149,6 +150,9 @@ BODIES: tuple[events.EventBody, ...] = (
     ),
     events.WorkflowProgress(step=1, total=3, message="Reading"),
     events.WorkflowLinked(workflow="report", workflow_run_id="w1-r1", workflow_conversation_id="w1"),
+    events.WorkflowOutput(
+        output=TableOutput(title="Files", columns=("file", "ok"), rows=(("a.py", True),)),
+    ),
     events.InputRequested.model_validate(
         {"request_id": "i1", "message": "How many?", "schema": {"type": "integer"}}
     ),

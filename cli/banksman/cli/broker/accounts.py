@@ -18,7 +18,7 @@ from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
 from banksman.deployment.topology import StorageBudget
-from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, User, all_users
+from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, WORKFLOW_REGISTRY, User, all_users
 
 PublicKeys = Mapping[str, str | Variable]
 """Maps user names to public keys (`U…`), or to variables of the server's environment that hold them."""
@@ -309,7 +309,10 @@ def _imported_from(one: Tenant) -> list[dict[str, Any]]:
     ]
 
 
-_REGISTRATIONS = (*(("tool", action) for action in TOOL_REGISTRY), ("workflow", "register"))
+_REGISTRATIONS = (
+    *(("tool", action) for action in TOOL_REGISTRY),
+    *(("workflow", action) for action in WORKFLOW_REGISTRY),
+)
 
 
 def _tenant_relayed(one: Tenant, *, relays: bool) -> tuple[tuple[str, str], ...]:
@@ -346,6 +349,7 @@ def _tenant_serves(one: Tenant) -> tuple[str, ...]:
         for subject in (
             subjects.tool_call(server, one.tenant, ANY),
             subjects.tool_cancel(server, one.tenant, ANY),
+            subjects.workflow_turn(server, one.tenant, ANY),
         )
     )
 

@@ -17,7 +17,7 @@ from banksman.contracts.errors import BadInput
 from banksman.deployment import users
 
 PUBLIC_KEYS = "public.env"
-_APPROVAL_KEY_HOLDERS = (users.GATEWAY, users.AGENT)
+_APPROVAL_KEY_HOLDERS = (users.GATEWAY, users.AGENT, users.WORKFLOWS)
 
 
 def create_keys(directory: Path, *, as_json: bool) -> Exit:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from banksman.agent.approval import Pattern, decide, hosts_fetched, preview, remembered_decisions
+from banksman.runs.approval_policy import Pattern, decide, hosts_fetched, preview, remembered_decisions
 from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, RequestedCall
 from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode
@@ -219,9 +219,9 @@ def _call(
         return call
     return call.model_copy(
         update={
+            "terminate": call.terminate or tool.terminate,
             "requires_approval": tool.requires_approval,
             "idempotent": tool.idempotent,
-            "terminate": call.terminate or tool.terminate,
             "timeout_s": tool.timeout_s,
             "server": tool.server,
             "network": network if tool.name in NETWORK_TOOLS else None,

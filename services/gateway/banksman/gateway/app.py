@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,9 +42,9 @@ from banksman.gateway.http import (
     files,
     prompts,
     runs,
+    tools,
     workflows,
 )
-    tools,
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.nats_api.bodies import api_body
 from banksman.gateway.nats_api.router import api_router
@@ -61,7 +63,11 @@ from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
+from banksman.gateway.service.inputs import Inputs
+from banksman.gateway.service.log_room import LogRoom
+from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
@@ -75,10 +81,7 @@ from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_proto
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
-from banksman.gateway.service.inputs import Inputs
-from banksman.gateway.service.log_room import LogRoom
 from banksman.runs.schemas import SchemaChecker
-from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.runtime.health import Health, health_server, listening
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.service import run as run_service
@@ -87,6 +90,8 @@ logger = logging.getLogger(__name__)
 
 VERSION = version("banksman")
 RECONNECT_AFTER_S = 1.0
+FINISH_SHARE = 0.9
+"""Share of `drain_s` in which open streams may finish; error events are sent in the rest."""
 DEMO_NOTICE = (
     "No model key is set: a demo model replies. It understands plain requests such as “run `ls`” only."
 )
@@ -132,6 +137,7 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
         perimeter = Perimeter(app, settings.gateway, keys)
         port = await http.enter_async_context(listening(_http_config(with_cors(perimeter, settings.gateway), settings)))
+        http.callback(_end_streams_before, upstreams, settings.gateway.drain_s)
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
         yield Front(settings, health, app, keys, port, http)
 
@@ -225,6 +231,8 @@ async def _service(
     requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())
+    key = settings.approvals.key()
+    decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     return Gateway(
         settings=settings.gateway,
         keys=front.keys,
@@ -236,9 +244,8 @@ async def _service(
             assistants=assistants,
             prompts=prompts,
             workflows=workflows,
-            decisions=Decisions(
-                approvals, conversations, views, tools, schemas, clock, settings.approvals.key()
-            ),
+            decisions=decisions,
+            inputs=Inputs(approvals, decisions, schemas, clock, key),
             requests=requests,
             queue=RunQueue(bus),
             backlog=backlog,
@@ -252,14 +259,15 @@ async def _service(
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
         prompts=prompts,
+        tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         enhanced_prompts=EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements),
         workflows=workflows,
         files=Files(placements, await _outputs(settings, bus, stack)),
         usage=UsageReports(bus, clock, settings.tenants),
+        passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
     )
 
 
-        tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
 def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     """Return the gateway's ASGI application: every interface but the NATS API.
 
@@ -301,8 +309,14 @@ def _asyncapi(app: FastAPI) -> Mapping[str, Any]:
     return app.state.asyncapi()
 
 
+def _is_no_cut_stream(record: logging.LogRecord) -> bool:
+    # `Stream` ends like this on purpose when an upstream breaks off, which passthrough logs with its reason.
+    return record.msg != "ASGI callable returned without completing response."
+
+
 def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
     gateway = settings.gateway
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
     return uvicorn.Config(
         app,
         host=gateway.host,
@@ -319,8 +333,13 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(gateway.drain_s),
+        timeout_graceful_shutdown=math.ceil(gateway.drain_s),
     )
+
+
+def _end_streams_before(upstreams: Upstreams, drain_s: float) -> None:
+    """Let open streams finish for most of the time to drain, and end the others with an error event."""
+    asyncio.get_running_loop().call_later(drain_s * FINISH_SHARE, upstreams.end)
 
 
 def _new_bus(settings: GatewayServiceSettings, health: Health) -> Bus:

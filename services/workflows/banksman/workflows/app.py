@@ -13,11 +13,17 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings, keep_connecting
 from banksman.bus.control import ControlPlane
+from banksman.bus.kv import Bucket
+from banksman.bus.live import LiveHub
+from banksman.bus.log import EventLog
+from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
+from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import SERVED
 from banksman.deployment import users
 from banksman.deployment.durability import Durability
 from banksman.deployment.streams import provision_consumer
@@ -32,15 +38,21 @@ from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.shares import Shares
+from banksman.sdk.workflows import Workflow
+from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.builtin import BUILTIN
+from banksman.workflows.forms import Forms
 from banksman.workflows.registry import Registry
 from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
 from banksman.workflows.tools import Tools
+from banksman.workflows.turns import ServedTurns
 from banksman.workflows.worker import Worker
-from banksman.workflows.workflow import Workflow
 
 logger = logging.getLogger(__name__)
+
+QUEUES = (SERVED, "create_project")
+"""Names under which runs are queued: that of all workflows, and that of the starts of earlier versions."""
 
 
 def run() -> int:
@@ -76,12 +88,25 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
             process.health.checks["streams"] = durability.problem
             if not await durability.holds(process.stop):
                 return
-        worker = await enter_worker(stack, bus, BUILTIN, settings.workspaces.wait_s)
-        await offer(bus, worker)
-        router = workflow_router(worker.registry)
+        worker = await enter_worker(
+            stack, bus, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()
+        )
+        await offer(bus, worker, BUILTIN)
+        router = workflow_router(worker.registry, Forms(worker.schemas))
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman workflows"))
+        await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
         process.ready()
         await serve(bus, worker, settings.workflows, process.stop)
+
+
+async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None, health: Health) -> None:
+    if nats is None:
+        return
+    from banksman.workflows.example_tools import serve_example_tools
+
+    await stack.enter_async_context(
+        health.background.running("example tools", partial(serve_example_tools, nats))
+    )
 
 
 def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
@@ -94,46 +119,44 @@ def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
     )
     health.checks["nats"] = bus.problem
     return bus
-        await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
 
 
 async def enter_worker(
     stack: AsyncExitStack,
-async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None, health: Health) -> None:
-    if nats is None:
-        return
-    from banksman.workflows.example_tools import serve_example_tools
-
-    await stack.enter_async_context(
-        health.background.running("example tools", partial(serve_example_tools, nats))
-    )
-
-
     bus: Bus,
     workflows: tuple[Workflow, ...],
     wait_s: float = WorkspaceSettings().wait_s,
+    signing_key: bytes = b"",
 ) -> Worker:
     """Return the worker of this process; its subscriptions end with `stack`."""
     damaged = await stack.enter_async_context(DamagedLogs(bus))
     log = ConversationLog(bus, damaged)
+    hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))
     tickets = await CallTickets.load(bus)
     placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s, tickets=tickets))
     tools = await stack.enter_async_context(Tools(bus))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
     placements.on_lease_end(notifications.wake_all)
+    schemas = await stack.enter_async_context(SchemaChecker())
     return Worker(
-        ports=ports_of(bus, clock, log, placements, notifications),
+        ports=ports_of(bus, clock, log, placements, notifications, signing_key),
         notifications=notifications,
         tools=tools,
-        workflows={workflow.name: workflow for workflow in workflows},
-        registry=Registry(bus),
-        schemas=await stack.enter_async_context(SchemaChecker()),
+        turns=ServedTurns(bus, {workflow.name: workflow for workflow in workflows}),
+        registry=Registry(bus, schemas),
+        schemas=schemas,
+        agent_runs=AgentRuns(RunQueue(bus), hub, Bucket(bus, CONVERSATIONS, ConversationRecord)),
     )
 
 
 def ports_of(
-    bus: Bus, clock: Clock, log: Log, placements: Placements, notifications: OwnerNotifications
+    bus: Bus,
+    clock: Clock,
+    log: Log,
+    placements: Placements,
+    notifications: OwnerNotifications,
+    signing_key: bytes,
 ) -> Ports:
     """Return the ports of this process, served by the bus."""
     return Ports(
@@ -145,16 +168,17 @@ def ports_of(
         work=RunQueue(bus),
         runners=placements,
         notifications=notifications,
-        # Calls of workflows need no approval, so there is no reply whose signature this process verifies.
-        signing_key=b"",
+        # It verifies the replies to requests that a run closes when it ends.
+        signing_key=signing_key,
         reconnected=partial(bus.reconnected_within, REDELIVERY_S),
     )
 
 
-async def offer(bus: Bus, worker: Worker) -> None:
-    """Register the workflows of this process, each with a durable consumer of its starts."""
-    for workflow in worker.workflows.values():
-        await provision_consumer(bus, workflow_consumer(workflow.name, replicas=bus.settings.replicas))
+async def offer(bus: Bus, worker: Worker, workflows: tuple[Workflow, ...]) -> None:
+    """Register the workflows of this process, and create the consumers of all runs."""
+    for name in QUEUES:
+        await provision_consumer(bus, workflow_consumer(name, replicas=bus.settings.replicas))
+    for workflow in workflows:
         await worker.registry.register(workflow.definition)
 
 
@@ -164,16 +188,17 @@ async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyn
     Raises:
         Unavailable: The connection is closed permanently.
     """
+    slots = Shares(settings.slots)
     try:
         async with asyncio.TaskGroup() as group:
-            for name in worker.workflows:
+            for name in QUEUES:
                 durable = workflow_consumer(name).durable
                 loop = work(
                     bus,
                     names.WORKFLOWS,
                     durable,
-                    worker.on_start,
-                    slots=Shares(settings.slots),
+                    worker.on_work,
+                    slots=slots,
                     stop=stop,
                     grace_s=settings.drain_s,
                 )

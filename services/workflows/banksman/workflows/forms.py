@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 from banksman.contracts.errors import BadInput
+from banksman.contracts.registry import BUILTIN_SERVER, WorkflowDefinition
+from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.runs.schemas import argument_problem, check_schema
+from banksman.runs.schemas import SchemaChecker, argument_problem, check_schema
 
 MAX_PROBLEM_CHARS = 600
 """Characters of an error message, which repeats the value."""
+
+
+HINT = "x-hint"
+"""The keyword of a property that names its control: text, multiline, number, choice, several, file, secret or
+date. Without it the type decides."""
 
 
 def check_form(schema: JsonObject) -> None:
@@ -25,18 +33,31 @@ def check_form(schema: JsonObject) -> None:
         raise BadInput(field, error.value, error.expected) from error
 
 
-def filled(schema: JsonObject, parameters: JsonObject) -> JsonObject:
-    """Return the parameters with the form's defaults.
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """Checks parameters against forms; that of a tenant's workflow in a process with limits."""
 
-    Raises:
-        BadInput: They do not fit; the error names the parameter, its value and what is expected.
-    """
-    values = with_defaults(schema, parameters)
-    problem = argument_problem(schema, values)
-    if problem is None:
-        return values
-    field = "parameters" if problem.parameter == "arguments" else problem.parameter
-    raise BadInput(field, _short(problem.value), problem.expected[:MAX_PROBLEM_CHARS])
+    schemas: SchemaChecker
+
+    async def filled(
+        self, definition: WorkflowDefinition, tenant: str | None, parameters: JsonObject
+    ) -> JsonObject:
+        """Return the parameters with the form's defaults.
+
+        Raises:
+            BadInput: They do not fit; the error names the parameter, its value and what is expected.
+        """
+        schema = definition.parameters_schema
+        values = with_defaults(schema, parameters)
+        if definition.server == BUILTIN_SERVER:
+            problem = argument_problem(schema, values)
+        else:
+            form = ToolDefinition(name="form", description="", input_schema=schema)
+            problem = await self.schemas.argument_problem(tenant or "", form, values)
+        if problem is None:
+            return values
+        field = "parameters" if problem.parameter == "arguments" else problem.parameter
+        raise BadInput(field, _short(problem.value), problem.expected[:MAX_PROBLEM_CHARS])
 
 
 def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
@@ -61,10 +82,14 @@ def described(schema: JsonObject, values: JsonObject) -> list[str]:
     properties = schema.get("properties")
     forms = properties if isinstance(properties, dict) else {}
     return [
-        f"{_title(forms.get(name), name)}: {_in_words(value)}"
+        f"{_title(forms.get(name), name)}: {'•••' if _is_secret(forms.get(name)) else _in_words(value)}"
         for name, value in values.items()
         if value not in (None, "", [], {})
     ]
+
+
+def _is_secret(form: JsonValue) -> bool:
+    return isinstance(form, dict) and form.get(HINT) == "secret"
 
 
 def _title(form: JsonValue, name: str) -> str:

@@ -1,74 +1,119 @@
-"""The registry of workflows, and their groups for a selector."""
+"""The registry of workflows: those of the platform, and those that the processes of tenants serve."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from itertools import groupby
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import WORKFLOW_DEFINITIONS
-from banksman.contracts.errors import BadInput, Conflict, NotFound
-from banksman.contracts.registry import WorkflowCategory, WorkflowDefinition
+from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
+from banksman.contracts.registry import BUILTIN_SERVER, WorkflowDefinition, WorkflowRegistration
+from banksman.runs.schemas import SchemaChecker
 from banksman.workflows.forms import check_form
 
 MAX_TIMEOUT_S = 86_400.0
 """The longest time limit of a run, in seconds."""
+MAX_WORKFLOWS = 200
+"""Maximum number of workflows of one tenant."""
 
 
 class Registry:
-    """Workflow definitions in KV `workflows`, by name."""
+    """Workflow definitions in KV `workflows`, under `{name}` or `{tenant}.{name}`.
 
-    def __init__(self, bus: Bus) -> None:
+    Every write is a compare-and-set, so any number of processes may serve it.
+    """
+
+    def __init__(self, bus: Bus, schemas: SchemaChecker) -> None:
         self._bucket = Bucket(bus, WORKFLOW_DEFINITIONS, WorkflowDefinition)
+        self._schemas = schemas
 
-    async def register(self, definition: WorkflowDefinition) -> None:
-        """Register a workflow. The same server may register it again, also with changes.
+    async def register(
+        self, definition: WorkflowDefinition, tenant: str | None = None
+    ) -> WorkflowRegistration:
+        """Register a workflow for a tenant, or for all of them (None). Its own server may change it.
 
         Raises:
             BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
             Conflict: Another server has registered a workflow of that name. Its registration is unchanged.
+            Overloaded: The tenant has too many workflows.
         """
-        check_form(definition.parameters_schema)
         if definition.timeout_s > MAX_TIMEOUT_S:
             raise BadInput("timeout_s", definition.timeout_s, f"at most {MAX_TIMEOUT_S:g} seconds")
-        while await self._bucket.create(definition.name, definition) is None:
-            entry = await self._bucket.get(definition.name)
+        if tenant is None:
+            check_form(definition.parameters_schema)
+        else:
+            await self._check_of_tenant(tenant, definition)
+        key = _key(definition.name, tenant)
+        while await self._bucket.create(key, definition) is None:
+            entry = await self._bucket.get(key)
             if entry is None:
                 continue  # Removed between the two requests.
-            first = entry.value
-            if first.server != definition.server:
-                raise Conflict(f"workflow {first.name!r} is already registered by {first.server!r}")
-            if first == definition:
-                return
-            if await self._bucket.update(definition.name, definition, entry.revision) is not None:
-                return
+            if entry.value.server != definition.server:
+                raise _taken(entry.value)
+            if entry.value == definition:
+                break
+            if await self._bucket.update(key, definition, entry.revision) is not None:
+                break
+        return WorkflowRegistration(tenant=tenant, definition=definition)
 
-    async def get(self, name: str) -> WorkflowDefinition:
-        """Return the definition of a workflow.
+    async def withdraw(self, tenant: str | None, name: str, server: str) -> WorkflowRegistration:
+        """Remove a workflow. Its open runs end as failed at their next turn.
+
+        Raises:
+            NotFound: This server has registered no workflow of that name.
+        """
+        while True:
+            entry = await self._bucket.get(_key(name, tenant))
+            if entry is None or entry.value.server != server:
+                raise NotFound("workflow", name)
+            if await self._bucket.delete(entry.key, revision=entry.revision):
+                return WorkflowRegistration(tenant=tenant, definition=entry.value)
+
+    async def get(self, name: str, tenant: str | None = None) -> WorkflowDefinition:
+        """Return the definition of a workflow that a tenant's users may start.
 
         Raises:
             NotFound: No workflow has this name.
         """
-        entry = await self._bucket.get(name)
+        entry = await self._bucket.get(_key(name))
+        if entry is None and tenant is not None:
+            entry = await self._bucket.get(_key(name, tenant))
         if entry is None:
             raise NotFound("workflow", name)
         return entry.value
 
-    async def all(self) -> tuple[WorkflowDefinition, ...]:
-        """Return all definitions, sorted by name."""
-        found = [entry.value async for entry in self._bucket.entries()]
-        return tuple(sorted(found, key=lambda definition: definition.name))
+    async def all(self, tenant: str | None = None) -> tuple[WorkflowDefinition, ...]:
+        """Return the workflows that a tenant's users may start, by name; None for those of all tenants.
+
+        A workflow of the platform takes precedence over a tenant's of the same name.
+        """
+        found: dict[str, WorkflowDefinition] = {}
+        async for entry in self._bucket.entries():
+            owner, dot, name = entry.key.rpartition(".")
+            if not dot or (owner == tenant and name not in found):
+                found[name] = entry.value
+        return tuple(found[name] for name in sorted(found))
+
+    async def _check_of_tenant(self, tenant: str, definition: WorkflowDefinition) -> None:
+        if definition.server == BUILTIN_SERVER:
+            raise BadInput("definition.server", definition.server, "the id of your workflow server")
+        try:
+            # In a process with limits: a tenant chose the schema.
+            await self._schemas.check_schema(tenant, definition.parameters_schema)
+        except BadInput as error:
+            field = error.field.replace("input_schema", "parameters_schema", 1)
+            raise BadInput(field, error.value, error.expected) from error
+        first = await self._bucket.get(_key(definition.name))
+        if first is not None:
+            raise _taken(first.value)
+        known = await self._bucket.keys(tenant)
+        if _key(definition.name, tenant) not in known and len(known) >= MAX_WORKFLOWS:
+            text = f"{MAX_WORKFLOWS} workflows are registered; withdraw one first"
+            raise Overloaded(text, retry_after_s=60.0)
 
 
-def by_category(definitions: Iterable[WorkflowDefinition]) -> tuple[WorkflowCategory, ...]:
-    """Return the workflows by category, both sorted by name (R27)."""
-    ordered = sorted(definitions, key=lambda definition: (definition.category, definition.name))
-    return tuple(
-        WorkflowCategory(name=name, title=_title(name), workflows=tuple(group))
-        for name, group in groupby(ordered, key=lambda definition: definition.category)
-    )
+def _taken(first: WorkflowDefinition) -> Conflict:
+    return Conflict(f"workflow {first.name!r} is already registered by {first.server!r}")
 
 
-def _title(category: str) -> str:
-    return category.replace("_", " ").replace("-", " ").capitalize()
+def _key(name: str, tenant: str | None = None) -> str:
+    return name if tenant is None else f"{tenant}.{name}"

@@ -1,36 +1,44 @@
-"""Request handlers of the workflows service: list, read and check workflows."""
+"""Request handlers of the workflows service: register, list, read, check and parse workflows."""
 
 from __future__ import annotations
 
 from faststream.nats import NatsRouter
 
-from banksman.bus.control import CONCURRENCY
+from banksman.bus.control import CONCURRENCY, Received
+from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.registry import (
     CheckWorkflow,
+    ListWorkflows,
+    RegisterWorkflow,
+    WithdrawWorkflow,
     WorkflowCategories,
     WorkflowChecked,
     WorkflowDefinition,
     WorkflowList,
     WorkflowName,
+    WorkflowRegistration,
 )
-from banksman.workflows.forms import filled
-from banksman.workflows.registry import Registry, by_category
+from banksman.contracts.subjects import ANY
+from banksman.workflows.categories import by_category
+from banksman.workflows.forms import Forms
+from banksman.workflows.registry import Registry
 
 QUEUE = "workflows"
 """Each request is served by one of the processes."""
 
 
-def workflow_router(registry: Registry) -> NatsRouter:
+def workflow_router(registry: Registry, forms: Forms) -> NatsRouter:
     """Return the handlers of the workflows' registry."""
     router = NatsRouter()
+    router.include_routers(_registration_router(registry))
 
     @router.subscriber(
         subjects.workflow_api("list"), queue=QUEUE, max_workers=CONCURRENCY, title="list workflows"
     )
-    async def list_workflows() -> WorkflowList:
-        """Return every workflow."""
-        return WorkflowList(workflows=await registry.all())
+    async def list_workflows(request: ListWorkflows) -> WorkflowList:
+        """Return every workflow that the tenant's users may start."""
+        return WorkflowList(workflows=await registry.all(request.tenant))
 
     @router.subscriber(
         subjects.workflow_api("categories"),
@@ -38,24 +46,53 @@ def workflow_router(registry: Registry) -> NatsRouter:
         max_workers=CONCURRENCY,
         title="list workflows by category",
     )
-    async def list_categories() -> WorkflowCategories:
-        """Return every workflow under its category."""
-        return WorkflowCategories(categories=by_category(await registry.all()))
+    async def list_categories(request: ListWorkflows) -> WorkflowCategories:
+        """Return every workflow that the tenant's users may start, under its category."""
+        return WorkflowCategories(categories=by_category(await registry.all(request.tenant)))
 
     @router.subscriber(
         subjects.workflow_api("get"), queue=QUEUE, max_workers=CONCURRENCY, title="get a workflow"
     )
     async def get(request: WorkflowName) -> WorkflowDefinition:
         """Return one workflow."""
-        return await registry.get(request.name)
+        return await registry.get(request.name, request.tenant)
 
     @router.subscriber(
         subjects.workflow_api("start"), queue=QUEUE, max_workers=CONCURRENCY, title="check a workflow's start"
     )
     async def check(request: CheckWorkflow) -> WorkflowChecked:
         """Fill in defaults and name the first parameter that is invalid; start nothing."""
-        definition = await registry.get(request.workflow)
-        parameters = filled(definition.parameters_schema, request.parameters)
+        definition = await registry.get(request.workflow, request.tenant)
+        parameters = await forms.filled(definition, request.tenant, request.parameters)
         return WorkflowChecked(workflow=definition, parameters=parameters)
 
     return router
+
+
+def _registration_router(registry: Registry) -> NatsRouter:
+    router = NatsRouter()
+
+    @router.subscriber(subjects.registry("workflow", "register"), queue=QUEUE, max_workers=CONCURRENCY)
+    @router.subscriber(
+        subjects.tenant_registry("workflow", "register", ANY), queue=QUEUE, max_workers=CONCURRENCY
+    )
+    async def register(request: RegisterWorkflow, message: Received) -> WorkflowRegistration:
+        """Register a workflow and return the registration; a repeated one changes nothing."""
+        return await registry.register(request.definition, _tenant_of(message))
+
+    @router.subscriber(subjects.registry("workflow", "withdraw"), queue=QUEUE, max_workers=CONCURRENCY)
+    @router.subscriber(
+        subjects.tenant_registry("workflow", "withdraw", ANY), queue=QUEUE, max_workers=CONCURRENCY
+    )
+    async def withdraw(request: WithdrawWorkflow, message: Received) -> WorkflowRegistration:
+        """Withdraw a workflow and return its registration."""
+        return await registry.withdraw(_tenant_of(message), request.name, request.server)
+
+    return router
+
+
+def _tenant_of(message: Message) -> str | None:
+    """Return the tenant whose account sent a request; None for a service of the platform."""
+    # The broker adds the tenant to the subject when a request crosses from the tenant's account.
+    tokens = message.subject.split(".")
+    return tokens[2] if len(tokens) == 3 else None

@@ -1,24 +1,25 @@
-"""The handler of workflow starts, which is idempotent."""
+"""The handler of workflow starts and resumes, which is idempotent."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
-from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
-from banksman.contracts.errors import Fenced, Poison, Refused
+from banksman.contracts.assistants import ApprovalRule, Limits, RunSettings, ToolSettings, WorkflowInvocation
+from banksman.contracts.errors import Fenced, NotFound, Poison, Refused
 from banksman.contracts.events import WorkflowLinked
-from banksman.contracts.registry import (
-    StartWorkflow,
-    WorkflowDefinition,
-)
-from banksman.contracts.work import StartRun
+from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowDefinition
+from banksman.contracts.subjects import SERVED
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import ResumeRun, StartRun
+from banksman.contracts.workflow_turns import TurnReply, WorkflowTurn
 from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue
 from banksman.runs.loop import drive
@@ -26,22 +27,28 @@ from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
 from banksman.runs.schemas import SchemaChecker
-from banksman.runs.state import CRASH_LOOP_CLAIMS
-from banksman.workflows.execution import WorkflowExecution
-from banksman.workflows.forms import described
+from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
+from banksman.sdk.workflows import WorkflowFailed
+from banksman.workflows.agent_runs import AgentRuns
+from banksman.workflows.execution import TakeTurn, WorkflowModel
+from banksman.workflows.forms import described, with_defaults
 from banksman.workflows.registry import Registry
 from banksman.workflows.tools import Tools
-from banksman.workflows.workflow import Workflow, WorkflowFailed
+from banksman.workflows.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-START: TypeAdapter[StartWorkflow] = TypeAdapter(StartWorkflow)
+WORK: TypeAdapter[StartWorkflow | ResumeRun] = TypeAdapter(
+    Annotated[StartWorkflow | ResumeRun, Field(discriminator="type")]
+)
 MAX_CALL_ROUNDS = 1000
 """Iterations after which a run ends with status `max_iterations`."""
 MAX_SHOWN_CHARS = 4_000
 """Characters of the first message of a run, which shows its parameters."""
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
+NO_APPROVAL = ToolPolicy(rules=(ApprovalRule(action="auto"),))
+"""The policy of a start that an earlier version of the gateway stored."""
 FIRST_WORK_SEQ = 1 << 48
 """Added to stream sequences of WORKFLOWS. RUNS has its own sequences, and a message of RUNS with an equal
 number must not count as the redelivery of a workflow's start."""
@@ -54,51 +61,93 @@ class Worker:
     ports: Ports
     notifications: OwnerNotifications
     tools: Tools
-    workflows: dict[str, Workflow]
+    turns: Turns
     registry: Registry
     schemas: SchemaChecker
+    agent_runs: AgentRuns
 
-    async def on_start(self, message: WorkMessage) -> Outcome:
-        """Drive a workflow run to its end. A repeated message continues from the log.
+    async def on_work(self, message: WorkMessage) -> Outcome:
+        """Drive a workflow run until it ends or waits for a user. A repeated message continues from the log.
 
         Raises:
             Poison: The message cannot be decoded, has another subject, or its run ended as a crash loop.
             Fenced: Another process has claimed the run.
         """
-        start = _decode(message)
-        workflow = self.workflows.get(start.workflow)
-        if workflow is None:
-            raise Poison(message.subject, f"workflow {start.workflow!r} is not served here")
-        state = await self.ports.log.read(start.tenant, start.conversation_id)
+        work = _decode(message)
+        state = await self.ports.log.read(work.tenant, work.conversation_id)
+        match work:
+            case StartWorkflow():
+                return await self._on_start(work, state, message)
+            case ResumeRun():
+                return await self._on_resume(work, state, message)
+
+    async def _on_start(self, start: StartWorkflow, state: Conversation, message: WorkMessage) -> Outcome:
         if not state.knows(start.run_id) and (state.run is not None or state.queue):
             return Later(RETRY_S)
+        definition, take_turn = await self._served(start.workflow, start.tenant)
         if not await self._link(start):
-            workflow = Workflow(workflow.definition, _without_conversation)
-        work_seq = FIRST_WORK_SEQ + message.stream_seq
-        owned = await accept(self.ports, as_run(start, workflow.definition), work_seq, start_next=False)
-        claims = state.claims_in_row if owned is None else owned.state.claims_in_row
+            take_turn = _conversation_deleted
+        owned = await accept(
+            self.ports, as_run(start, definition), FIRST_WORK_SEQ + message.stream_seq, start_next=False
+        )
         if owned is not None:
             owned.workspace = start.in_conversation
-            if not await self._drive(owned, workflow, start):
+        parameters = with_defaults(definition.parameters_schema, start.parameters)
+        return await self._drive(message, state, owned, take_turn, parameters)
+
+    async def _on_resume(self, resume: ResumeRun, state: Conversation, message: WorkMessage) -> Outcome:
+        owned = await accept(self.ports, resume, FIRST_WORK_SEQ + message.stream_seq, start_next=False)
+        workflow = None if owned is None else owned.run.settings.workflow
+        if workflow is None:
+            return await self._drive(message, state, owned, _withdrawn, {})
+        definition, take_turn = await self._served(workflow.name, resume.tenant)
+        parameters = with_defaults(definition.parameters_schema, workflow.parameters)
+        return await self._drive(message, state, owned, take_turn, parameters)
+
+    async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
+        """Return a workflow's definition and what takes its turns. One that was withdrawn fails its runs."""
+        try:
+            definition = await self.registry.get(name, tenant)
+        except NotFound:
+            return WorkflowDefinition(name=name), _withdrawn
+        return definition, partial(self.turns.take, definition)
+
+    async def _drive(
+        self,
+        message: WorkMessage,
+        state: Conversation,
+        owned: Ownership | None,
+        take_turn: TakeTurn,
+        parameters: JsonObject,
+    ) -> Outcome:
+        claims = state.claims_in_row if owned is None else owned.state.claims_in_row
+        if owned is not None:
+            model = WorkflowModel(
+                name=owned.run.settings.workflow_name or owned.run.settings.model.partition(":")[2],
+                user="" if owned.run.settings.workflow is None else owned.run.settings.workflow.user,
+                parameters=parameters,
+                take_turn=take_turn,
+                find_tool=partial(self.tools.find, state.tenant),
+                schemas=self.schemas,
+                agent_runs=self.agent_runs,
+            )
+            if not await self._drive_to_end(owned, model):
                 return Leave()
         await wake_queue(self.ports, state)
         if claims >= CRASH_LOOP_CLAIMS:
-            raise Poison(message.subject, f"crash_loop: run {start.run_id} was given up")
+            run_id = _decode(message).run_id
+            raise Poison(message.subject, f"crash_loop: run {run_id} was given up")
         return Done()
 
-    async def _drive(self, owned: Ownership, workflow: Workflow, start: StartWorkflow) -> bool:
+    async def _drive_to_end(self, owned: Ownership, model: WorkflowModel) -> bool:
         """Drive a claimed run; return False if an unforeseen error left it open."""
-        execution = WorkflowExecution(owned, partial(self.tools.find, start.tenant), self.schemas)
         try:
-            async with (
-                self.notifications.following(owned.state),
-                execution.running(workflow, start.parameters),
-            ):
-                await drive(owned, execution)
+            async with self.notifications.following(owned.state):
+                await drive(owned, model)
         except (Fenced, Refused):
             raise
         except Exception:
-            logger.exception("%s: driving its run failed", start.conversation_id)
+            logger.exception("%s: driving its run failed", owned.state.conversation_id)
             return False
         return True
 
@@ -121,6 +170,10 @@ class Worker:
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     """Return the start of a workflow as the start of a run."""
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
+    policy = start.tools or NO_APPROVAL
+    invocation = WorkflowInvocation(
+        name=start.workflow, parameters=start.parameters, user=start.user, agent=start.agent
+    )
     return StartRun(
         tenant=start.tenant,
         conversation_id=start.conversation_id,
@@ -130,19 +183,30 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
         settings=RunSettings(
             assistant_id="workflow",
             model=f"workflow:{definition.name}",
-            tools=ToolSettings(enabled=True, max_iterations=MAX_CALL_ROUNDS),
+            tools=ToolSettings(enabled=True, max_iterations=MAX_CALL_ROUNDS, on_reject=policy.on_reject),
             limits=Limits(run_timeout_s=definition.timeout_s),
+            approval_policy=policy.rules,
+            workspace=start.in_conversation,
+            workflow=invocation,
         ),
         user=start.user,
     )
 
 
-async def _without_conversation(_context: object, **_parameters: object) -> str:
-    """Replace the function of a workflow whose conversation was deleted before the start."""
+async def _conversation_deleted(_turn: WorkflowTurn) -> TurnReply:
+    """Take the turn of a workflow whose conversation was deleted before its start."""
     raise WorkflowFailed("The conversation in which the workflow was started is deleted.")
 
 
-def _decode(message: WorkMessage) -> StartWorkflow:
-    start = decoded(START, message)
-    check_subject(message, subjects.workflow_run(start.workflow, start.tenant, start.conversation_id))
-    return start
+async def _withdrawn(_turn: WorkflowTurn) -> TurnReply:
+    """Take the turn of a workflow that is no longer registered."""
+    raise WorkflowFailed("The workflow is no longer registered.")
+
+
+def _decode(message: WorkMessage) -> StartWorkflow | ResumeRun:
+    work = decoded(WORK, message)
+    name = message.subject.split(".")[2]
+    if isinstance(work, StartWorkflow) and name != SERVED:
+        name = work.workflow
+    check_subject(message, subjects.workflow_run(name, work.tenant, work.conversation_id))
+    return work

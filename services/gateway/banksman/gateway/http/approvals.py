@@ -1,4 +1,4 @@
-"""Open approval requests, and decisions on them."""
+"""Open approval requests and requests for a value, and the replies to them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from fastapi import Query, Response
 from fastapi.responses import JSONResponse
 
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.frames import ApprovalDecision
+from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.gateway.asgi.dependencies import ApproverDep, CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
 from banksman.gateway.http.models import (
     ApprovalPage,
     DecisionBody,
+    InputBody,
+    InputPage,
     LateDecision,
+    LateValue,
     PendingApproval,
+    PendingInput,
+    ProvidedValue,
     Resolution,
 )
 from banksman.gateway.http.routing import StrictBody, router
@@ -60,4 +65,47 @@ async def decide_approval(
         return Resolution.of(ack)
     message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
     late = LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
+
+
+@routes.get("/context/inputs")
+async def list_inputs(
+    gateway: ServiceDep,
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+    after: Annotated[int, Query(ge=0, le=2**63 - 2)] = 0,
+) -> InputPage:
+    """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
+    pending = await gateway.approvals.pending(caller.tenant, limit=limit, after=after, inputs=True)
+    items = (PendingInput.of(request) for _, request in pending)
+    return InputPage(
+        items=tuple(item for item in items if item is not None),
+        next=pending[-1][0] if len(pending) == limit else None,
+    )
+
+
+@routes.post(
+    "/context/inputs/{request_id}",
+    response_model=ProvidedValue,
+    responses={
+        409: {
+            "model": LateValue | ErrorBody,
+            "description": "An earlier value counts, or the request is closed",
+        },
+    },
+)
+async def provide_input(
+    request_id: str,
+    body: StrictBody[InputBody],
+    gateway: ServiceDep,
+    caller: ApproverDep,
+    idempotency_key: RequestId,
+) -> ProvidedValue | Response:
+    """Provide the value that a workflow requested. The first value counts; later ones get 409."""
+    frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
+    ack = await gateway.requests.handle(caller, frame)
+    if not ack.already_resolved:
+        return ProvidedValue.of(ack)
+    message = f"the value was {ack.outcome} by {ack.resolved_by} before"
+    late = LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)

@@ -11,6 +11,7 @@ from banksman.contracts.assistants import ConversationRecord, ConversationSettin
 from banksman.contracts.events import (
     ApprovalItem,
     ApprovalOutcome,
+    InputOutcome,
     ItemDecision,
     Outcome,
     Remember,
@@ -20,7 +21,8 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content, ToolProtocol, Usage
-from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token, Wire
+from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.asgi.errors import ErrorDetail
 from banksman.gateway.service.runs import FoundRun
 
@@ -69,14 +71,14 @@ class NewChat(NewConversation, NewMessage):
     """A user message that starts a run in a new conversation."""
 
 
-class CancelBody(RequestBody):
-    """The reason for cancelling a run."""
 class ContextChat(NewChat):
     """A user message that starts a run in a new conversation, or in the named one."""
 
     conversation_id: Token | None = None
 
 
+class CancelBody(RequestBody):
+    """The reason for cancelling a run."""
 
     reason: str | None = Field(default=None, max_length=2000)
 
@@ -90,6 +92,12 @@ class DecisionBody(RequestBody):
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
     """Digests of the calls that the approver saw, in the order of the request. A decision with other digests
     than those of the request is refused with `conflict`; empty: not checked."""
+
+
+class InputBody(RequestBody):
+    """The value that a workflow requested."""
+
+    value: JsonValue
 
 
 class PromptBody(RequestBody):
@@ -152,6 +160,39 @@ class ApprovalPage(Stored):
     """A page of the open approval requests, oldest first."""
 
     items: tuple[PendingApproval, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+
+
+class PendingInput(Stored):
+    """A workflow's open request for a value."""
+
+    request_id: Token
+    conversation_id: Token
+    run_id: Token
+    message: str
+    schema_: JsonObject = Field(alias="schema")
+    expires_at: Timestamp
+
+    @classmethod
+    def of(cls, request: ApprovalRequest) -> Self | None:
+        """Return the body of a stored request; None for an approval request."""
+        if request.input is None:
+            return None
+        return cls(
+            request_id=request.approval_id,
+            conversation_id=request.conversation_id,
+            run_id=request.run_id,
+            message=request.input.message,
+            schema=request.input.schema_,
+            expires_at=request.expires_at,
+        )
+
+
+class InputPage(Stored):
+    """A page of the open requests for a value, oldest first."""
+
+    items: tuple[PendingInput, ...]
     next: int | None
     """`after` of the next page; null at the end."""
 
@@ -231,6 +272,21 @@ class Resolution(AcceptedRequest):
     outcome: ApprovalOutcome
 
 
+class ProvidedValue(AcceptedRequest):
+    """The value that counts."""
+
+    resolved_by: str
+    already_resolved: bool
+    """Whether an earlier value than the submitted one counts, or the request was closed before."""
+    outcome: InputOutcome
+
+
+class LateValue(ProvidedValue):
+    """An earlier value counts, or the request was closed before."""
+
+    error: ErrorDetail
+
+
 class LateDecision(Resolution):
     """An earlier decision counts."""
 
@@ -258,9 +314,27 @@ class EndedRun(Run):
     content: str
     service: str
     tool_calls: tuple[TrackedCall, ...]
+    tool_calls_ref: str | None
+    """Path of all calls, if `tool_calls` lacks some or has cut texts."""
     max_iterations_reached: bool
     usage: Usage
     error: RunError | None
+
+
+class ListedCall(TrackedCall):
+    """A call of a run. Its complete output is at `…/tool-calls/{tool_call_id}/output`."""
+
+    tool_call_id: Token
+
+
+class CallPage(Stored):
+    """A page of the calls of a run that have a result, in the order of their results."""
+
+    items: tuple[ListedCall, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+    total: int
+    """Number of calls with a result."""
 
 
 def run_body(found: FoundRun) -> Run:
@@ -304,21 +378,3 @@ class EnhancedPromptBody(Stored):
     estimated_tokens: int
     protocol: ToolProtocol
     revision: int
-    tool_calls_ref: str | None
-    """Path of all calls, if `tool_calls` lacks some or has cut texts."""
-class ListedCall(TrackedCall):
-    """A call of a run. Its complete output is at `…/tool-calls/{tool_call_id}/output`."""
-
-    tool_call_id: Token
-
-
-class CallPage(Stored):
-    """A page of the calls of a run that have a result, in the order of their results."""
-
-    items: tuple[ListedCall, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-    total: int
-    """Number of calls with a result."""
-
-

@@ -18,19 +18,19 @@ routes = router("workflows")
 @routes.get("/workflows")
 async def list_workflows(gateway: ServiceDep, caller: CallerDep) -> Listing[WorkflowDefinition]:
     """List workflows."""
-    return Listing[WorkflowDefinition](items=await gateway.workflows.list())
+    return Listing[WorkflowDefinition](items=await gateway.workflows.list(caller.tenant))
 
 
 @routes.get("/workflows/categories")
 async def list_workflow_categories(gateway: ServiceDep, caller: CallerDep) -> Listing[WorkflowCategory]:
     """List workflows by category."""
-    return Listing[WorkflowCategory](items=await gateway.workflows.categories())
+    return Listing[WorkflowCategory](items=await gateway.workflows.categories(caller.tenant))
 
 
 @routes.get("/workflows/{name}")
 async def read_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> WorkflowDefinition:
     """Read a workflow with the JSON Schema of its parameters."""
-    return await gateway.workflows.get(check_token(name, "name"))
+    return await gateway.workflows.get(caller.tenant, check_token(name, "name"))
 
 
 @routes.post(

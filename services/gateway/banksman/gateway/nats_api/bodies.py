@@ -14,6 +14,7 @@ from banksman.contracts.frames import (
     ApprovalDecision,
     ChatSend,
     ConversationCreate,
+    InputReply,
     RunCancel,
     WorkflowStart,
 )
@@ -30,6 +31,7 @@ _FIELDS: dict[Any, str | None] = {
     ChatSend: "conversation_id",
     RunCancel: "conversation_id",
     ApprovalDecision: "approval_id",
+    InputReply: "request_id",
     WorkflowStart: "workflow",
 }
 """The frames that a body may be, each with the field that the last token of its subject gives."""

@@ -35,14 +35,15 @@ from banksman.contracts.frames import (
     ApprovalDecision,
     ChatSend,
     ConversationCreate,
+    InputReply,
     RunCancel,
     WorkflowStart,
 )
 from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.subjects import ANY
-from banksman.contracts.usage import UsageReport
 from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.usage import UsageReport
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.event_frames import encoded_event
 from banksman.gateway.service.gateway import Gateway
@@ -105,6 +106,11 @@ def _action_router(bus: Bus, gateway: Gateway) -> NatsRouter:
         """Decide an approval request."""
         return await handle(_caller(message), frame)
 
+    @_serve(router, "input", "reply", ANY)
+    async def provide_input(frame: InputReply, message: Received) -> Ack:
+        """Provide the value that a workflow requested."""
+        return await handle(_caller(message), frame)
+
     @_serve(router, "workflow", "start", ANY)
     async def start_workflow(frame: WorkflowStart, message: Received) -> Ack:
         """Start a workflow."""
@@ -136,12 +142,6 @@ def _replay_router(bus: Bus, gateway: Gateway) -> NatsRouter:
     return router
 
 
-def _resource_router(gateway: Gateway) -> NatsRouter:
-    router = NatsRouter()
-    assistants = gateway.assistants
-
-    @_serve(router, "assistant", "list")
-    async def list_assistants(message: Received) -> AssistantList:
 def _tool_router(gateway: Gateway) -> NatsRouter:
     router = NatsRouter()
 
@@ -158,6 +158,12 @@ def _tool_router(gateway: Gateway) -> NatsRouter:
     return router
 
 
+def _resource_router(gateway: Gateway) -> NatsRouter:
+    router = NatsRouter()
+    assistants = gateway.assistants
+
+    @_serve(router, "assistant", "list")
+    async def list_assistants(message: Received) -> AssistantList:
         """List the tenant's assistants."""
         return AssistantList(items=await assistants.list(_caller(message)))
 

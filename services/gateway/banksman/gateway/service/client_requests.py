@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import Assistant, ConversationSettings
-from banksman.contracts.errors import BadInput, NotFound, Refused
+from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides, RunSettings
+from banksman.contracts.errors import BadInput, Refused
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -28,6 +28,7 @@ from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
 from banksman.gateway.service.decisions import Decisions, SubmittedDecision
 from banksman.gateway.service.idempotency import StoredRequests
+from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.run_settings import model_name, resolve
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views
@@ -38,6 +39,8 @@ from banksman.runtime.failpoints import reach
 logger = logging.getLogger(__name__)
 
 _NO_SETTINGS = ConversationSettings()
+DEFAULT_ASSISTANT = "default"
+"""Every tenant has it."""
 
 Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
@@ -55,6 +58,7 @@ class ClientRequests:
     prompts: TenantStore[SystemPrompt]
     workflows: Workflows
     decisions: Decisions
+    inputs: Inputs
     requests: StoredRequests
     queue: RunQueue
     backlog: Backlog
@@ -82,7 +86,7 @@ class ClientRequests:
             case WorkflowStart():
                 return await self._start_workflow(caller, request)
             case InputReply():
-                raise NotFound("input request", request.request_id)
+                return await self._provide(caller, request)
             case _:
                 assert_never(request)
 
@@ -140,13 +144,13 @@ class ClientRequests:
         steered = await self._steered_run(caller, request)
         if steered is None:
             await self.backlog.check(caller.tenant)
+        else:
+            await self.backlog.logs.check(caller.tenant)
         fresh = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
         ids = await self._once(caller, request, fresh)
         start = StartRun(
             tenant=caller.tenant,
             conversation_id=request.conversation_id,
-        else:
-            await self.backlog.logs.check(caller.tenant)
             run_id=ids["start"],
             message_id=ids["message_id"],
             content=content,
@@ -211,6 +215,21 @@ class ClientRequests:
             outcome=reply.outcome,
         )
 
+    async def _provide(self, caller: Caller, request: InputReply) -> Ack:
+        ids = await self._once(caller, request, {"answer": new_id("answer-")})
+        provided = await self.inputs.submit(
+            caller.tenant, request.request_id, request.value, by=caller.user, reply_id=ids["answer"]
+        )
+        reply = provided.reply
+        return Ack(
+            reply_to=request.id,
+            conversation_id=reply.conversation_id,
+            run_id=reply.run_id,
+            resolved_by=reply.by,
+            already_resolved=not provided.won,
+            outcome=provided.outcome,
+        )
+
     async def _start_workflow(self, caller: Caller, request: WorkflowStart) -> Ack:
         assistant, agent = await self._workflow_settings(caller, request)
         checked = await self.workflows.check(caller.tenant, request)
@@ -222,7 +241,7 @@ class ClientRequests:
             "message_id": new_id("m"),
         }
         ids = await self._once(caller, request, fresh)
-        work = start_of(checked, request, caller, ids)
+        work = start_of(checked, request, caller, ids, assistant, agent)
         title = checked.workflow.title or checked.workflow.name
         record = new_record(work.conversation_id, title, "default", _NO_SETTINGS, now=self.clock.now())
         await self.conversations.create(caller.tenant, record)
@@ -233,6 +252,22 @@ class ClientRequests:
             run_id=work.run_id,
             message_id=work.message_id,
         )
+
+    async def _workflow_settings(
+        self, caller: Caller, request: WorkflowStart
+    ) -> tuple[Assistant, RunSettings | None]:
+        """Return whose policy decides about a workflow's calls, and the settings of its agent runs."""
+        name, settings = DEFAULT_ASSISTANT, _NO_SETTINGS
+        if request.conversation_id is not None:
+            record = await self.conversations.get(caller.tenant, request.conversation_id)
+            name, settings = record.assistant, record.settings
+        assistant = await self.assistants.get(caller.tenant, name)
+        try:
+            agent = resolve(assistant, settings, RunOverrides(), {}, self.default_model)
+        except BadInput:
+            # No model is configured, which only a workflow with agent runs needs.
+            agent = None
+        return assistant, agent
 
     async def _once(self, caller: Caller, request: Request, ids: Mapping[str, str]) -> Mapping[str, str]:
         key = _scoped(caller, request)
@@ -251,6 +286,8 @@ def _scoped(caller: Caller, request: Request) -> str:
             scope = request.run_id
         case ApprovalDecision():
             scope = request.approval_id
+        case InputReply():
+            scope = request.request_id
         case _:
             scope = ""
     return digest(f"{caller.user}\n{scope}\n{request.id}".encode())

@@ -52,6 +52,14 @@ class OpenApproval:
     requested: ApprovalRequested
 
 
+@dataclass(frozen=True, slots=True)
+class OpenInput:
+    """A workflow's request for a value that no user has provided."""
+
+    run_id: str
+    requested: InputRequested
+
+
 @dataclass
 class ConversationView:
     """The fold of one log."""
@@ -67,8 +75,8 @@ class ConversationView:
     runs: dict[str, RunView] = field(default_factory=dict[str, RunView])
     approvals: dict[str, OpenApproval] = field(default_factory=dict[str, OpenApproval])
     """Open approval requests by approval id."""
-    inputs: dict[str, str] = field(default_factory=dict[str, str])
-    """Open input requests, each with its run."""
+    inputs: dict[str, OpenInput] = field(default_factory=dict[str, OpenInput])
+    """Open requests for a value by request id."""
     outputs: dict[str, int] = field(default_factory=dict[str, int])
     """Tool call to the stream sequence of the commit with its result."""
     _last_seqs: list[int] = field(default_factory=list[int])
@@ -141,8 +149,8 @@ class ConversationView:
                 self.approvals[requested.approval_id] = OpenApproval(run.run_id, requested)
             case ApprovalResolved(approval_id=approval_id):
                 self.approvals.pop(approval_id, None)
-            case InputRequested(request_id=request_id):
-                self.inputs[request_id] = run.run_id
+            case InputRequested(request_id=request_id) as wanted:
+                self.inputs[request_id] = OpenInput(run.run_id, wanted)
             case InputResolved(request_id=request_id):
                 self.inputs.pop(request_id, None)
             case _:
@@ -153,14 +161,14 @@ class ConversationView:
         run.status, run.iterations, run.model = finished.status, finished.iterations, finished.model
         run.finished_at, run.finished_in = event.ts, stream_seq
         self.approvals = {key: open_ for key, open_ in self.approvals.items() if open_.run_id != run.run_id}
-        self.inputs = {key: of for key, of in self.inputs.items() if of != run.run_id}
+        self.inputs = {key: open_ for key, open_ in self.inputs.items() if open_.run_id != run.run_id}
 
     def _update_status(self, run: RunView) -> None:
         if run.finished_in or run.started_at is None or run.status == "cancelling":
             return
         if any(approval.run_id == run.run_id for approval in self.approvals.values()):
             run.status = "awaiting_approval"
-        elif run.run_id in self.inputs.values():
+        elif any(wanted.run_id == run.run_id for wanted in self.inputs.values()):
             run.status = "awaiting_input"
         else:
             run.status = "running"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
@@ -24,6 +24,8 @@ from banksman.runs.schemas import SchemaChecker
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""
 RETRY_S = 0.1
+
+T = TypeVar("T")
 
 CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
 """Checks edited arguments for the tool of a name."""
@@ -95,26 +97,30 @@ class Decisions:
         if any(decision.arguments is not None for decision in submitted.decisions):
             tools = {tool.name: tool for tool in await self.tools.registered(tenant)}
         check = partial(check_arguments, self.schemas, tenant, tools)
+        attempt = partial(
+            decide, self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, check
+        )
+        return await self.when_stored(tenant, approval_id, attempt)
+
+    async def when_stored(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of an attempt, which is repeated while its request is not stored yet.
+
+        Raises:
+            NotReady: The request is in the log and was not stored within 5 seconds.
+            BanksmanError: As the attempt.
+        """
         deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
         while True:
             try:
-                return await self._decide(tenant, approval_id, submitted, check)
+                return await self._attempt(tenant, approval_id, attempt)
             except NotReady:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(RETRY_S)
 
-    async def _decide(
-        self,
-        tenant: str,
-        approval_id: str,
-        submitted: SubmittedDecision,
-        check: CheckArguments,
-    ) -> DecisionResult:
+    async def _attempt(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
         try:
-            return await decide(
-                self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, check
-            )
+            return await attempt()
         except NotFound:
             if not await self._is_open(tenant, approval_id):
                 raise
@@ -129,7 +135,8 @@ class Decisions:
             await self.conversations.get(tenant, conversation_id)
         except NotFound:
             return False
-        return approval_id in (await self.views.read(tenant, conversation_id)).approvals
+        view = await self.views.read(tenant, conversation_id)
+        return approval_id in view.approvals or approval_id in view.inputs
 
 
 async def decide(
@@ -158,9 +165,11 @@ async def decide(
         BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
         Conflict: The request has expired, or lists other calls than the user saw.
     """
-    request, stored = await _readable(slots, tenant, approval_id)
+    request, stored = await readable(slots, tenant, approval_id)
+    if request is not None and request.input is not None:
+        raise NotFound("approval", approval_id)
     if stored is not None:
-        return _result(_valid(stored, request, key), submitted)
+        return _result(valid_reply(stored, request, key), submitted)
     if request is None:
         raise NotFound("approval", approval_id)
     now = clock.now()
@@ -188,30 +197,40 @@ async def decide(
     try:
         winner = await slots.store_reply(sign(reply, key))
     except Poison as poison:
-        raise _open_again(approval_id) from poison
-    return _result(_valid(winner, request, key), submitted)
+        raise open_again(approval_id) from poison
+    return _result(valid_reply(winner, request, key), submitted)
 
 
-async def _readable(
+async def readable(
     slots: ApprovalSlots, tenant: str, approval_id: str
 ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+    """Return the stored request and reply.
+
+    Raises:
+        NotReady: One of them cannot be decoded, and is about to be removed.
+    """
     try:
         return await slots.read(tenant, approval_id)
     except Poison as poison:
-        raise _open_again(approval_id) from poison
+        raise open_again(approval_id) from poison
 
 
 def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:
     return DecisionResult(reply, won=reply.answer_id == submitted.decision_id)
 
 
-def _valid(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
+def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
+    """Return a stored reply.
+
+    Raises:
+        NotReady: It is invalid, and is about to be removed.
+    """
     if problem(stored, request, key) is not None:
-        raise _open_again(stored.approval_id)
+        raise open_again(stored.approval_id)
     return stored
 
 
-def _open_again(approval_id: str) -> NotReady:
+def open_again(approval_id: str) -> NotReady:
     """Return the error for an invalid or unreadable stored reply.
 
     An agent dead-letters such a reply, which opens the approval request again.

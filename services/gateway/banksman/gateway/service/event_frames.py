@@ -16,11 +16,15 @@ CUT_TEXT_CHARS = 2_000
 
 
 def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
-    """Return the head of a conversation, with its open approval requests."""
+    """Return the head of a conversation, with its open approval requests and requests for values."""
     run = view.open_run
     pending = tuple(
         {**approval.requested.model_dump(mode="json", exclude={"type"}), "run_id": approval.run_id}
         for approval in view.approvals.values()
+    )
+    wanted = tuple(
+        {**one.requested.model_dump(mode="json", by_alias=True, exclude={"type"}), "run_id": one.run_id}
+        for one in view.inputs.values()
     )
     return Subscribed(
         conversation_id=conversation_id,
@@ -29,6 +33,7 @@ def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
         log_epoch=view.log_epoch,
         active_run=None if run is None else {"run_id": run.run_id, "status": run.status},
         pending_approvals=pending,
+        pending_inputs=wanted,
     )
 
 

@@ -10,11 +10,14 @@ from pydantic import BaseModel, ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
+from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
     CheckWorkflow,
+    ListWorkflows,
     StartWorkflow,
+    ToolPolicy,
     WorkflowCategories,
     WorkflowCategory,
     WorkflowChecked,
@@ -35,30 +38,31 @@ class Workflows:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def list(self) -> tuple[WorkflowDefinition, ...]:
-        """Return all workflows, sorted by name."""
-        return (await self._request("list", None, WorkflowList)).workflows
+    async def list(self, tenant: str) -> tuple[WorkflowDefinition, ...]:
+        """Return the workflows that a tenant's users may start, sorted by name."""
+        return (await self._request("list", ListWorkflows(tenant=tenant), WorkflowList)).workflows
 
-    async def categories(self) -> tuple[WorkflowCategory, ...]:
-        """Return all workflows, grouped by category."""
-        return (await self._request("categories", None, WorkflowCategories)).categories
+    async def categories(self, tenant: str) -> tuple[WorkflowCategory, ...]:
+        """Return the workflows that a tenant's users may start, grouped by category."""
+        request = ListWorkflows(tenant=tenant)
+        return (await self._request("categories", request, WorkflowCategories)).categories
 
-    async def get(self, name: str) -> WorkflowDefinition:
+    async def get(self, tenant: str, name: str) -> WorkflowDefinition:
         """Return one workflow.
 
         Raises:
             RemoteError: With code `not_found` if no workflow has that name.
         """
-        return await self._request("get", WorkflowName(name=name), WorkflowDefinition)
+        return await self._request("get", WorkflowName(name=name, tenant=tenant), WorkflowDefinition)
 
-    async def check(self, request: WorkflowStart) -> WorkflowChecked:
+    async def check(self, tenant: str, request: WorkflowStart) -> WorkflowChecked:
         """Check the parameters of a start against the workflow's form, and return them with its defaults.
 
         Raises:
             BadInput: A parameter does not fit; the error names it.
             RemoteError: With code `not_found` if no workflow has that name.
         """
-        check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters)
+        check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters, tenant=tenant)
         try:
             return await self._request("start", check, WorkflowChecked)
         except RemoteError as error:
@@ -68,8 +72,8 @@ class Workflows:
                 raise BadInput(field, None, str(details.get("expected"))) from error
             raise
 
-    async def _request(self, action: str, request: BaseModel | None, reply: type[M]) -> M:
-        payload = request.model_dump_json().encode() if request else b"{}"
+    async def _request(self, action: str, request: BaseModel, reply: type[M]) -> M:
+        payload = request.model_dump_json().encode()
         data = checked_reply(await self._bus.request(subjects.workflow_api(action), payload, TIMEOUT_S))
         try:
             return reply.model_validate_json(data)
@@ -78,9 +82,23 @@ class Workflows:
 
 
 def start_of(
-    checked: WorkflowChecked, request: WorkflowStart, caller: Caller, ids: Mapping[str, str]
+    checked: WorkflowChecked,
+    request: WorkflowStart,
+    caller: Caller,
+    ids: Mapping[str, str],
+    assistant: Assistant,
+    agent: RunSettings | None,
 ) -> StartWorkflow:
-    """Build the work message that starts a workflow run under the ids of its request."""
+    """Build the work message that starts a workflow run under the ids of its request.
+
+    Args:
+        checked: The workflow and its parameters.
+        request: The request.
+        caller: Who started it.
+        ids: The ids of conversation, run and message.
+        assistant: The assistant whose approval policy decides about its calls.
+        agent: Settings of its agent runs; None where no model is configured.
+    """
     return StartWorkflow(
         tenant=caller.tenant,
         workflow=checked.workflow.name,
@@ -90,4 +108,6 @@ def start_of(
         parameters=checked.parameters,
         user=caller.user,
         in_conversation=request.conversation_id,
+        tools=ToolPolicy(rules=assistant.approval_policy, on_reject=assistant.tools.on_reject),
+        agent=agent,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from banksman.workflows.builtin.create_project import CREATE_PROJECT
-from banksman.workflows.workflow import Workflow
+from banksman.sdk.workflows import Workflow
+from banksman.workflows.builtin.create_project import create_project
 
-BUILTIN: tuple[Workflow, ...] = (CREATE_PROJECT,)
+BUILTIN: tuple[Workflow, ...] = (create_project,)
 """Registered by the service when it starts."""
 
 __all__ = ["BUILTIN"]

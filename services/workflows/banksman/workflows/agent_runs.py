@@ -1,0 +1,130 @@
+"""The agent runs that a workflow starts: each has a conversation of its own, and the workflow's workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from banksman.bus.kv import Bucket
+from banksman.bus.live import LiveHub
+from banksman.bus.publish import RunQueue
+from banksman.contracts.assistants import ConversationRecord, RunSettings
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.events import RunFinished, WorkflowLinked
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.work import CancelRun, StartRun
+from banksman.contracts.workflow_turns import RunStep
+from banksman.runs.owner import Ownership
+from banksman.runs.steps import RequestModel, next_step
+from banksman.workflows.step_events import call_id
+
+MAX_TITLE_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRuns:
+    """Starts agent runs and waits for their ends."""
+
+    queue: RunQueue
+    hub: LiveHub
+    conversations: Bucket[ConversationRecord]
+
+    async def outcome(self, owned: Ownership, step: RunStep) -> ToolResult:
+        """Start the run of a step unless it was started before, wait for its end, and return it as a result.
+
+        When the workflow is cancelled meanwhile, the run is cancelled too.
+        """
+        workflow = owned.run.settings.workflow
+        call = call_id(owned.run.run_id, step.step)
+        if workflow is None or workflow.agent is None:
+            return failed(call, "unavailable", "No model is configured, so no agent run can start.")
+        start = _start(owned, step, workflow.agent)
+        await self._open(owned, start, step)
+        await self._link(owned, start)
+        if not _is_wanted(owned):
+            await self._cancel(start)
+            return failed(call, "cancelled", "The workflow ended before its agent run.")
+        try:
+            end = await self._end(start)
+        except BaseException:
+            # Not if only this process stops: the next one waits for the same run.
+            if not _is_wanted(owned):
+                await self._cancel(start)
+            raise
+        content = {"status": end.status, "content": end.content, "run_id": start.run_id}
+        return ToolResult(
+            tool_call_id=call,
+            content={"success": end.status == "completed", **content},
+            is_error=end.status != "completed",
+            error_kind=None if end.status == "completed" else "tool_error",
+        )
+
+    async def _open(self, owned: Ownership, start: StartRun, step: RunStep) -> None:
+        now = owned.ports.clock.now().isoformat()
+        record = ConversationRecord(
+            conversation_id=start.conversation_id,
+            title=f"{owned.run.settings.workflow_name}: {step.step}"[:MAX_TITLE_CHARS],
+            assistant=start.settings.assistant_id,
+            created_at=now,
+            updated_at=now,
+        )
+        await self.conversations.create(f"{start.tenant}.{start.conversation_id}", record)
+        state = await owned.ports.log.read(start.tenant, start.conversation_id)
+        if not state.knows(start.run_id) and not state.deleted:
+            await self.queue.publish(start)
+
+    async def _link(self, owned: Ownership, start: StartRun) -> None:
+        """Record where the run is, once, so that users find it and its approval requests."""
+        link = WorkflowLinked(
+            workflow="agent",
+            workflow_run_id=start.run_id,
+            workflow_conversation_id=start.conversation_id,
+        )
+        await owned.commit(lambda state: () if start.run_id in state.linked else (link,))
+
+    async def _end(self, start: StartRun) -> RunFinished:
+        async with self.hub.tail(start.tenant, start.conversation_id) as commits:
+            async for stored in commits:
+                for event in stored.commit.events:
+                    if event.run_id == start.run_id and isinstance(event.data, RunFinished):
+                        return event.data
+        raise Unavailable(f"{start.run_id}: its log cannot be followed")
+
+    async def _cancel(self, start: StartRun) -> None:
+        cancel = CancelRun(
+            tenant=start.tenant,
+            conversation_id=start.conversation_id,
+            run_id=start.run_id,
+            reason="The workflow that started it has ended.",
+            by="workflow",
+        )
+        await self.queue.signal(cancel, f"{start.run_id}-workflow")
+
+
+def _is_wanted(owned: Ownership) -> bool:
+    """Return whether the workflow still waits for its agent runs."""
+    return isinstance(next_step(owned.state, owned.ports.clock.now()), RequestModel)
+
+
+def _start(owned: Ownership, step: RunStep, settings: RunSettings) -> StartRun:
+    """Return the start of a step's run. Its ids follow from the step, so a repeat starts nothing."""
+    state, run_id = owned.state, owned.run.run_id
+    name = digest(f"{run_id}/{step.step}".encode())
+    tools = settings.tools
+    if step.tools is not None:
+        tools = tools.model_copy(update={"enabled": bool(step.tools), "allowed_tools": step.tools})
+    if step.max_iterations is not None:
+        tools = tools.model_copy(update={"max_iterations": step.max_iterations})
+    changes: dict[str, object] = {"tools": tools, "workspace": owned.workspace or state.conversation_id}
+    if step.system_prompt is not None:
+        changes |= {"system_prompt": step.system_prompt, "system_prompt_id": None}
+    conversation_id = f"c{name[:21]}"
+    return StartRun(
+        tenant=state.tenant,
+        conversation_id=conversation_id,
+        run_id=f"{conversation_id}-{name[21:33]}",
+        message_id=f"m{name[33:54]}",
+        content=step.message,
+        settings=settings.model_copy(update=changes),
+        user=f"workflow {run_id}"[:200],
+    )

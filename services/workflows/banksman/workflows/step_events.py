@@ -1,0 +1,222 @@
+"""The events of the steps that a workflow's function requests. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from banksman.contracts.assistants import Decision
+from banksman.contracts.events import (
+    ApprovalItem,
+    ApprovalRequested,
+    EventBody,
+    InputRequested,
+    MessageCompleted,
+    ToolCallCompleted,
+    ToolCallRequested,
+    WorkflowOutput,
+    WorkflowProgress,
+)
+from banksman.contracts.ids import digest
+from banksman.contracts.messages import AssistantMessage, ToolMessage, text_of
+from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
+from banksman.contracts.workflow_turns import (
+    FileOutput,
+    InputStep,
+    Output,
+    RunStep,
+    Step,
+    StepResult,
+    TableOutput,
+    TextOutput,
+    ToolStep,
+    TurnEnd,
+    TurnReply,
+    call_of,
+)
+from banksman.runs.approval_policy import decide, hosts_fetched, preview, remembered_decisions
+from banksman.runs.state import Conversation, Run
+
+APPROVAL_S = 7 * 86_400
+"""Seconds until the approval request of a workflow's calls expires."""
+
+
+def call_id(run_id: str, step: str) -> str:
+    """Return the id of a step's call, which is the same in every execution of the run."""
+    return f"w{digest(f'{run_id}/{step}'.encode())[:40]}"
+
+
+def recorded_results(state: Conversation) -> dict[str, StepResult]:
+    """Return the results in the log by step."""
+    replies = (message for message in state.history if isinstance(message, AssistantMessage))
+    steps = {call.id: call for reply in replies for call in reply.calls}
+    messages = (message for message in state.history if isinstance(message, ToolMessage))
+    results = ((steps[message.result.tool_call_id], message.result) for message in messages)
+    return {
+        call.provider_call_id or call.id: StepResult(
+            digest=call.digest,
+            content=result.content,
+            is_error=result.is_error,
+            error_kind=result.error_kind,
+        )
+        for call, result in results
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedSteps:
+    """The steps of a turn, with everything that their events need."""
+
+    reply: TurnReply
+    message_id: str
+    approval_id: str
+    input_ids: Mapping[str, str]
+    """Ids of the requests for a value by step."""
+    tools: Mapping[str, ToolDefinition]
+    """The definitions of the tools that are called, by name."""
+    problems: Mapping[str, str]
+    """Why arguments do not fit the schema of their tool, by step."""
+    outcomes: Mapping[str, ToolResult]
+    """Results of the agent runs by step: they have ended."""
+    now: datetime
+
+    def events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
+        """Return the events of the steps: their calls, and the requests that wait for a user."""
+        calls = [(step, self._call(run, step)) for step in self.reply.steps]
+        results = [result for step, call in calls if (result := self._result(state, run, step, call))]
+        refused = {result.tool_call_id for result in results}
+        waiting = [
+            call
+            for step, call in calls
+            if call.id not in refused and self._decision(state, run, step, call) == "ask"
+        ]
+        return (
+            MessageCompleted(
+                message_id=self.message_id, role="assistant", content=None, finish_reason="tool_calls"
+            ),
+            *(ToolCallRequested(call=call) for _, call in calls),
+            *self._inputs(calls),
+            *self._approvals(waiting),
+            *(ToolCallCompleted(result=result) for result in results),
+        )
+
+    def _call(self, run: Run, step: Step) -> ToolCall:
+        name, arguments = call_of(step)
+        call = ToolCall(
+            id=call_id(run.run_id, step.step), name=name, arguments=arguments, provider_call_id=step.step
+        )
+        tool = self.tools.get(name) if isinstance(step, ToolStep) else None
+        if tool is None:
+            return call
+        treatment = {
+            "requires_approval": tool.requires_approval,
+            "idempotent": tool.idempotent,
+            "timeout_s": tool.timeout_s,
+            "server": tool.server,
+        }
+        return call.model_copy(update=treatment)
+
+    def _result(self, state: Conversation, run: Run, step: Step, call: ToolCall) -> ToolResult | None:
+        """Return the result of a step that no process executes; None for the others."""
+        match step:
+            case RunStep():
+                return self.outcomes[step.step]
+            case InputStep():
+                return None
+            case ToolStep():
+                pass
+        if call.name not in self.tools:
+            return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}.")
+        if (problem := self.problems.get(step.step)) is not None:
+            return failed(call.id, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
+        if self._decision(state, run, step, call) == "deny":
+            text = f"The policy of the assistant does not allow this call of {call.name}."
+            return failed(call.id, "denied", text)
+        return None
+
+    def _decision(self, state: Conversation, run: Run, step: Step, call: ToolCall) -> Decision:
+        if not isinstance(step, ToolStep) or run.settings.workflow is None:
+            # Without its invocation the log is of an earlier version, whose calls need no approval.
+            return "auto"
+        return decide(
+            call,
+            self.tools[call.name],
+            run.settings.approval_policy,
+            remembered=remembered_decisions((*state.remembered, *run.remembered)),
+            message_text=text_of(run.message.content),
+            fetched_hosts=hosts_fetched(state.history),
+        )
+
+    def _inputs(self, calls: list[tuple[Step, ToolCall]]) -> tuple[InputRequested, ...]:
+        return tuple(
+            InputRequested(
+                request_id=self.input_ids[step.step],
+                message=step.message,
+                schema=step.schema_,
+                tool_call_id=call.id,
+                expires_at=self.now + timedelta(seconds=step.expires_s),
+            )
+            for step, call in calls
+            if isinstance(step, InputStep)
+        )
+
+    def _approvals(self, calls: list[ToolCall]) -> tuple[ApprovalRequested, ...]:
+        if not calls:
+            return ()
+        items = tuple(
+            ApprovalItem(
+                tool_call_id=call.id,
+                name=call.name,
+                arguments=call.arguments,
+                digest=call.digest,
+                preview=preview(call),
+            )
+            for call in calls
+        )
+        expires_at = self.now + timedelta(seconds=APPROVAL_S)
+        return (ApprovalRequested(approval_id=self.approval_id, expires_at=expires_at, items=items),)
+
+
+def progress_events(reply: TurnReply) -> tuple[WorkflowProgress, ...]:
+    """Return the progress that a turn reports."""
+    return tuple(
+        WorkflowProgress(step=one.step, total=one.total, message=one.message) for one in reply.progress
+    )
+
+
+def output_events(end: TurnEnd) -> tuple[WorkflowOutput, ...]:
+    """Return what a function produced beside its text."""
+    return tuple(WorkflowOutput(output=output) for output in end.outputs)
+
+
+def end_text(end: TurnEnd) -> str:
+    """Return the text that the user reads: the returned one, followed by what was produced beside it."""
+    return "\n\n".join(part for part in (end.content, *map(_markdown, end.outputs)) if part)
+
+
+def _markdown(output: Output) -> str:
+    match output:
+        case TextOutput(text=text):
+            return text
+        case FileOutput(path=path, title=title):
+            return f"{title or 'File'}: `{path}`"
+        case TableOutput():
+            return _table(output)
+
+
+def _table(table: TableOutput) -> str:
+    lines = [
+        _row(table.columns),
+        _row(["---"] * len(table.columns)),
+        *(_row([_cell(cell) for cell in row]) for row in table.rows),
+    ]
+    return "\n".join([f"**{table.title}**\n", *lines] if table.title else lines)
+
+
+def _row(cells: tuple[str, ...] | list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(value: object) -> str:
+    return str("" if value is None else value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,82 @@
+"""Where the turns of a workflow run: in this process for built-in workflows, else in one of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from banksman.bus.connection import Bus
+from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.contracts import subjects
+from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.workflow_turns import MAX_TURN_BYTES, TURN_S, TurnReply, WorkflowTurn
+from banksman.runtime.backoff import Backoff, retry
+from banksman.sdk.turns import take_turn
+from banksman.sdk.workflows import Workflow, WorkflowFailed
+
+RETRY_S = (0.5, 5.0)
+"""Seconds of the first and of the longest pause while no process of the server responds."""
+
+
+class Turns(Protocol):
+    """Takes the turns of runs."""
+
+    async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
+        """Return the reply to a turn. It waits until a process takes it; the run's time limit bounds that.
+
+        Raises:
+            WorkflowFailed: The turn cannot be taken, or its reply cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTurns:
+    """The turns of built-in workflows, and of those of other processes."""
+
+    bus: Bus
+    builtin: Mapping[str, Workflow]
+
+    async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
+        """See `Turns`."""
+        workflow = self.builtin.get(definition.name)
+        if workflow is not None and workflow.definition.server == definition.server:
+            return await take_turn(workflow, turn)
+        return await self._request(definition, turn)
+
+    async def _request(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
+        subject = subjects.workflow_turn(definition.server, turn.tenant, turn.conversation_id)
+        data = turn.model_dump_json(by_alias=True).encode()
+        if len(data) > MAX_TURN_BYTES:
+            raise WorkflowFailed(
+                f"The recorded results have {len(data)} bytes; a workflow may have {MAX_TURN_BYTES}."
+            )
+
+        async def attempt() -> bytes:
+            await self.bus.wait_connected()
+            return checked_reply(await self.bus.request(subject, data, TURN_S))
+
+        def again(error: Exception) -> bool:
+            return error.retryable if isinstance(error, RemoteError) else self.bus.may_recover(error)
+
+        try:
+            reply = await retry(
+                attempt,
+                again=again,
+                backoff=Backoff(*RETRY_S),
+                budget_s=max(turn.left_s, 0.0) + TURN_S,
+                failure=f"no process of {definition.server!r} took the next turn of {definition.name!r}",
+            )
+        except RemoteError as error:
+            raise WorkflowFailed(f"{definition.name}: its process refused the turn: {error}") from error
+        try:
+            return TurnReply.model_validate_json(reply)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise WorkflowFailed(
+                f"{definition.name}: the reply of its process cannot be read: {place}: {first['msg']}"
+            ) from error

@@ -1,0 +1,155 @@
+"""Turns of a workflow: what the workflows service sends to the process of a workflow, and its reply.
+
+A turn runs the workflow's function from its beginning. A step that the log holds returns its recorded result,
+and the turn ends at the steps that it does not hold, or with the function. So a process holds nothing between
+two turns, and any process of the same server may take the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from banksman.contracts.tools import ErrorKind, ToolName
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
+
+MAX_TURN_BYTES = 900 * 1024
+"""Bytes of a turn with all recorded results; a run that needs more fails."""
+TURN_S = 30.0
+"""Seconds within which a function must reach its next step or its end."""
+DAY_S = 86_400
+
+StepName = Annotated[str, Field(min_length=1, max_length=200)]
+"""The name of a step, unique within the run."""
+
+
+class StepResult(Stored):
+    """The recorded result of a step."""
+
+    digest: str
+    """Identifies what the step did: a function that repeats it differently is not deterministic."""
+    content: JsonObject
+    """A tool's result; `{"success": true, "value"}` of an input; of an agent run `{"success", "status",
+    "content", "run_id"}`."""
+    is_error: bool = False
+    error_kind: ErrorKind | None = None
+
+
+class WorkflowTurn(Stored):
+    """`workflow.turn.{server}.{t}.{c}`: run a workflow's function up to its next steps or its end."""
+
+    tenant: Token
+    conversation_id: Token
+    run_id: Token
+    user: str = ""
+    """Who started the run."""
+    workflow: Token
+    parameters: JsonObject = Field(default_factory=dict)
+    results: dict[str, StepResult] = Field(default_factory=dict[str, StepResult])
+    """Recorded results by step."""
+    left_s: float = DAY_S
+    """Seconds until the run times out."""
+
+
+class ToolStep(Stored):
+    """Call a tool under the approval policy of the assistant."""
+
+    kind: Literal["tool"] = "tool"
+    step: StepName
+    tool: ToolName
+    arguments: JsonObject = Field(default_factory=dict)
+
+
+class InputStep(Stored):
+    """Request a value from the user."""
+
+    kind: Literal["input"] = "input"
+    step: StepName
+    message: str = Field(min_length=1, max_length=4_000)
+    schema_: JsonObject = Field(default_factory=lambda: {"type": "string"}, alias="schema")
+    """JSON Schema of the value."""
+    expires_s: float = Field(default=7.0 * DAY_S, gt=0, le=365.0 * DAY_S)
+    """Seconds until the request expires; the step then has an error with the kind `timeout`."""
+
+
+class RunStep(Stored):
+    """Start an agent run and wait for its end."""
+
+    kind: Literal["run"] = "run"
+    step: StepName
+    message: str = Field(min_length=1, max_length=200_000)
+    system_prompt: str | None = Field(default=None, max_length=100_000)
+    """A template in place of the assistant's prompt."""
+    tools: tuple[str, ...] | None = None
+    """Names of the tools that its model may call; None for those of the assistant, `()` for none."""
+    max_iterations: int | None = Field(default=None, ge=1, le=1000)
+
+
+def call_of(step: ToolStep | InputStep | RunStep) -> tuple[str, JsonObject]:
+    """Return the name and the arguments of the call that records a step in the log."""
+    match step:
+        case ToolStep():
+            return step.tool, step.arguments
+        case InputStep():
+            return "request_input", {"message": step.message, "schema": step.schema_}
+        case RunStep():
+            return "start_run", step.model_dump(mode="json", exclude={"kind", "step"}, exclude_none=True)
+
+
+Step = Annotated[ToolStep | InputStep | RunStep, Field(discriminator="kind")]
+
+
+class Progress(Stored):
+    """Progress of the run: `step` of `total`."""
+
+    step: int = Field(ge=0)
+    total: int = Field(ge=0)
+    message: str = Field(default="", max_length=1_000)
+
+
+class TextOutput(Stored):
+    """Markdown text."""
+
+    kind: Literal["text"] = "text"
+    text: str
+
+
+class TableOutput(Stored):
+    """A table."""
+
+    kind: Literal["table"] = "table"
+    title: str = ""
+    columns: tuple[str, ...] = Field(max_length=50)
+    rows: tuple[tuple[JsonValue, ...], ...] = Field(default=(), max_length=5_000)
+
+
+class FileOutput(Stored):
+    """A file of the workspace."""
+
+    kind: Literal["file"] = "file"
+    path: str = Field(max_length=4_096)
+    title: str = ""
+
+
+Output = Annotated[TextOutput | TableOutput | FileOutput, Field(discriminator="kind")]
+
+
+class TurnEnd(Stored):
+    """The end of the function."""
+
+    status: Literal["completed", "failed"] = "completed"
+    content: str = ""
+    """The text that the user reads; the reason of a failure."""
+    outputs: tuple[Output, ...] = Field(default=(), max_length=1_000)
+
+
+class TurnReply(Stored):
+    """The reply to a turn: its next steps, or its end."""
+
+    progress: tuple[Progress, ...] = Field(default=(), max_length=1_000)
+    """Progress since the last recorded step."""
+    steps: tuple[Step, ...] = Field(default=(), max_length=100)
+    """Steps without a recorded result. They run concurrently; the next turn has all of their results."""
+    end: TurnEnd | None = None
+    """The end; None while there are steps."""

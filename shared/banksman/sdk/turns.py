@@ -1,0 +1,200 @@
+"""One turn of a workflow: its function runs from the beginning up to its next steps, or to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.tools import call_digest
+from banksman.contracts.wire import JsonObject, JsonValue, strict_json
+from banksman.contracts.workflow_turns import (
+    DAY_S,
+    FileOutput,
+    InputStep,
+    Output,
+    Progress,
+    RunStep,
+    Step,
+    StepResult,
+    TableOutput,
+    TextOutput,
+    ToolStep,
+    TurnEnd,
+    TurnReply,
+    WorkflowTurn,
+    call_of,
+)
+from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_S = 5.0
+"""Seconds within which a function must end after its turn."""
+SETTLE_ROUNDS = 5
+"""Rounds of the event loop in which the siblings of a task group request their first steps."""
+
+
+async def take_turn(workflow: Workflow, turn: WorkflowTurn) -> TurnReply:
+    """Run a function with its recorded results, and return what it needs next."""
+    context = TurnContext(turn)
+    function = asyncio.create_task(_end_of(workflow, context), name=turn.run_id)
+    blocked = asyncio.create_task(context.blocked.wait())
+    try:
+        await asyncio.wait({function, blocked}, return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(SETTLE_ROUNDS):
+            await asyncio.sleep(0)
+        # A function that ended did not wait for its steps.
+        end = function.result() if function.done() else None
+        steps = () if end is not None else tuple(context.steps)
+        return TurnReply(progress=tuple(context.reports), steps=steps, end=end)
+    finally:
+        blocked.cancel()
+        function.cancel()
+        _, unfinished = await asyncio.wait({function}, timeout=CLEANUP_S)
+        if unfinished:
+            logger.error("%s does not end when it is cancelled", workflow.name)
+
+
+@dataclass
+class TurnContext:
+    """The `WorkflowContext` of one turn."""
+
+    turn: WorkflowTurn
+    steps: list[Step] = field(default_factory=list[Step])
+    """Steps without a recorded result."""
+    reports: list[Progress] = field(default_factory=list[Progress])
+    outputs: list[Output] = field(default_factory=list[Output])
+    blocked: asyncio.Event = field(default_factory=asyncio.Event)
+    _used: set[str] = field(default_factory=set[str])
+
+    @property
+    def tenant(self) -> str:
+        """See `WorkflowContext`."""
+        return self.turn.tenant
+
+    @property
+    def run_id(self) -> str:
+        """See `WorkflowContext`."""
+        return self.turn.run_id
+
+    @property
+    def user(self) -> str:
+        """See `WorkflowContext`."""
+        return self.turn.user
+
+    async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
+        """See `WorkflowContext`."""
+        strict_json(json.dumps(arguments), what="arguments")
+        return await self._step(ToolStep(step=step, tool=name, arguments=arguments))
+
+    async def input(
+        self, message: str, schema: JsonObject | None = None, *, step: str, expires_s: float = 7.0 * DAY_S
+    ) -> JsonValue:
+        """See `WorkflowContext`."""
+        form: JsonObject = {"type": "string"} if schema is None else schema
+        result = await self._step(InputStep(step=step, message=message, schema=form, expires_s=expires_s))
+        if result.is_error:
+            raise WorkflowFailed(f"{message}: {result.content.get('error')}")
+        return result.content.get("value")
+
+    async def run(
+        self,
+        message: str,
+        *,
+        step: str,
+        system_prompt: str | None = None,
+        tools: Sequence[str] | None = None,
+        max_iterations: int | None = None,
+    ) -> StepResult:
+        """See `WorkflowContext`."""
+        return await self._step(
+            RunStep(
+                step=step,
+                message=message,
+                system_prompt=system_prompt,
+                tools=None if tools is None else tuple(tools),
+                max_iterations=max_iterations,
+            )
+        )
+
+    def progress(self, step: int, total: int, message: str = "") -> None:
+        """See `WorkflowContext`."""
+        # Until each recorded step has been repeated, the log has the progress already.
+        if self.turn.results.keys() <= self._used:
+            self.reports.append(Progress(step=step, total=total, message=message))
+
+    def text(self, markdown: str) -> None:
+        """See `WorkflowContext`."""
+        self.outputs.append(TextOutput(text=markdown))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[JsonValue]], *, title: str = "") -> None:
+        """See `WorkflowContext`."""
+        cells = tuple(tuple(row) for row in rows)
+        self.outputs.append(TableOutput(title=title, columns=tuple(columns), rows=cells))
+
+    def file(self, path: str, *, title: str = "") -> None:
+        """See `WorkflowContext`."""
+        self.outputs.append(FileOutput(path=path, title=title))
+
+    async def _step(self, step: ToolStep | InputStep | RunStep) -> StepResult:
+        if step.step in self._used:
+            raise ValueError(f"step {step.step!r} is used twice")
+        self._used.add(step.step)
+        known = self.turn.results.get(step.step)
+        if known is None:
+            self.steps.append(step)
+            self.blocked.set()
+            return await asyncio.get_running_loop().create_future()
+        if known.digest != call_digest(*call_of(step)):
+            raise ValueError(f"step {step.step!r} does something else than in an earlier execution")
+        return known
+
+
+async def _end_of(workflow: Workflow, context: TurnContext) -> TurnEnd:
+    """Return the end of a function."""
+    given: WorkflowContext = context
+    try:
+        # An author's function may return anything, whatever it declares.
+        returned: Any = await workflow(given, context.turn.parameters)
+    except BadInput as error:
+        return _failed(context, f"The parameters do not fit. {error}")
+    except Exception as error:
+        if (failure := _failure_in(error)) is not None:
+            return _failed(context, str(failure))
+        # The type only: the message of an unforeseen error may hold secrets, and the log is for users.
+        logger.exception("workflow %s failed", workflow.name)
+        return _failed(context, f"{workflow.name} failed: {type(error).__name__}")
+    if not isinstance(returned, str):
+        kind = type(returned).__name__
+        return _failed(context, f"The workflow returned a value of type {kind}; text was expected.")
+    try:
+        return TurnEnd(content=_storable(returned), outputs=tuple(context.outputs))
+    except (ValidationError, UnicodeEncodeError) as error:
+        return _failed(context, f"What the workflow produced cannot be stored: {type(error).__name__}")
+
+
+def _failure_in(error: BaseException) -> WorkflowFailed | None:
+    """Return the failure that an error is, or that a task group holds; None for an unforeseen error."""
+    if isinstance(error, WorkflowFailed):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return next((found for one in inner if (found := _failure_in(one)) is not None), None)
+    return None
+
+
+def _failed(context: TurnContext, reason: str) -> TurnEnd:
+    text = reason.encode(errors="replace").decode()
+    return TurnEnd(status="failed", content=text, outputs=tuple(context.outputs))
+
+
+def _storable(text: str) -> str:
+    text.encode()
+    return text

@@ -1,0 +1,210 @@
+"""Workflows: typed functions that users start by name.
+
+    @workflow(category="release")
+    async def tag_release(context: WorkflowContext, version: str) -> str:
+        \"\"\"Tag a release.
+
+Args:
+            version: Such as 1.2.3.
+        \"\"\"
+        await context.tool("bash", {"command": f"git tag {version}"}, step="tag")
+        return f"Tagged {version}."
+
+The form comes from the annotations, its texts from the docstring. When its process dies, the function starts
+again from its beginning: a step that the log holds returns its recorded result, and is not repeated.
+Therefore everything with an effect must be a step, and the steps may depend only on the parameters and on the
+results of earlier steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.workflow_turns import DAY_S, StepResult
+from banksman.sdk.docstrings import Docstring
+from banksman.sdk.parameters import Parameters
+
+
+class WorkflowFailed(Exception):
+    """Raised by a function whose goal cannot be reached. The user reads its text."""
+
+
+class WorkflowContext(Protocol):
+    """What a workflow's function receives as its first parameter.
+
+    Each step has a name, unique within the run. Steps of one task group run concurrently.
+    """
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the run."""
+        ...
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run, the same in each of its executions."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """Who started the run."""
+        ...
+
+    async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
+        """Call a tool under the approval policy of the assistant, and return its result, also if it failed.
+
+        Raises:
+            ValueError: The step was used before, or the log has a different step under this name.
+        """
+        ...
+
+    async def input(
+        self, message: str, schema: JsonObject | None = None, *, step: str, expires_s: float = 7.0 * DAY_S
+    ) -> JsonValue:
+        """Request a value from the user, however long that takes, and return it.
+
+        Args:
+            message: What the user reads.
+            schema: JSON Schema of the value; None for a text.
+            step: The name of the step.
+            expires_s: Seconds until the request expires.
+
+        Raises:
+            WorkflowFailed: The request expired.
+            ValueError: As `tool`.
+        """
+        ...
+
+    async def run(
+        self,
+        message: str,
+        *,
+        step: str,
+        system_prompt: str | None = None,
+        tools: Sequence[str] | None = None,
+        max_iterations: int | None = None,
+    ) -> StepResult:
+        """Start an agent run in the same workspace, and return its outcome.
+
+        Args:
+            message: The user's message of the run.
+            step: The name of the step.
+            system_prompt: A template in place of the assistant's prompt.
+            tools: Names of the tools that its model may call; None for those of the assistant.
+            max_iterations: The most model requests with calls; None for the assistant's.
+
+        Returns:
+            `content` has `status`, `content` (the reply) and `run_id`; `is_error` unless it completed.
+
+        Raises:
+            ValueError: As `tool`.
+        """
+        ...
+
+    def progress(self, step: int, total: int, message: str = "") -> None:
+        """Report progress: `step` of `total`. It is stored with the next step, or with the end."""
+        ...
+
+    def text(self, markdown: str) -> None:
+        """Produce a text beside the returned one."""
+        ...
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[JsonValue]], *, title: str = "") -> None:
+        """Produce a table."""
+        ...
+
+    def file(self, path: str, *, title: str = "") -> None:
+        """Present a file of the workspace."""
+        ...
+
+
+WorkflowFunction = Callable[..., Awaitable[str]]
+"""Called with a `WorkflowContext` and the parameters by name; returns the text that ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A function with its definition."""
+
+    definition: WorkflowDefinition
+    function: WorkflowFunction
+    parameters: Parameters | None = None
+    """Converts the parameters to the annotated types; None passes them as they are."""
+
+    @property
+    def name(self) -> str:
+        """Its unique name."""
+        return self.definition.name
+
+    async def __call__(self, context: WorkflowContext, values: JsonObject) -> str:
+        """Run the function.
+
+        Raises:
+            BadInput: A parameter does not fit its type.
+            Exception: The function raised it.
+        """
+        bound: dict[str, Any] = values if self.parameters is None else self.parameters.convert(values)
+        return await self.function(context, **bound)
+
+
+Hint = Literal["text", "multiline", "number", "choice", "several", "file", "secret", "date"]
+
+
+def hint(control: Hint) -> Any:
+    """Return an annotation that selects the control of a parameter in the form."""
+    return Field(json_schema_extra={"x-hint": control})
+
+
+def workflow(
+    *,
+    name: str | None = None,
+    title: str = "",
+    description: str | None = None,
+    category: str = "general",
+    timeout_s: float = 3600.0,
+    positional: Sequence[str] = (),
+) -> Callable[[WorkflowFunction], Workflow]:
+    """Return a decorator that makes a workflow of an async function.
+
+    The first parameter receives the `WorkflowContext`; each other one needs a type and becomes a field of the
+    form. `Annotated[str, hint("multiline")]` selects its control.
+
+    Args:
+        name: The name; None uses the function's name.
+        title: The name that users read; empty for one derived from `name`.
+        description: The description; None uses the docstring's.
+        category: The name of its category.
+        timeout_s: Seconds of work after which a run ends; time spent waiting for a user does not count.
+        positional: Names of the parameters that a command may give without their names, in this order.
+
+    Raises:
+        TypeError: A parameter has no type, or there is no description.
+    """
+
+    def create(function: WorkflowFunction) -> Workflow:
+        docstring = Docstring.parse(function.__doc__)
+        parameters = Parameters.of(function, docstring.parameters, context=WorkflowContext)
+        schema: JsonObject = {**parameters.schema}
+        if positional:
+            schema["x-positional"] = [*positional]
+        about = description or docstring.description
+        identifier = name or getattr(function, "__name__", "")
+        if not about:
+            raise TypeError(f"{identifier}: a docstring or a description is required")
+        definition = WorkflowDefinition(
+            name=identifier,
+            title=title or identifier.replace("_", " ").capitalize(),
+            description=about,
+            category=category,
+            parameters_schema=schema,
+            timeout_s=timeout_s,
+        )
+        return Workflow(definition, function, parameters)
+
+    return create

@@ -1,0 +1,223 @@
+"""Workflows that other processes register and serve: steps, input, approval, agent runs (R22, R41, R112)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from banksman import sdk
+from banksman.bus.envelope import RemoteError
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.ids import new_id
+from banksman.model_server import Reply
+from banksman.sdk import Workflow, WorkflowContext, WorkflowServer, workflow
+from tests.scenarios.conftest import Play
+from tests.scenarios.test_tool_registry import local
+from tests.support.client import Client
+from tests.support.polling import eventually
+from tests.support.system import System
+
+
+@workflow(category="release", positional=("version",))
+async def release(context: WorkflowContext, version: str) -> str:
+    """Write release notes that a user words.
+
+    Args:
+        context: The run.
+        version: Such as 1.2.3.
+    """
+    context.progress(1, 2, "Asking for the notes")
+    notes = await context.input(f"Notes of {version}?", {"type": "string", "minLength": 3}, step="notes")
+    context.progress(2, 2, "Writing them")
+    written = await context.tool("write_file", {"path": "NOTES.md", "content": str(notes)}, step="write")
+    context.table(["file", "ok"], [["NOTES.md", not written.is_error]], title="Files")
+    context.file("NOTES.md")
+    return f"Released {version} by {context.user}."
+
+
+def named(name: str, one: Workflow = release) -> Workflow:
+    definition = one.definition.model_copy(update={"name": name})
+    return Workflow(definition, one.function, one.parameters)
+
+
+@asynccontextmanager
+async def served(system: System, *workflows: Workflow, name: str) -> AsyncGenerator[WorkflowServer]:
+    async with WorkflowServer(name, workflows, nats=local(system)) as server:
+        yield server
+
+
+@pytest.fixture
+def name() -> str:
+    return new_id("release-")
+
+
+async def started(http: httpx.AsyncClient, name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    response = await http.post(f"/workflows/{name}/runs", json={"parameters": parameters})
+    assert response.status_code == 202, response.text
+    return response.json()
+
+
+async def wanted(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
+    """Wait until a run requests a value, and return the request."""
+
+    async def find() -> dict[str, Any] | None:
+        items = (await http.get("/context/inputs")).json()["items"]
+        return next((item for item in items if item["run_id"] == run_id), None)
+
+    return await eventually(find)
+
+
+async def test_a_workflow_of_another_process_runs_with_input_and_approval_over_restarts(
+    system: System, http: httpx.AsyncClient, client: Client, name: str
+) -> None:
+    """No process of the workflow lives while a user is asked, and the workflows service is killed as well."""
+    async with served(system, named(name), name=name):
+        listed = (await http.get(f"/workflows/{name}")).json()
+        run = await started(http, name, {"version": "1.2.3"})
+        request = await wanted(http, run["run_id"])
+    for pid in system.service_pids("workflows"):
+        os.kill(pid, signal.SIGKILL)
+    status = (await http.get(f"/context/runs/{run['run_id']}")).json()["status"]
+
+    refused = await http.post(f"/context/inputs/{request['request_id']}", json={"value": "x"})
+    first = await http.post(f"/context/inputs/{request['request_id']}", json={"value": "All new."})
+    second = await http.post(f"/context/inputs/{request['request_id']}", json={"value": "Other."})
+    async with served(system, named(name), name=name):
+        await client.request("subscribe", conversation_id=run["conversation_id"], after_seq=0, detail="full")
+        await client.approve(run["run_id"])
+        outcome = await client.finished(run["run_id"])
+
+    assert (listed["server"], listed["category"]) == (name, "release")
+    assert (status, request["message"]) == ("awaiting_input", "Notes of 1.2.3?")
+    assert (refused.status_code, first.status_code, second.status_code) == (400, 200, 409)
+    assert (first.json()["outcome"], second.json()["already_resolved"]) == ("provided", True)
+    assert outcome["status"] == "completed"
+    assert "Released 1.2.3 by" in outcome["content"] and "| NOTES.md | True |" in outcome["content"]
+    events = client.events(run["conversation_id"])
+    outputs = [e["data"]["output"]["kind"] for e in events if e["type"] == "workflow.output"]
+    assert outputs == ["table", "file"]
+    progress = [e["data"]["message"] for e in events if e["type"] == "workflow.progress"]
+    assert progress == ["Asking for the notes", "Writing them"]
+    requested = [e["data"]["name"] for e in events if e["type"] == "tool_call.requested"]
+    assert requested == ["request_input", "write_file"]
+    assert [c["params"].get("content") for c in outcome["tool_calls"]] == [None, "All new."]
+
+
+@pytest.mark.parametrize("over", ["websocket", "nats"])
+async def test_a_requested_value_is_provided_over_every_api(
+    system: System, http: httpx.AsyncClient, client: Client, nats: sdk.Client, name: str, over: str
+) -> None:
+    @workflow(name=name)
+    async def echo(context: WorkflowContext) -> str:
+        """Return what the user provides."""
+        return str(await context.input("Which?", {"type": "integer"}, step="which"))
+
+    async with served(system, echo, name=name):
+        run = await started(http, name, {})
+        request = await wanted(http, run["run_id"])
+        subscribed = await client.request("subscribe", conversation_id=run["conversation_id"], after_seq=0)
+        if over == "websocket":
+            ack = await client.request("input.reply", request_id=request["request_id"], value=7)
+            won = ack["type"] == "ack" and not ack["already_resolved"]
+        else:
+            won = not (await nats.provide(request["request_id"], 7)).already_resolved
+        outcome = await client.finished(run["run_id"])
+
+    assert won
+    assert [one["request_id"] for one in subscribed["pending_inputs"]] == [request["request_id"]]
+    assert (outcome["status"], outcome["content"]) == ("completed", "7")
+    resolved = await client.event("input.resolved", conversation_id=run["conversation_id"])
+    assert resolved["data"]["value"] == 7
+
+
+async def test_a_cancelled_workflow_withdraws_its_request_for_a_value(
+    system: System, http: httpx.AsyncClient, client: Client, name: str
+) -> None:
+    async with served(system, named(name), name=name):
+        run = await started(http, name, {"version": "1"})
+        request = await wanted(http, run["run_id"])
+        await client.request("subscribe", conversation_id=run["conversation_id"], after_seq=0)
+        await client.request("run.cancel", run_id=run["run_id"])
+        outcome = await client.finished(run["run_id"])
+        late = await http.post(f"/context/inputs/{request['request_id']}", json={"value": "late"})
+
+    assert outcome["status"] == "cancelled"
+    assert (late.status_code, late.json()["outcome"]) == (409, "cancelled")
+    assert request["request_id"] not in str((await http.get("/context/inputs")).json())
+
+
+async def test_a_request_for_a_value_expires(
+    system: System, http: httpx.AsyncClient, client: Client, name: str
+) -> None:
+    @workflow(name=name)
+    async def impatient(context: WorkflowContext) -> str:
+        """Wait a second for the user."""
+        await context.input("Quick?", step="quick", expires_s=1.0)
+        return "never"
+
+    async with served(system, impatient, name=name):
+        run = await started(http, name, {})
+        await client.request("subscribe", conversation_id=run["conversation_id"], after_seq=0)
+        outcome = await client.finished(run["run_id"])
+
+    assert outcome["status"] == "failed"
+    assert "Nobody provided the value in time" in outcome["content"]
+
+
+async def test_two_processes_of_a_server_share_its_runs_and_another_server_is_refused(
+    system: System, http: httpx.AsyncClient, name: str
+) -> None:
+    both = asyncio.Barrier(2)
+
+    def counting() -> Workflow:
+        @workflow(name=name)
+        async def together(context: WorkflowContext) -> str:
+            """End when another process serves a run of it too."""
+            await both.wait()
+            return "together"
+
+        return together
+
+    async with served(system, counting(), name=name), served(system, counting(), name=name):
+        with pytest.raises(RemoteError) as refused:
+            async with served(system, counting(), name=f"{name}-2"):
+                pass
+        runs = [await started(http, name, {}) for _ in range(2)]
+        ends = [
+            (await http.get(f"/context/runs/{run['run_id']}", params={"wait_s": 30})).json() for run in runs
+        ]
+
+    assert refused.value.code == ErrorCode.CONFLICT
+    assert [end["status"] for end in ends] == ["completed"] * 2
+
+
+async def test_a_workflow_starts_an_agent_run_in_its_workspace_and_awaits_it(
+    system: System, http: httpx.AsyncClient, client: Client, play: Play, name: str
+) -> None:
+    @workflow(name=name)
+    async def review(context: WorkflowContext) -> str:
+        """Let a model review."""
+        result = await context.run("Review it.", step="review", system_prompt="You review.", tools=())
+        return f"The model said: {result.content['content']}"
+
+    model = play(Reply(text="Looks good."))
+    conversation = await client.create(model)
+    async with served(system, review, name=name):
+        response = await http.post(
+            f"/workflows/{name}/runs", json={"conversation_id": conversation}, params={"wait_s": 30}
+        )
+    run = response.json()
+
+    assert (run["status"], run["content"]) == ("completed", "The model said: Looks good.")
+    events = (await http.get(f"/context/conversations/{run['conversation_id']}/events")).json()["items"]
+    links = [event["data"] for event in events if event["type"] == "workflow.linked"]
+    assert [link["workflow"] for link in links] == ["agent"]
+    agent = (await http.get(f"/context/runs/{links[0]['workflow_run_id']}")).json()
+    assert (agent["status"], agent["content"]) == ("completed", "Looks good.")
