@@ -7,15 +7,19 @@ import pytest
 from tests.gateway.conftest import Agent, Served, gateway_on
 from tests.support.fixtures import SecuredNats
 
+from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.kv import Bucket
-from banksman.bus.names import OUTPUTS, OWNERS, RUNNERS
+from banksman.bus.names import OUTPUTS, OWNERS, RUNNERS, USAGE
 from banksman.bus.objects import Objects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.tools import ToolResult
+from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key
 from banksman.contracts.workspaces import WorkspaceOwner
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
+from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.runtime.tenants import TenantSettings
 
 
 class Deployment(NamedTuple):
@@ -72,6 +76,15 @@ async def test_the_nats_permissions_of_the_gateway_suffice_for_all_requests(
     assert (ticket.status_code, cancelled["type"]) == (201, "ack")
     assert (renamed.status_code, deleted.status_code) == (200, 204)
     assert "Permissions Violation" not in secured_nats.server.log()
+
+
+async def test_the_gateway_may_count_passthrough(secured_nats: SecuredNats, tenant: str) -> None:
+    async with await secured_nats.connect(GATEWAY) as bus, BrokerClock(bus) as clock:
+        passthrough = PassthroughUsage(bus, clock, TenantSettings())
+        passthrough.add(tenant, CommitUsage(requests=1, input_tokens=5))
+        await passthrough.store()
+        entry = await Bucket(bus, USAGE, UsageTotals).get(passthrough_key(tenant))
+    assert entry is not None and entry.value.day.tokens == 5
 
 
 async def test_the_gateway_has_the_permission_to_place_a_workspace(

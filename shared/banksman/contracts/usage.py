@@ -47,6 +47,15 @@ class CommitUsage:
             cost_usd=sum(usage.cost_usd or 0.0 for usage in usages),
         )
 
+    def plus(self, other: CommitUsage) -> CommitUsage:
+        """Return the sum of both."""
+        return CommitUsage(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cost_usd + other.cost_usd,
+        )
+
     @classmethod
     def from_header(cls, text: str) -> CommitUsage:
         """Parse a value of `header`; returns zeros if it is invalid."""
@@ -95,6 +104,11 @@ class UsageCount(Stored):
         )
 
 
+def passthrough_key(tenant: str) -> str:
+    """Return the key of what a tenant consumed by passthrough, in the bucket `usage`."""
+    return f"passthrough.{tenant}"
+
+
 def usage_key(tenant: str) -> str:
     """Return the key of a tenant's totals in the bucket `usage`."""
     return f"tenant.{tenant}"
@@ -135,6 +149,14 @@ class UsageTotals(Stored):
         """Subtract the bytes of a log that is deleted."""
         return self.model_copy(update={"stored_bytes": max(0, self.stored_bytes - stored_bytes)})
 
+    def plus(self, other: UsageTotals) -> UsageTotals:
+        """Return the sum with totals that count something else; the position is that of these totals."""
+        if other.as_of is None:
+            return self
+        latest = other.as_of if self.as_of is None else max(self.as_of, other.as_of)
+        windows = {"day": _both(self.day, other.day), "month": _both(self.month, other.month)}
+        return self.model_copy(update={"as_of": latest, **windows})
+
     def current(self, window: Window, now: datetime) -> UsageCount:
         """Return the usage in the window that contains `now`; zeros if the stored window has ended."""
         stored = self.day if window == "day" else self.month
@@ -160,6 +182,13 @@ def _with(count: UsageCount, window: Window, at: datetime, usage: CommitUsage) -
     if begins < count.begins:
         return count
     return (count if begins == count.begins else UsageCount(begins=begins)).add(usage)
+
+
+def _both(one: UsageCount, other: UsageCount) -> UsageCount:
+    """Return the sum of two counts; only the later window counts."""
+    if one.begins != other.begins:
+        return max(one, other, key=lambda count: count.begins)
+    return one.add(CommitUsage(other.requests, other.input_tokens, other.output_tokens, other.cost_usd))
 
 
 class UsageWindow(Stored):

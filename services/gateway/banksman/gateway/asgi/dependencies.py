@@ -84,9 +84,11 @@ def _having(request: Request, rights: tuple[Right, ...]) -> Caller:
     return caller
 
 
-async def check_passthrough_key(request: Request) -> None:
-    """Check the key of a request to a passthrough endpoint."""
-    caller_of(request, "passthrough").need("chat")
+async def passthrough_caller(request: Request) -> Caller:
+    """Return the caller of a passthrough endpoint."""
+    caller = caller_of(request, "passthrough")
+    caller.need("chat")
+    return caller
 
 
 async def request_id(

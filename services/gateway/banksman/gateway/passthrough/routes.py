@@ -8,11 +8,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from banksman.gateway.asgi.dependencies import API_KEY, BEARER, check_passthrough_key
+from banksman.gateway.asgi.dependencies import API_KEY, BEARER, passthrough_caller
 from banksman.gateway.asgi.errors import ERRORS, ErrorBody, error_body
 from banksman.gateway.passthrough.forwarding import forward
 from banksman.gateway.passthrough.listing import anthropic_model
 from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.auth import Caller
 
 JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 FORWARDED: dict[str, Any] = {
@@ -70,10 +71,11 @@ async def upstreams_of(request: Request) -> Upstreams:
 
 
 UpstreamsDep = Annotated[Upstreams, Depends(upstreams_of)]
+CallerDep = Annotated[Caller, Depends(passthrough_caller)]
 
 routes = APIRouter(
     tags=["passthrough"],
-    dependencies=[Depends(BEARER), Depends(API_KEY), Depends(check_passthrough_key)],
+    dependencies=[Depends(BEARER), Depends(API_KEY), Depends(passthrough_caller)],
     responses={
         400: ERRORS[400],
         401: ERRORS[401],
@@ -86,27 +88,27 @@ routes = APIRouter(
 
 
 @routes.post("/v1/chat/completions", **FORWARDED)
-async def chat_completions(request: Request, upstreams: UpstreamsDep) -> Response:
+async def chat_completions(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
     """OpenAI's Chat Completions API."""
-    return await forward(request, "/chat/completions", "openai", upstreams)
+    return await forward(request, "/chat/completions", "openai", upstreams, caller)
 
 
 @routes.post("/v1/responses", **FORWARDED)
-async def responses(request: Request, upstreams: UpstreamsDep) -> Response:
+async def responses(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
     """OpenAI's Responses API."""
-    return await forward(request, "/responses", "responses", upstreams)
+    return await forward(request, "/responses", "responses", upstreams, caller)
 
 
 @routes.post("/v1/messages", **FORWARDED)
-async def messages(request: Request, upstreams: UpstreamsDep) -> Response:
+async def messages(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
     """Anthropic's Messages API."""
-    return await forward(request, "/messages", "anthropic", upstreams)
+    return await forward(request, "/messages", "anthropic", upstreams, caller)
 
 
 @routes.post("/v1/messages/count_tokens", **FORWARDED)
-async def count_tokens(request: Request, upstreams: UpstreamsDep) -> Response:
+async def count_tokens(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
     """Anthropic's token counting API."""
-    return await forward(request, "/messages/count_tokens", "anthropic", upstreams)
+    return await forward(request, "/messages/count_tokens", "anthropic", upstreams, caller)
 
 
 @routes.get("/v1/models", response_model=ModelList | AnthropicModelList)

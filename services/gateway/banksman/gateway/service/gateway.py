@@ -14,11 +14,12 @@ from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
+from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tickets import Tickets
-from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.tools import ToolCatalog
+from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewaySettings
@@ -41,7 +42,8 @@ class Gateway:
     assistants: Assistants
     prompts: TenantStore[SystemPrompt]
     enhanced_prompts: EnhancedPrompts
-    workflows: Workflows
     tools: ToolCatalog
+    workflows: Workflows
     files: Files
     usage: UsageReports
+    passthrough: PassthroughUsage

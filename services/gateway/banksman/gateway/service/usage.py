@@ -14,6 +14,7 @@ from banksman.contracts.usage import (
     UsageWindow,
     Window,
     ends_at,
+    passthrough_key,
     usage_key,
 )
 from banksman.runs.ports import Clock
@@ -30,8 +31,9 @@ class UsageReports:
 
     async def of(self, tenant: str) -> UsageReport:
         """Return the usage of a tenant today and this month (UTC), with its limits."""
-        entry = await self._bucket.get(usage_key(tenant))
-        totals = UsageTotals() if entry is None else entry.value
+        runs = await self._bucket.get(usage_key(tenant))
+        passed = await self._bucket.get(passthrough_key(tenant))
+        totals = (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())
         limits, now = self._settings.of(tenant), self._clock.now()
         windows = tuple(_window(window, totals, limits, now) for window in WINDOWS)
         return UsageReport(tenant=tenant, as_of=totals.as_of, windows=windows)

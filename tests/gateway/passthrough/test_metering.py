@@ -1,0 +1,130 @@
+"""What passthrough consumes counts for the tenant, and a tenant's own prompt may be added."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
+from tests.support.model_server import ModelServer
+
+from banksman.agent.usage import UsageLedger
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import USAGE
+from banksman.contracts.ids import new_id
+from banksman.contracts.usage import UsageTotals, passthrough_key
+from banksman.gateway.passthrough.metering import Meter
+from banksman.gateway.settings import ModelSettings
+from banksman.model_server.script import Reply, Usage
+from banksman.runtime.tenants import TenantLimits, TenantSettings
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+HEADERS = {"anthropic-version": "2023-06-01"}
+USED = Reply(text="one two", usage=Usage(input_tokens=1000, output_tokens=20, cached_tokens=300))
+
+
+def body(path: str, model: str, **fields: Any) -> dict[str, Any]:
+    if path == RESPONSES:
+        return {"model": model, "input": "hi", **fields}
+    more: dict[str, Any] = {"max_tokens": 9} if path == MESSAGES else {}
+    return {"model": model, "messages": [{"role": "user", "content": "hi"}], **more, **fields}
+
+
+async def test_passthrough_counts_for_its_tenant(
+    start_gateway: GatewayFactory, upstream: ModelServer, bus: Bus, tenant: str
+) -> None:
+    """Whole and streamed replies of each API. A stream of OpenAI's reports usage only on request."""
+    model = upstream.play("used", [USED], at_end="repeat")
+    models = ModelSettings(demo_base_url=upstream.openai_url)
+    async with start_gateway(models=models) as gateway, gateway.http as http:
+        for path in (CHAT, MESSAGES, RESPONSES):
+            for streams in (False, True):
+                given: dict[str, Any] = {"stream": streams}
+                if path == CHAT and streams:
+                    given["stream_options"] = {"include_usage": True}
+                response = await http.post(path, json=body(path, model, **given), headers=HEADERS)
+                assert response.status_code == 200
+        refused = await http.post(CHAT, json=body(CHAT, "unknown"))
+    entry = await Bucket(bus, USAGE, UsageTotals).get(passthrough_key(tenant))
+    assert refused.status_code == 404 and entry is not None
+    # Anthropic reports the tokens of its cache in addition.
+    assert (entry.value.day.requests, entry.value.day.output_tokens) == (6, 120)
+    assert entry.value.day.input_tokens == 6 * 1000 + 2 * 300
+    async with start_gateway(models=models) as gateway, gateway.http as http:
+        report = (await http.get("/context/usage")).json()
+    async with UsageLedger(bus) as ledger:
+        assert ledger.totals(tenant).day.tokens == entry.value.day.tokens
+    assert report["windows"][0]["requests"] == 6
+
+
+def test_usage_that_the_upstream_does_not_report_is_estimated() -> None:
+    found: list[Any] = []
+    meter = Meter("openai", 400, found.append)
+    for _ in range(7):
+        meter.note_events(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    meter.end("u", 200)
+    assert (found[0].requests, found[0].input_tokens, found[0].output_tokens) == (1, 100, 7)
+
+
+async def test_a_tenant_that_has_used_up_its_tokens_is_refused_and_others_are_served(
+    start_gateway: GatewayFactory, upstream: ModelServer, tenant: str
+) -> None:
+    model = upstream.play("used", [USED], at_end="repeat")
+    other = new_id("t")
+    limits = TenantSettings(named={tenant: TenantLimits(tokens_per_day=1000)})
+    keys = (key_of("alice", tenant), key_of("bob", other))
+    models = ModelSettings(demo_base_url=upstream.openai_url)
+    async with start_gateway(keys=keys, models=models, tenants=limits) as gateway, gateway.http as http:
+        alice, bob = ({"authorization": f"Bearer {TOKENS[user]}"} for user in ("alice", "bob"))
+        first = await http.post(CHAT, json=body(CHAT, model), headers=alice)
+        refused = await http.post(CHAT, json=body(CHAT, model), headers=alice)
+        anthropic = await http.post(MESSAGES, json=body(MESSAGES, model), headers=alice | HEADERS)
+        served = [(await http.post(CHAT, json=body(CHAT, model), headers=bob)).status_code for _ in range(2)]
+    assert (first.status_code, served) == (200, [200, 200])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert refused.json()["error"]["message"].startswith("The limit of this day is used up.")
+    assert 0 < int(refused.headers["retry-after"]) <= 24 * 3600
+    assert (anthropic.status_code, anthropic.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert len(upstream.requests("used")) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "own", "field", "expected"),
+    [
+        (
+            CHAT,
+            {},
+            "messages",
+            [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+        ),
+        (MESSAGES, {"system": "Own."}, "system", "Be brief.\n\nOwn."),
+        (
+            MESSAGES,
+            {"system": [{"type": "text", "text": "Own."}]},
+            "system",
+            [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Own."}],
+        ),
+        (RESPONSES, {}, "instructions", "Be brief."),
+    ],
+)
+async def test_a_prompt_named_by_its_id_precedes_the_requests_own(
+    start_gateway: GatewayFactory,
+    upstream: ModelServer,
+    path: str,
+    own: dict[str, Any],
+    field: str,
+    expected: Any,
+) -> None:
+    """R23, R26: the base prompt, without tools; a request without `prompt_id` keeps its bytes."""
+    model = upstream.play("prompt", [Reply(text="ok")], at_end="repeat")
+    models = ModelSettings(demo_base_url=upstream.openai_url)
+    async with start_gateway(models=models) as gateway, gateway.http as http:
+        prompt = (await http.post("/v1/system-prompts", json={"content": "Be brief."})).json()["id"]
+        sent = body(path, model, **own)
+        named = await http.post(path, json=sent | {"prompt_id": prompt}, headers=HEADERS)
+        missing = await http.post(path, json=sent | {"prompt_id": "none"}, headers=HEADERS)
+    [recorded] = upstream.requests("prompt")
+    assert named.status_code == 200 and missing.status_code == 404
+    assert json.loads(recorded.raw) == {**sent, field: expected}
