@@ -80,7 +80,13 @@ accessibility:  ## Scan every view of the page in both themes and at three width
 
 bench:  ## Measure what a run costs: time, CPU, messages, memory (ARGS="--rows run --in-flight 16")
 	@tools/setup.sh dev
+	@$(MAKE) --no-print-directory .venv-peer/installed
 	@$(BIN)/python -m benchmarks.bench $(ARGS)
+
+.venv-peer/installed: requirements/bench-peer.txt
+	@$(BIN)/python -m venv --clear .venv-peer
+	@.venv-peer/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
 
 parked:  ## Park 100,000 runs; measure memory and the time until a run continues (ARGS="--runs 10000")
 	@tools/setup.sh dev

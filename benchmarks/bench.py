@@ -3,7 +3,16 @@
 Run: python -m benchmarks.bench [--rows run bash] [--agents 2] [--in-flight 1 16 64] [--json FILE]
 
 CPU times and memory are those of all processes of `banksman up` and of the tool server. The model server and
-the client of the benchmark use the same cores; their CPU time is stated beside.
+the client of the benchmark use the same cores; their CPU time is stated beside. Rows:
+
+    run, bash    runs of three trivial calls: of a tool server, and of bash in the sandbox
+    passthrough  time to the first bytes of a forwarded reply
+    websockets   open websockets that send nothing
+    start        the start of `banksman up`, and its cost while it has nothing to do
+    imports      the import of each service
+    agents       runs with 1, 4 and 16 agents
+    floors       bare messages, model requests and sandboxes
+    peer         the same runs in pydantic-ai behind FastAPI
 """
 
 from __future__ import annotations
@@ -12,48 +21,82 @@ import argparse
 import asyncio
 import json
 import os
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.machine import machine
-from benchmarks.harness.system import model_server, running
-from benchmarks.rows import runs
+from benchmarks.harness.sizes import SHORT, Sizes
+from benchmarks.harness.system import Measured, Model, model_server, running
+from benchmarks.rows import agents, floors, imports, passthrough, peer, runs, starts, websockets
 
-ROWS = {"run": "add", "bash": "bash"}
+SYSTEM_ROWS: dict[str, Callable[[Measured, Model, Sizes], Any]] = {
+    "run": lambda system, model, sizes: asyncio.run(runs.measure(system, "add", sizes)),
+    "bash": lambda system, model, sizes: asyncio.run(runs.measure(system, "bash", sizes)),
+    "passthrough": passthrough.measure,
+    "websockets": lambda system, model, sizes: websockets.measure(system, sizes),
+}
+"""Rows that are measured in one system, in this order."""
+OTHER_ROWS: dict[str, Callable[[Model, Sizes], Any]] = {
+    "start": starts.measure,
+    "imports": lambda model, sizes: imports.measure(sizes),
+    "agents": agents.measure,
+    "floors": floors.measure,
+    "peer": peer.measure,
+}
+"""Rows that start their own processes."""
+ROWS = (*SYSTEM_ROWS, *OTHER_ROWS)
+SHORT_ROWS = (*SYSTEM_ROWS, "imports", "floors")
+"""Rows of the short form, for which one system is started."""
 
 
-def main(rows: list[str], agents: list[int | None], in_flight: list[int], seconds: float) -> dict[str, Any]:
+def main(rows: Collection[str], sizes: Sizes, number_of_agents: int | None) -> dict[str, Any]:
+    """Measure rows and return the results by row, and those of the machine."""
     found: dict[str, Any] = {"machine": machine()}
     with model_server() as model:
-        for number in agents:
-            variant = "default" if number is None else f"{number} agents"
-            with running(model, agents=number) as system:
-                results: dict[str, Any] = {
-                    "start_s": round(system.start_s, 1),
-                    "start_cpu_s": round(system.start_cpu_s, 1),
-                }
-                for row in rows:
-                    results[row] = asyncio.run(runs.measure(system, ROWS[row], in_flight, seconds))
-                    show(f"{variant}, {row}", results[row])
-                found[variant] = results
+        if any(row in SYSTEM_ROWS for row in rows):
+            with running(model, agents=number_of_agents) as system:
+                for row, measure in SYSTEM_ROWS.items():
+                    if row in rows:
+                        found[row] = show(row, measure(system, model, sizes))
+        for row, measure in OTHER_ROWS.items():
+            if row in rows:
+                found[row] = show(row, measure(model, sizes))
     return found
 
 
-def show(title: str, result: dict[str, Any]) -> None:
-    """Print the results of a row while the others are measured."""
-    print(f"{title}: load average {os.getloadavg()[0]:.1f}\n{json.dumps(result, indent=1)}", flush=True)
+def show(row: str, result: Any) -> Any:
+    """Print the result of a row while the others are measured; return it."""
+    print(f"{row}: load average {os.getloadavg()[0]:.1f}\n{json.dumps(result, indent=1)}", flush=True)
+    return result
 
 
-if __name__ == "__main__":
+def parsed() -> argparse.Namespace:
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--agents", nargs="+", type=int, default=[None, 2])
-    parser.add_argument("--in-flight", nargs="+", type=int, default=[1, 16, 64])
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    results = main(given.rows, given.agents, given.in_flight, given.seconds)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, help="default: all")
+    parser.add_argument("--agents", type=int, help="agents of the system (default: as `banksman up`)")
+    parser.add_argument("--in-flight", nargs="+", type=int)
+    parser.add_argument("--seconds", type=float, help="of each period under load")
+    parser.add_argument("--short", action="store_true", help="show that everything works; measures nothing")
+    parser.add_argument("--json", type=Path, help="file for the results; other rows that it has remain")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    given = parsed()
+    chosen = SHORT if given.short else Sizes()
+    if given.in_flight:
+        chosen = replace(chosen, in_flight=tuple(given.in_flight))
+    if given.seconds:
+        chosen = replace(chosen, seconds=given.seconds)
+    rows = given.rows or (
+        SHORT_ROWS if given.short else [row for row in ROWS if row != "peer" or peer.installed()]
+    )
+    results = main(rows, chosen, given.agents)
     if given.json is not None:
-        given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        earlier = json.loads(given.json.read_text()) if given.json.exists() else {}
+        given.json.write_text(json.dumps({**earlier, **results}, indent=1) + "\n", encoding="utf-8")

@@ -11,13 +11,14 @@ FINAL = "Six."
 
 
 def scripts() -> dict[str, Script]:
-    """Return the scripts by name: `add` calls a tool over NATS, and `bash` one in the sandbox."""
+    """Return the scripts by name: `add` calls a tool over NATS, `bash` one in the sandbox, `text` none."""
     add = [ToolCall(name="add", arguments={"a": number, "b": number}) for number in range(CALLS)]
     bash = [ToolCall(name="bash", arguments={"command": "true"}) for _ in range(CALLS)]
-    return {
+    found = {
         name: Script(replies=(*(Reply(tool_calls=(call,)) for call in calls), Reply(text=FINAL)))
         for name, calls in (("add", add), ("bash", bash))
     }
+    return {**found, "text": Script(replies=(Reply(text="A short text in a few chunks."),))}
 
 
 def model_name(script: str) -> str:

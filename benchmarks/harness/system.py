@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 from benchmarks.harness.processes import Pids, cpu_s
@@ -35,7 +36,7 @@ class Measured:
     """The address of its gateway."""
     monitoring_url: str
     pids: Pids
-    """Its processes by name, with the tool server."""
+    """Its processes by name."""
     model_pid: int
     """The model server's process, which does not belong to the system."""
     start_s: float
@@ -44,9 +45,16 @@ class Measured:
     """CPU seconds of all its processes until then."""
 
 
+class Model(NamedTuple):
+    """A running model server."""
+
+    url: str
+    pid: int
+
+
 @contextmanager
-def model_server() -> Generator[tuple[str, int]]:
-    """Run a model server that plays the benchmarks' scripts and records nothing; yield its URL and pid."""
+def model_server() -> Generator[Model]:
+    """Run a model server that plays the benchmarks' scripts and records nothing."""
     port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({name: script.model_dump(mode="json") for name, script in scripts().items()}, file)
@@ -57,34 +65,49 @@ def model_server() -> Generator[tuple[str, int]]:
         try:
             url = f"http://127.0.0.1:{port}"
             wait_ready(f"{url}/readyz", lambda: None if process.poll() is None else "the model server ended")
-            yield url, process.pid
+            yield Model(url, process.pid)
         finally:
             process.terminate()
             process.wait(timeout=WAIT_TIMEOUT_S)
 
 
 @contextmanager
-def running(
-    model: tuple[str, int], *, agents: int | None = None, environment: Mapping[str, str] | None = None
-) -> Generator[Measured]:
-    """Run a system with its own data. `agents` is the number of agents; None for the default."""
-    url, model_pid = model
-    chosen = {} if agents is None else {"BANKSMAN_LOCAL__AGENTS": str(agents)}
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        # The runner's sandbox user must be able to reach the workspaces below it.
-        directory.chmod(0o711)
-        system = System(directory / "data", ScriptedModel(url), {**chosen, **(environment or {})})
-        begun = time.perf_counter()
+def running(model: Model, *, agents: int | None = None) -> Generator[Measured]:
+    """Run a system with its own data and a tool server. `agents` is their number; None for the default."""
+    with data_directory() as directory, started(model, directory, agents=agents) as (system, measured):
+        with _tool_server(system) as server:
+            _create_assistants(system.url)
+            yield replace(measured, pids={**measured.pids, TOOL_SERVER: server})
+
+
+@contextmanager
+def started(
+    model: Model, directory: Path, *, agents: int | None = None
+) -> Generator[tuple[System, Measured]]:
+    """Run a system with its data in a directory, which may have the data of an earlier start."""
+    environment = {"BANKSMAN_GATEWAY__MAX_SOCKETS_PER_USER": "100000"}
+    if agents is not None:
+        environment["BANKSMAN_LOCAL__AGENTS"] = str(agents)
+    system = System(directory / "data", ScriptedModel(model.url), environment)
+    begun = time.perf_counter()
+    try:
         system.start()
-        stack.callback(system.close)
         instance = _ready(system)
         start_s, start_cpu_s = time.perf_counter() - begun, cpu_s(system.pid)
-        server = stack.enter_context(_tool_server(system, instance))
-        _create_assistants(system.url)
-        pids = {name: process.pid for name, process in instance.processes.items()}
-        everything = {LAUNCHER: system.pid, **pids, TOOL_SERVER: server}
-        yield Measured(system.url, instance.monitoring_url, everything, model_pid, start_s, start_cpu_s)
+        pids = {LAUNCHER: system.pid, **{name: process.pid for name, process in instance.processes.items()}}
+        yield system, Measured(system.url, instance.monitoring_url, pids, model.pid, start_s, start_cpu_s)
+    finally:
+        system.close()
+
+
+@contextmanager
+def data_directory() -> Generator[Path]:
+    """A new directory for the data of a system."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        directory = Path(name)
+        # The user of the sandboxes must be able to reach the workspaces below it.
+        directory.chmod(0o711)
+        yield directory
 
 
 def _ready(system: System) -> Instance:
@@ -98,7 +121,8 @@ def _ready(system: System) -> Instance:
 
 
 @contextmanager
-def _tool_server(system: System, instance: Instance) -> Generator[int]:
+def _tool_server(system: System) -> Generator[int]:
+    instance = _ready(system)
     seed = DataDir(system.data_dir).keys / f"{LOCAL.user}.nk"
     environment = {**os.environ, "NATS_URL": instance.nats_url, "NATS_SEED_FILE": str(seed)}
     command = [sys.executable, "-m", "benchmarks.harness.tool_server"]

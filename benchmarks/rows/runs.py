@@ -10,34 +10,33 @@ from typing import Any
 from benchmarks.harness.broker import counts, stored_messages
 from benchmarks.harness.load import Runs, Window, client, under_load
 from benchmarks.harness.processes import cpu_by_service, cpu_s, memory
+from benchmarks.harness.sizes import Sizes
 from benchmarks.harness.system import Measured
 
 Result = dict[str, Any]
 
 WARM_RUNS = 5
-COUNTED_RUNS = 20
-"""Runs in sequence whose messages are counted."""
-IDLE_S = 3.0
 
 
-async def measure(system: Measured, assistant: str, in_flight: list[int], seconds: float) -> Result:
-    """Measure runs of an assistant."""
+async def measure(system: Measured, assistant: str, sizes: Sizes) -> Result:
+    """Measure the runs of an assistant."""
     async with client() as http:
         runs = Runs(http, system.url, assistant)
         for _ in range(WARM_RUNS):
             await runs()
         idle = memory(system.pids)
-        counted = await _messages(system, runs)
-        loads = [await _load(system, runs, number, seconds) for number in in_flight]
+        counted = await _messages(system, runs, sizes)
+        loads = [await under(system, runs, number, sizes.seconds) for number in sizes.in_flight]
     return {
         "idle_resident_mib": round(idle.resident),
         "idle_proportional_mib": round(idle.proportional),
         "messages": counted,
-        "in_flight": loads,
+        "in_flight": {str(number): load for number, load in zip(sizes.in_flight, loads, strict=True)},
     }
 
 
-async def _load(system: Measured, runs: Runs, in_flight: int, seconds: float) -> Result:
+async def under(system: Measured, runs: Runs, in_flight: int, seconds: float) -> Result:
+    """Measure runs while this many are in flight."""
     cpu: list[dict[str, float]] = []
 
     def note() -> None:
@@ -49,7 +48,6 @@ async def _load(system: Measured, runs: Runs, in_flight: int, seconds: float) ->
     per_run = {name: (cpu[1][name] - cpu[0][name]) * 1000 / window.done for name in cpu[1]}
     beside = {name: per_run.pop(name) for name in ("model server", "client")}
     return {
-        "in_flight": in_flight,
         **timing(window),
         "cpu_ms_per_run": round(sum(per_run.values()), 1),
         "cpu_ms_per_run_by_service": {name: round(ms, 1) for name, ms in per_run.items()},
@@ -69,17 +67,17 @@ def timing(window: Window) -> Result:
     }
 
 
-async def _messages(system: Measured, runs: Runs) -> Result:
+async def _messages(system: Measured, runs: Runs, sizes: Sizes) -> Result:
     """Count the messages of runs in sequence, minus those of an idle system in the same time."""
 
     async def several() -> None:
-        for _ in range(COUNTED_RUNS):
+        for _ in range(sizes.counted_runs):
             await runs()
 
-    idle_s, idle = await _counted(system, asyncio.sleep(IDLE_S))
+    idle_s, idle = await _counted(system, asyncio.sleep(sizes.idle_s / 5))
     took_s, found = await _counted(system, several())
     return {
-        name: round((number - idle.get(name, 0) * took_s / idle_s) / COUNTED_RUNS, 1)
+        name: round((number - idle.get(name, 0) * took_s / idle_s) / sizes.counted_runs, 1)
         for name, number in found.items()
     }
 

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    in_flight: tuple[int, ...] = (1, 16, 64)
+    """Runs in flight."""
+    counted_runs: int = 20
+    """Runs in sequence whose messages are counted."""
+    seconds: float = 8.0
+    """Seconds of each period under load."""
+    agents: tuple[int, ...] = (1, 4, 16)
+    """Numbers of agents whose cost per run is compared."""
+    starts: int = 3
+    """Warm starts."""
+    idle_s: float = 15.0
+    """Seconds without work."""
+    websockets: int = 5_000
+    """Open websockets that send nothing."""
+    requests: int = 200
+    """Streamed requests through the passthrough endpoint, and the same number to the model server."""
+
+
+SHORT = Sizes(
+    in_flight=(2,),
+    counted_runs=2,
+    seconds=0.5,
+    agents=(1,),
+    starts=1,
+    idle_s=0.5,
+    websockets=20,
+    requests=5,
+)
+"""Sizes that show that everything works, and measure nothing."""

@@ -1,0 +1,48 @@
+"""The peer: the same run in pydantic-ai behind FastAPI, in one process that stores nothing.
+
+It has an environment of its own (requirements/bench-peer.txt) and imports nothing of Banksman. `MODEL_URL` is
+the base URL of the model server. Run: `uvicorn app:app`
+"""
+
+from __future__ import annotations
+
+import os
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic_ai import Agent  # pyright: ignore[reportMissingImports]  # in its own environment
+from pydantic_ai.models.openai import OpenAIChatModel  # pyright: ignore[reportMissingImports]  # in its own environment
+from pydantic_ai.providers.openai import OpenAIProvider  # pyright: ignore[reportMissingImports]  # in its own environment
+
+provider = OpenAIProvider(base_url=os.environ["MODEL_URL"], api_key="sk-bench")
+agent = Agent(OpenAIChatModel("scripted/add", provider=provider))
+app = FastAPI()
+
+
+class Chat(BaseModel):
+    """The body of a request."""
+
+    content: str
+
+
+@agent.tool_plain
+async def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first number.
+        b: The second number.
+    """
+    return a + b
+
+
+@app.get("/readyz")
+async def ready() -> None:
+    """Respond once the process serves."""
+
+
+@app.post("/v1/chat")
+async def chat(body: Chat) -> dict[str, str]:
+    """Execute a run and return its outcome."""
+    result = await agent.run(body.content)
+    return {"status": "completed", "content": result.output}

@@ -1,0 +1,20 @@
+"""The import of each service: seconds, CPU seconds and memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.harness.script import measured
+from benchmarks.harness.sizes import Sizes
+
+SERVICES = ("agent", "gateway", "tool-runner", "workflows")
+
+
+def measure(sizes: Sizes) -> dict[str, Any]:
+    """Measure each service in a new process, several times; the fastest counts."""
+    found = {name: [_import(name) for _ in range(sizes.starts)] for name in ("launcher", *SERVICES)}
+    return {name: min(times, key=lambda one: one["s"]) for name, times in found.items()}
+
+
+def _import(name: str) -> dict[str, float]:
+    return measured("benchmarks.harness.importing", name)
