@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from tests.tool_runner.workspaces.platform import Platform, platform, started, u
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.names import WORKSPACES
+from banksman.bus.jetstream import call
+from banksman.bus.names import WORKSPACES, api, object_stream
 from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
+from banksman.contracts.errors import Overloaded
 from banksman.contracts.workspaces import SnapshotManifest
-from banksman.deployment.users import TOOL_RUNNER
+from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
@@ -25,6 +29,7 @@ from banksman.tool_runner.settings import SnapshotSettings
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
+from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
@@ -247,10 +252,50 @@ async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
         assert len(await here.stored("unknown")) == 2
 
 
+async def test_snapshots_of_a_tenant_leave_room_to_others(runners: Runners) -> None:
+    """A workspace without room for its snapshot stays as it is, and is snapshotted once there is space."""
+    (runner,) = started(runners, 1)
+    async with (
+        platform(runners.secured) as here,
+        await runners.secured.connect(OPERATOR_FILES) as operator,
+        limited_store(operator, here) as room,
+    ):
+        await here.sees(runner)
+        with pytest.raises(Overloaded, match="storage_full: the snapshots of this tenant"):
+            await room.check(here.tenant)
+        await room.check("other")
+        await here.bash("c1", "echo kept > a")
+        await until(lambda: has_logged(runner, "the snapshot failed: storage_full: the snapshots of this"))
+        assert (await here.record("c1")).dirty
+        await here.store.delete(f"{here.tenant}/old/s")
+        assert (await here.clean("c1")).snapshot is not None
+
+
+@asynccontextmanager
+async def limited_store(operator: Bus, here: Platform) -> AsyncGenerator[SnapshotRoom]:
+    """Fill the store to four fifths with a snapshot of the tenant, and yield a room."""
+    info = api("STREAM.INFO", object_stream(WORKSPACES))
+    before = await call(operator, info)
+    await here.store.put(f"{here.tenant}/old/s", b"x" * (1_000_000 + 4 * int(before["state"]["bytes"])))
+    held = int((await call(operator, info))["state"]["bytes"])
+    update = api("STREAM.UPDATE", object_stream(WORKSPACES))
+    await call(operator, update, {**before["config"], "max_bytes": held + held // 4})
+    try:
+        yield SnapshotRoom(operator, here.store)
+    finally:
+        await call(operator, update, before["config"])
+
+
+async def has_logged(runner: RunnerProcess, text: str) -> bool:
+    return text in await asyncio.to_thread(runner.log_file.read_text)
+
+
 def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
     """The scheduler of another runner, which has no workspaces."""
     identity, limits = sandbox_identity(), WorkspaceLimits()
-    snapshots = Snapshots(Objects(bus, WORKSPACES), root / ".copies", identity, limits, BrokerClock(bus).now)
+    objects = Objects(bus, WORKSPACES)
+    room = SnapshotRoom(bus, objects)
+    snapshots = Snapshots(objects, root / ".copies", identity, limits, BrokerClock(bus).now, room)
     reports = Reports(bus, "r-other")
     store, turns = WorkspaceStore(root, identity, limits), Turns(commands=Shares(1), fetches=Shares(1))
     registry = WorkspaceRegistry(store, snapshots, reports, turns, runner_epoch=1)

@@ -35,6 +35,7 @@ from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.runner_identity import RunnerIdentity
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
+from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.turns import Turns
 
@@ -126,7 +127,8 @@ def _scheduler(
     """Build the scheduler with a registry that has read the records of earlier processes."""
     scratch = local.workspaces.root / ".copies"
     objects = Objects(bus, names.WORKSPACES)
-    snapshots = Snapshots(objects, scratch, local.user, own.limits.workspace, clock.now)
+    room = SnapshotRoom(bus, objects)
+    snapshots = Snapshots(objects, scratch, local.user, own.limits.workspace, clock.now, room)
     snapshots.prepare()
     reports = Reports(bus, local.identity.runner)
     registry = WorkspaceRegistry(

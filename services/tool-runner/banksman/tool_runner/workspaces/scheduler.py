@@ -145,6 +145,8 @@ class SnapshotScheduler:
                 if state.users or not state.changed:
                     return
                 await self._remove_unfinished(entry)
+                # Before the files are read and compressed: a tenant without room is checked again and again.
+                await self.snapshots.room.check(entry.tenant)
                 edits, term, generation = state.edits, state.term, state.generation
                 directory = self.registry.workspaces.get(*entry.key).directory
                 archived = await archive.enter_async_context(self.snapshots.archived(directory))

@@ -24,6 +24,7 @@ from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
 from banksman.tool_runner.workspaces.quota import delete_tree
+from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +59,10 @@ class Snapshots:
         identity: SandboxIdentity,
         limits: WorkspaceLimits,
         now: Callable[[], datetime],
+        room: SnapshotRoom,
     ) -> None:
         self._objects = objects
+        self.room = room
         self._scratch = scratch
         """No sandbox sees it. On the file system of the workspaces: a rename cannot cross file systems."""
         self._identity = identity
@@ -96,9 +99,11 @@ class Snapshots:
         """Upload an archive and return a reference to the snapshot; after a failure, remove the parts.
 
         Raises:
-            Overloaded: the store is full.
+            Overloaded: the store is full, or the tenant's part of it.
             Unavailable: the snapshot was not stored in time.
         """
+        size = archived.file.seek(0, os.SEEK_END)
+        await self.room.check(tenant, size)
         prefix = _name(tenant, conversation_id, archived.id)
         try:
             parts = await self._store_parts(prefix, archived.file)
@@ -120,6 +125,7 @@ class Snapshots:
             with contextlib.suppress(BanksmanError):
                 await self.remove(tenant, conversation_id, archived.id)
             raise
+        self.room.add(tenant, size)
         return SnapshotRef(
             id=archived.id,
             manifest_digest=digest(data),

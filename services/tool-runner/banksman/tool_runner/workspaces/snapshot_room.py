@@ -1,0 +1,69 @@
+"""The part of the store of snapshots that a tenant may fill."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+from banksman.bus.connection import Bus
+from banksman.bus.names import WORKSPACES, object_stream
+from banksman.bus.objects import Objects
+from banksman.contracts.errors import Overloaded
+from banksman.deployment.streams import stream_info
+from banksman.runtime.shares import within_share
+
+LISTED_S: Final = 600.0
+"""Seconds for which the bytes of all tenants are remembered: to list them costs time per snapshot."""
+REFUSED_S: Final = 60.0
+"""The same for a refusal: snapshots may have been removed since."""
+RETRY_AFTER_S: Final = 60.0
+
+
+class SnapshotRoom:
+    """Refuses snapshots of a tenant whose snapshots fill its part: three times what is free.
+
+    While all snapshots together fill less than three quarters of the store, no tenant can be above its part,
+    and a check costs one request. Above, the descriptions of all snapshots are listed.
+    """
+
+    def __init__(self, bus: Bus, objects: Objects) -> None:
+        self._bus = bus
+        self._objects = objects
+        self._stored = Counter[str]()
+        self._listed_at = float("-inf")
+
+    async def check(self, tenant: str, size: int = 0) -> None:
+        """Return if a tenant may store a snapshot of `size` bytes.
+
+        Raises:
+            Overloaded: The tenant's snapshots fill its part.
+            Unavailable: The broker does not respond.
+        """
+        info = await stream_info(self._bus, object_stream(WORKSPACES))
+        most, held = (int(info["config"]["max_bytes"]), int(info["state"]["bytes"])) if info else (0, 0)
+        free = max(0, most - held - size)
+        if most <= 0 or within_share(held + size, free):
+            return
+        stored = await self._bytes_of(tenant, LISTED_S)
+        if not within_share(stored + size, free):
+            stored = await self._bytes_of(tenant, REFUSED_S)
+        if not within_share(stored + size, free):
+            raise Overloaded(
+                f"storage_full: the snapshots of this tenant have {stored} bytes, {most - held} of {most} "
+                "are free for all tenants; delete conversations or files first",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def add(self, tenant: str, size: int) -> None:
+        """Count a stored snapshot until all are listed again."""
+        self._stored[tenant] += size
+
+    async def _bytes_of(self, tenant: str, listed_s: float) -> int:
+        now = asyncio.get_running_loop().time()
+        if now - self._listed_at >= listed_s:
+            stored = Counter[str]()
+            async for info in self._objects.list():
+                stored[info.name.partition("/")[0]] += info.size
+            self._stored, self._listed_at = stored, now
+        return self._stored[tenant]
