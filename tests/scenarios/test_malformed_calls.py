@@ -89,7 +89,7 @@ async def test_an_unknown_tool_is_named_each_time_until_the_iteration_limit(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R7, R50, A25: it does not count as malformed, and causes no endless loop."""
-    unknown = Reply(tool_calls=(ToolCall(name="search_code", arguments={}),))
+    unknown = Reply(tool_calls=(ToolCall(name="no_such_tool", arguments={}),))
     name = play(unknown, at_end="repeat", vendor=vendor)
     conversation = await client.create(name, settings={"max_iterations": 3})
 

@@ -49,7 +49,7 @@ async def test_without_calls_the_history_is_empty(client: Client, play: Play) ->
 
 async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client, play: Play) -> None:
     """R50: that call gets an error, and the other calls of the reply are executed."""
-    unknown = ToolCall(name="search_code", arguments={})
+    unknown = ToolCall(name="no_such_tool", arguments={})
     conversation = await client.create(play(Reply(tool_calls=(unknown, READ)), Reply(text="ok")))
 
     outcome = await client.run(conversation, "go")
@@ -57,7 +57,7 @@ async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client,
     assert outcome["status"] == "completed"
     kinds = [e["data"]["error_kind"] for e in client.events(conversation, "tool_call.completed")]
     assert kinds[0] == "unknown_tool" and len(kinds) == 2
-    assert "search_code" in outcome["tool_calls"][0]["result"]["error"]
+    assert "no_such_tool" in outcome["tool_calls"][0]["result"]["error"]
 
 
 @pytest.mark.parametrize(

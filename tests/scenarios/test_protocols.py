@@ -16,7 +16,7 @@ from tests.support.system import ScriptedModel
 
 TOOL = re.compile(r"^\*\*(?P<name>\w+)\*\*: .+\n(?P<parameters>(?:^- .*\n?)+)", re.MULTILINE)
 PARAMETER = re.compile(r"^- `(?P<name>\w+)` \((?P<type>\w+), (?P<needed>required|optional)\)", re.MULTILINE)
-EXAMPLES: dict[str, Any] = {"string": "http://127.0.0.1:1/a", "number": 5, "integer": 1}
+EXAMPLES: dict[str, Any] = {"string": "http://127.0.0.1:1/a", "number": 5, "integer": 1, "boolean": True}
 """A value of each type in the prompt."""
 
 

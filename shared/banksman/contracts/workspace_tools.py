@@ -16,6 +16,8 @@ MAX_COMMAND_TIMEOUT_S = 600.0
 """Maximum timeout of a command in seconds."""
 FETCH_TIMEOUT_S = 30.0
 """Seconds from the first DNS look-up to the last byte, including redirects."""
+MAX_MATCHES = 500
+"""Matches in one result of a search."""
 FILE_TIMEOUT_S = 30.0
 """Timeout in seconds for reading or writing one file."""
 
@@ -77,6 +79,11 @@ READ_FILE = ToolDefinition(
                 "minimum": 0,
                 "maximum": 2**62,
                 "description": "Byte to start at. Default 0.",
+            },
+            "encoding": {
+                "type": "string",
+                "enum": ["utf-8", "UTF-8", "utf8", "ascii", "latin-1", "iso-8859-1", "windows-1252"],
+                "description": "Encoding of the file. Default utf-8.",
             },
         },
         "required": ["path"],
@@ -150,7 +157,53 @@ WEB_FETCH = ToolDefinition(
     priority=10,
 )
 
-WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = (BASH, READ_FILE, WRITE_FILE, WEB_FETCH)
+SEARCH_CODE = ToolDefinition(
+    name="search_code",
+    description=(
+        "Search the text files of the workspace. Returns matches with path, line and text, sorted by path. "
+        "Lower and upper case are the same unless case_sensitive is true."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "query": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 2000,
+                "pattern": r"^[^\n\x00]+$",
+                "description": "The text of a line to find, or a regular expression if regex is true.",
+            },
+            "path": {
+                "type": "string",
+                "minLength": 1,
+                "description": "File or directory to search, relative to the workspace. Default: everything.",
+            },
+            "glob": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 200,
+                "description": "Search only files whose names match, for example *.py.",
+            },
+            "regex": {"type": "boolean", "description": "Whether query is a POSIX extended expression."},
+            "case_sensitive": {"type": "boolean", "description": "Default false."},
+            "max_results": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_MATCHES,
+                "description": "Default 100.",
+            },
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+    requires_approval=False,
+    category="workspace",
+    idempotent=True,
+    timeout_s=FILE_TIMEOUT_S,
+    priority=15,
+)
+
+WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = (BASH, READ_FILE, WRITE_FILE, WEB_FETCH, SEARCH_CODE)
 """The tools that every runner serves in its workspaces."""
 
 NETWORK_TOOLS = frozenset({BASH.name, WEB_FETCH.name})

@@ -85,15 +85,16 @@ async def test_an_enhanced_prompt_contains_base_tools_and_diagram_instructions(g
         made = await http.post("/v1/system-prompts", json={"id": "mine", "content": "Serve {{service}}."})
         plain = (await http.get("/v1/system-prompts/mine")).json()
         path = "/v1/system-prompts/mine/enhanced"
-        enhanced = (await http.get(path, params={"variables": '{"service": "docs"}'})).json()
-        native = (await http.get(path, params={"protocol": "native"})).json()
+        written = {"variables": '{"service": "docs"}', "protocol": "json_text"}
+        enhanced = (await http.get(path, params=written)).json()
+        native = (await http.get(path, params={"assistant": "default"})).json()
         small = (await http.get(path, params={"budget_tokens": 300})).json()
         default = (await http.get("/v1/system-prompts/default")).json()
     assert (made.status_code, plain["content"]) == (201, "Serve {{service}}.")
     assert enhanced["content"].startswith("Serve docs.")
     assert {"bash", "read_file", "write_file", "web_fetch"} <= set(enhanced["tools"])
     assert '"terminate"' in enhanced["content"] and "mermaid" in enhanced["content"]
-    assert '"terminate"' not in native["content"]
+    assert native["protocol"] == "native" and "ONLY one JSON object" not in native["content"]
     assert small["dropped_tools"]
     assert default["content"]
 

@@ -105,7 +105,42 @@ async def test_output_above_the_storage_limit_states_the_stored_bytes(runner: Ru
 
 
 def test_definitions_describe_paging_to_models(runner: Runner) -> None:
-    bash, read_file, _, web_fetch = (tool.description for tool in runner.box.definitions)
+    bash, read_file, _, web_fetch, _ = (tool.description for tool in runner.box.definitions)
     assert "full_output_path" in bash and "read_file" in bash
     assert "10000 characters at a time" in read_file and "offset" in read_file
     assert "full_output_path" in web_fetch and "read_file" in web_fetch
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"),
+    [
+        (None, "Gr\ufffd\ufffde"),
+        ("utf-8", "Gr\ufffd\ufffde"),
+        ("UTF-8", "Gr\ufffd\ufffde"),
+        ("latin-1", "Gr\xfc\xdfe"),
+        ("windows-1252", "Gr\xfc\xdfe"),
+        ("ascii", "Gr\ufffd\ufffde"),
+    ],
+)
+async def test_a_file_is_read_in_the_encoding_that_the_seeds_example_names(
+    runner: Runner, encoding: str | None, content: str
+) -> None:
+    """R67: also by its absolute path in the workspace."""
+    await runner.bash("printf 'Gr\\374\\337e' > old.txt")
+
+    given = {} if encoding is None else {"encoding": encoding}
+    outcome = await runner.call("read_file", path="/workspace/old.txt", **given)
+
+    assert (outcome.value["content"], outcome.value["path"]) == (content, "old.txt")
+
+
+async def test_an_unknown_encoding_is_named_and_a_page_keeps_its_encoding(runner: Runner) -> None:
+    """R53."""
+    await runner.bash("head -c 15000 /dev/zero | tr '\\0' '\\374' > long.txt")
+
+    refused = await runner.call("read_file", path="long.txt", encoding="rot13")
+    first = await runner.call("read_file", path="long.txt", encoding="latin-1")
+
+    assert refused.error_kind == "invalid_arguments" and "encoding" in str(refused.value["error"])
+    assert first.value["content"] == "\xfc" * 10_000
+    assert "offset 10000 and the same encoding" in str(first.value["more"])

@@ -20,7 +20,7 @@ from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
 from banksman.tool_runner.tools.toolbox import ToolBox
 
 
-def test_the_four_tools_are_described_for_a_model(runner: Runner) -> None:
+def test_the_tools_are_described_for_a_model(runner: Runner) -> None:
     """R62, R63."""
     facts = {
         tool.name: (tool.requires_approval, tool.idempotent, tool.category, tool.timeout_s)
@@ -31,6 +31,7 @@ def test_the_four_tools_are_described_for_a_model(runner: Runner) -> None:
         "read_file": (False, True, "workspace", 30),
         "write_file": (True, False, "workspace", 30),
         "web_fetch": (False, False, "web", 30),
+        "search_code": (False, True, "workspace", 30),
     }
     for tool in runner.box.definitions:
         check_schema(tool.input_schema)

@@ -62,7 +62,7 @@ async def read_enhanced_prompt(
     prompt_id: str,
     gateway: ServiceDep,
     caller: CallerDep,
-    protocol: ToolProtocol = "json_text",
+    protocol: ToolProtocol | None = None,
     budget_tokens: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
     variables: str | None = None,
     assistant: str | None = None,
@@ -71,9 +71,10 @@ async def read_enhanced_prompt(
 ) -> EnhancedPromptBody:
     """Read a prompt with tools by category, call instructions and diagram instructions (R25).
 
-    `variables` is a JSON object for the prompt's placeholders; without it they stay unchanged. If more tools
-    exist than fit, the prompt contains those that matter to `assistant`, to the history of `conversation_id`
-    and to the user's next message, `user_message` (R26, R33).
+    Without `protocol`, it is that of the conversation or assistant, and of the assistant `default` if neither
+    is given. `variables` is a JSON object for the placeholders; without it they stay unchanged. If more
+    tools exist than fit, the prompt contains those that matter to `assistant`, to the history of
+    `conversation_id` and to the user's next message, `user_message` (R26, R33).
     """
     context = PromptContext(
         assistant and check_token(assistant, "assistant"),
@@ -84,6 +85,8 @@ async def read_enhanced_prompt(
     base = prompt.content
     if variables is not None:
         base = render(base, parse_as(VARIABLES, variables, what="variables"))
+    if protocol is None:
+        protocol = await gateway.enhanced_prompts.protocol(caller, context)
     enhanced = await gateway.enhanced_prompts.enhanced(caller, base, protocol, budget_tokens, context)
     return EnhancedPromptBody(
         id=prompt.id,

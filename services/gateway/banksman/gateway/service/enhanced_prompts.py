@@ -10,6 +10,7 @@ from banksman.contracts.messages import Message, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolDefinition
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.run_settings import protocol
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
@@ -45,6 +46,19 @@ class EnhancedPrompts:
     tools: Tools
     settings: OfferSettings
     placements: Placements
+
+    async def protocol(self, caller: Caller, context: PromptContext) -> ToolProtocol:
+        """Return the protocol of a run in this context; without one, of the assistant `default` (R25).
+
+        Raises:
+            NotFound: The tenant has no such assistant or conversation.
+        """
+        wanted, assistant_id = None, context.assistant
+        if context.conversation_id is not None:
+            record = await self.conversations.get(caller.tenant, context.conversation_id)
+            wanted, assistant_id = record.settings.tool_protocol, assistant_id or record.assistant
+        assistant = await self.assistants.get(caller.tenant, assistant_id or "default")
+        return protocol(wanted or assistant.tools.tool_protocol)
 
     async def enhanced(
         self,

@@ -21,8 +21,19 @@ class Page:
     """Bytes of the source that `text` represents."""
 
 
-def page(data: bytes, max_chars: int) -> Page:
-    """Return the first characters of UTF-8 text; each invalid byte becomes one U+FFFD."""
+UTF_8 = "utf-8"
+_SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
+"""Python's names of the encodings in which each byte is one character."""
+
+
+def page(data: bytes, max_chars: int, encoding: str = UTF_8) -> Page:
+    """Return the first characters of a text; each invalid byte becomes one U+FFFD.
+
+    `encoding` is UTF-8, or one in which each byte is one character.
+    """
+    if encoding in _SINGLE_BYTE:
+        cut_bytes = data[:max_chars]
+        return Page(cut_bytes.decode(encoding, "replace"), len(cut_bytes))
     # surrogateescape maps each invalid byte to one character, so encoding the cut returns its exact bytes.
     cut = data.decode("utf-8", "surrogateescape")[:max_chars]
     source = cut.encode("utf-8", "surrogateescape")
@@ -30,9 +41,11 @@ def page(data: bytes, max_chars: int) -> Page:
     return Page(shown, len(source))
 
 
-def continuation(path: str, offset: int = 0) -> str:
+def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
     """Return the sentence that names the call for the next page."""
-    return f"Call read_file with path {json.dumps(path, ensure_ascii=False)} and offset {offset} to read on."
+    same = "" if encoding == UTF_8 else f" and the same encoding, {encoding},"
+    named = json.dumps(path, ensure_ascii=False)
+    return f"Call read_file with path {named} and offset {offset}{same} to read on."
 
 
 def store_output(workspace: Workspace, data: bytes) -> str | None:

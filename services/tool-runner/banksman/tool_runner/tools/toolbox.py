@@ -16,6 +16,7 @@ from banksman.tool_runner.sandbox.base import Sandbox, Stop
 from banksman.tool_runner.tools.base import OnProgress, Tool, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.bash import Bash
 from banksman.tool_runner.tools.read_file import ReadFile
+from banksman.tool_runner.tools.search_code import SearchCode
 from banksman.tool_runner.tools.web_fetch import WebFetch
 from banksman.tool_runner.tools.write_file import WriteFile
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -91,11 +92,17 @@ class ToolBox:
 def workspace_tools(
     sandbox: Sandbox, egress: Egress, limits: RunnerLimits, *, commands_may_connect: bool = False
 ) -> ToolBox:
-    """Build the four tools of a runner.
+    """Build the tools of a runner.
 
     With `commands_may_connect`, the policy of an assistant can grant its commands a proxy to `egress`.
     """
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
     return ToolBox(
-        (Bash(sandbox, limits, proxy), ReadFile(limits), WriteFile(limits), WebFetch(egress, limits))
+        (
+            Bash(sandbox, limits, proxy),
+            ReadFile(limits),
+            WriteFile(limits),
+            WebFetch(egress, limits),
+            SearchCode(sandbox, limits),
+        )
     )
