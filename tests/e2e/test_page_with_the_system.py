@@ -70,5 +70,7 @@ async def test_a_workflow_is_selected_filled_in_and_run(page: Page) -> None:
     await page.get_by_label("name").first.fill("demo-project")
 
     await page.get_by_role("button", name="Start", exact=True).click()
+    # Its calls need the same approval as those of a model; one request lists all files.
+    await page.get_by_role("button", name="Approve").first.click(timeout=WAIT_TIMEOUT_MS)
 
     await expect(page.get_by_text("demo-project/README.md").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)

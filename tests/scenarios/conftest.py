@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +17,9 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.ports import free_port
 from banksman.model_server import RawReply, Reply
 from tests.scenarios.gerrit import gerrit
+from tests.support import privileged
 from tests.support.client import Client
+from tests.support.paths import ROOT
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System, scripted_model
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -125,6 +129,24 @@ def play(model: ScriptedModel, request: pytest.FixtureRequest) -> Play:
         return f"{vendor}:scripted/{name}"
 
     return load
+
+
+@pytest.fixture(scope="session")
+def node_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the JavaScript examples, with the NATS client that they need."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    privileged.require("node and npm", bool(node and npm), "the examples in JavaScript need them")
+    folder = tmp_path_factory.mktemp("node") / "node"
+    shutil.copytree(ROOT / "examples" / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
+    done = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_TIMEOUT_S,
+    )
+    privileged.require("npm packages", done.returncode == 0, f"npm ci: {done.stderr[-300:]}")
+    return folder
 
 
 def model_requests(model: ScriptedModel, name: str) -> list[dict[str, Any]]:

@@ -271,7 +271,11 @@ async def test_a_service_cancels_runs_and_starts_workflows_over_nats(nats: sdk.C
         run = await nats.send(conversation, "go")
         await nats.cancel(run, reason="changed my mind")
         cancelled = await nats.outcome(run)
-        created = await nats.outcome(await nats.start_workflow("create_project", project))
+        async with nats.approvals() as requests:
+            started = await nats.start_workflow("create_project", project)
+            request = await anext(one async for one in requests if one.run_id == started.run_id)
+        await nats.reply(request.approval_id, all="approve")
+        created = await nats.outcome(started)
 
     assert (cancelled.status, cancelled.content) == ("cancelled", "changed my mind")
     assert created.status == "completed"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +25,6 @@ from banksman.model_server import Reply, ToolCall
 from banksman.sdk import Client as NatsClient
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, model_requests
-from tests.support import privileged
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
@@ -408,32 +405,19 @@ async def test_a_killed_server_is_no_longer_offered(
     assert tool not in offered(model, name)
 
 
-@pytest.fixture(scope="session")
-def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The JavaScript example, with the NATS client that it needs."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    privileged.require("node and npm", bool(node and npm), "the example in JavaScript needs them")
-    folder = tmp_path_factory.mktemp("node") / "node"
-    shutil.copytree(EXAMPLES / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
-    done = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=2 * WAIT_TIMEOUT_S,
-    )
-    privileged.require("npm packages", done.returncode == 0, f"npm ci: {done.stderr[-300:]}")
-    return folder / "clock_tool.mjs"
-
-
 async def test_a_tool_in_javascript_is_offered_called_and_withdrawn(
-    system: System, client: Client, play: Play, model: ScriptedModel, observer: ToolServer, clock: Path
+    system: System,
+    client: Client,
+    play: Play,
+    model: ScriptedModel,
+    observer: ToolServer,
+    node_examples: Path,
 ) -> None:
     """R18, R114: with the plain NATS client; an error also names an invalid argument."""
     tool = "get_current_time"
     batch = Reply(tool_calls=(call(tool, timezone="Europe/Oslo"), call(tool, timezone="Mars/Utopia")))
     name = play(batch, Reply(text="It is late."))
-    async with process(system, "node", str(clock)) as running:
+    async with process(system, "node", str(node_examples / "clock_tool.mjs")) as running:
         await served(observer, tool)
         conversation = await client.create(name)
         outcome = await client.run(conversation, "How late is it?")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,8 +21,9 @@ from banksman.contracts.ids import new_id
 from banksman.model_server import Reply
 from banksman.sdk import Workflow, WorkflowContext, WorkflowServer, workflow
 from tests.scenarios.conftest import Play
-from tests.scenarios.test_tool_registry import local
+from tests.scenarios.test_tool_registry import local, process
 from tests.support.client import Client
+from tests.support.paths import ROOT
 from tests.support.polling import eventually
 from tests.support.system import System
 
@@ -221,3 +224,32 @@ async def test_a_workflow_starts_an_agent_run_in_its_workspace_and_awaits_it(
     assert [link["workflow"] for link in links] == ["agent"]
     agent = (await http.get(f"/context/runs/{links[0]['workflow_run_id']}")).json()
     assert (agent["status"], agent["content"]) == ("completed", "Looks good.")
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_the_example_of_a_workflow_is_registered_and_completes(
+    system: System, http: httpx.AsyncClient, client: Client, node_examples: Path, language: str
+) -> None:
+    """R112: with the SDK, and with the plain NATS client of another language."""
+    if language == "python":
+        name, command = "write_notes", (sys.executable, str(ROOT / "examples" / "release_workflow.py"))
+    else:
+        name, command = "write_release_notes", ("node", str(node_examples / "release_workflow.mjs"))
+    async with process(system, *command) as running:
+
+        async def is_listed() -> bool:
+            return (await http.get(f"/workflows/{name}")).status_code == 200
+
+        await eventually(is_listed)
+        run = await started(http, name, {"version": "1.2.3"})
+        request = await wanted(http, run["run_id"])
+        await http.post(f"/context/inputs/{request['request_id']}", json={"value": "Everything."})
+        await client.request("subscribe", conversation_id=run["conversation_id"], after_seq=0)
+        await client.approve(run["run_id"])
+        outcome = await client.finished(run["run_id"])
+        running.terminate()
+
+    assert outcome["status"] == "completed", outcome
+    assert "The notes of 1.2.3 are in the workspace." in outcome["content"]
+    file = await http.get(f"/context/conversations/{run['conversation_id']}/files/NOTES.md")
+    assert file.text == "# 1.2.3\n\nEverything.\n"

@@ -41,8 +41,11 @@ async def test_a_workflow_run_behaves_like_any_run(client: Client) -> None:
 
     ack = await client.request("workflow.start", workflow=NAME, parameters=parameters)
     await client.request("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
+    asked = await client.question(ack["run_id"])
+    await client.approve(ack["run_id"])
     outcome = await client.finished(ack["run_id"])
 
+    assert [item["name"] for item in asked["items"]] == ["write_file"] * 3
     assert outcome["status"] == "completed"
     assert f"{parameters['name']}/README.md" in outcome["content"]
     progress = [e["data"] for e in client.events(ack["conversation_id"], "workflow.progress")]
@@ -57,11 +60,12 @@ async def test_a_workflow_works_in_the_conversations_workspace(
     await client.run(conversation, "hi")
     parameters = project()
 
-    response = await http.post(
-        f"/workflows/{NAME}/runs",
-        json={"parameters": parameters, "conversation_id": conversation},
-        params={"wait_s": 10},
-    )
+    body = {"parameters": parameters, "conversation_id": conversation}
+    started = (await http.post(f"/workflows/{NAME}/runs", json=body)).json()
+    await client.request("subscribe", conversation_id=started["conversation_id"], after_seq=0)
+    await client.approve(started["run_id"])
+    await client.finished(started["run_id"])
+    response = await http.get(f"/context/runs/{started['run_id']}")
     files = (await http.get(f"/context/conversations/{conversation}/files")).json()["items"]
 
     run = response.json()
@@ -97,7 +101,10 @@ async def test_an_existing_project_is_not_changed(client: Client, http: httpx.As
     parameters = project()
     conversation = await client.create()
     body = {"parameters": parameters, "conversation_id": conversation}
-    await http.post(f"/workflows/{NAME}/runs", json=body, params={"wait_s": 10})
+    started = (await http.post(f"/workflows/{NAME}/runs", json=body)).json()
+    await client.request("subscribe", conversation_id=started["conversation_id"], after_seq=0)
+    await client.approve(started["run_id"])
+    await client.finished(started["run_id"])
 
     again = await http.post(f"/workflows/{NAME}/runs", json=body, params={"wait_s": 10})
 

@@ -51,7 +51,7 @@ async def test_assistants_are_stored_with_a_revision(gateway: Served) -> None:
 def test_assistant_body_and_run_settings_have_every_field_of_an_assistant() -> None:
     settings = set(Assistant.model_fields) - {"id", "revision"}
     kept_apart = {"name", "files"}
-    added = {"assistant_id", "assistant_revision", "tool_protocol"}
+    added = {"assistant_id", "assistant_revision", "tool_protocol", "workspace", "workflow"}
     assert set(AssistantBody.model_fields) == settings
     assert set(RunSettings.model_fields) - added == settings - kept_apart
 
@@ -199,7 +199,7 @@ async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) ->
         started = await http.post(f"/workflows/{definition.name}/runs", json={"parameters": {"name": "x"}})
         ack = await socket.request("workflow.start", workflow=definition.name, parameters={"name": "x"})
         head = await socket.request("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
-    subject = subjects.workflow_run(definition.name, tenant, ack["conversation_id"])
+    subject = subjects.workflow_run(subjects.SERVED, tenant, ack["conversation_id"])
     message = await last_message(gateway.bus, WORKFLOWS, subject)
     assert [one["workflows"][0]["name"] for one in grouped] == [definition.name]
     assert (read["title"], started.status_code) == ("Create project", 202)
