@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench parked waiting cancels reconnects fairness overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,12 +80,17 @@ accessibility:  ## Scan every view of the page in both themes and at three width
 
 bench:  ## Measure what a run costs: time, CPU, messages, memory (ARGS="--rows run --in-flight 16")
 	@tools/setup.sh dev
-	@$(MAKE) --no-print-directory .venv-peer/installed
+	@$(MAKE) --no-print-directory .venv-bench/installed
 	@$(BIN)/python -m benchmarks.bench $(ARGS)
 
-.venv-peer/installed: requirements/bench-peer.txt
-	@$(BIN)/python -m venv --clear .venv-peer
-	@.venv-peer/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+profile:  ## Show where the processes spend the CPU time of a run, by service (ARGS="--in-flight 16")
+	@tools/setup.sh dev
+	@$(MAKE) --no-print-directory .venv-bench/installed
+	@$(BIN)/python -m benchmarks.profile $(ARGS)
+
+.venv-bench/installed: requirements/bench.txt
+	@$(BIN)/python -m venv --clear .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 parked:  ## Park 100,000 runs; measure memory and the time until a run continues (ARGS="--runs 10000")

@@ -26,7 +26,7 @@ done
 
 # The generator of the tested OpenAPI client has its own environment: its pin of typer conflicts with ours. So does the
 # peer of the benchmarks, which must not share what it is compared with.
-for own in tests/gateway/http/openapi-client requirements/bench-peer; do
+for own in tests/gateway/http/openapi-client requirements/bench; do
     .venv/bin/uv pip compile "$own.in" --output-file "$own.txt" --universal --python-version 3.11 \
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-config --quiet "$@"
 done

@@ -38,20 +38,22 @@ class Window:
 async def under_load(
     work: Work, in_flight: int, seconds: float, *, begins: Callable[[], None], ends: Callable[[], None]
 ) -> Window:
-    """Do work, `in_flight` pieces at a time; return what ended in a period of `seconds`.
+    """Do work, `in_flight` pieces at a time; return what ended in a period of at least `seconds`.
 
     The period begins when as many pieces as may be in flight have ended, so that each of its ends stands for
-    one piece of work even if most of it lay before. `begins` and `ends` are called at its limits.
+    one piece of work even if most of it lay before. As many must have ended
+    within it. `begins` and `ends` are called at its limits.
     """
-    window, warm, over = Window(), asyncio.Semaphore(0), asyncio.Event()
-    measuring = False
+    window, warm, ended = Window(), asyncio.Semaphore(0), asyncio.Semaphore(0)
+    over = measuring = False
 
     async def repeat() -> None:
-        while not over.is_set():
+        while not over:
             begun = time.perf_counter()
             await work()
             warm.release()
             if measuring:
+                ended.release()
                 window.done += 1
                 window.took_s.append(time.perf_counter() - begun)
 
@@ -63,9 +65,11 @@ async def under_load(
         begins()
         begun, measuring = time.perf_counter(), True
         await asyncio.sleep(seconds)
+        for _ in range(in_flight):
+            await ended.acquire()
         window.length_s, measuring = time.perf_counter() - begun, False
         ends()
-        over.set()
+        over = True
     return window
 
 

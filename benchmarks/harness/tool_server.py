@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from banksman.runtime.event_loop import run
 from banksman.sdk import ToolServer, tool
 
 
@@ -25,4 +26,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

@@ -1,6 +1,6 @@
 """The peer: the same run in pydantic-ai behind FastAPI, in one process that stores nothing.
 
-It has an environment of its own (requirements/bench-peer.txt) and imports nothing of Banksman. `MODEL_URL` is
+It has an environment of its own (requirements/bench.txt) and imports nothing of Banksman. `MODEL_URL` is
 the base URL of the model server. Run: `uvicorn app:app`
 """
 

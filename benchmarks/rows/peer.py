@@ -23,8 +23,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.cli.ports import free_port
 
-ENVIRONMENT = ROOT / ".venv-peer"
-"""Created by `make bench` from requirements/bench-peer.txt."""
+ENVIRONMENT = ROOT / ".venv-bench"
+"""Created by `make bench` from requirements/bench.txt."""
 APPLICATION = Path(__file__).parents[1] / "peer"
 PACKAGES = ("pydantic-ai-slim", "fastapi", "openai", "uvicorn")
 
