@@ -43,7 +43,8 @@ from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
-from banksman.gateway.settings import ApiKey, GatewayServiceSettings, GatewaySettings
+from banksman.gateway.identity_settings import ApiKey
+from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
 

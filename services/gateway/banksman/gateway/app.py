@@ -42,6 +42,7 @@ from banksman.gateway.http import (
     files,
     prompts,
     runs,
+    sign_in,
     tools,
     workflows,
 )
@@ -73,6 +74,7 @@ from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
+from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.websocket.connection import FRAME_BYTES, CallerSockets, ConnectionContext
@@ -132,11 +134,17 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
         upstreams = await stack.enter_async_context(
             Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
         )
+        if settings.gateway.oidc is not None:
+            from banksman.gateway.service.oidc import oidc_tokens
+
+            keys.tokens = await stack.enter_async_context(
+                oidc_tokens(settings.gateway.oidc, health.background)
+            )
         app = application(keys, upstreams, health)
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
-        perimeter = Perimeter(app, settings.gateway, keys)
-        port = await http.enter_async_context(listening(_http_config(with_cors(perimeter, settings.gateway), settings)))
+        perimeter = with_cors(Perimeter(app, settings.gateway, keys), settings.gateway)
+        port = await http.enter_async_context(listening(_http_config(perimeter, settings)))
         http.callback(_end_streams_before, upstreams, settings.gateway.drain_s)
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
         yield Front(settings, health, app, keys, port, http)
@@ -231,6 +239,7 @@ async def _service(
     requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())
+    runs_of_tenants = Runs(bus, hub, views, conversations)
     key = settings.approvals.key()
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     return Gateway(
@@ -254,7 +263,7 @@ async def _service(
         ),
         conversations=conversations,
         views=views,
-        runs=Runs(bus, hub, views, conversations),
+        runs=runs_of_tenants,
         feeds=Feeds(bus, hub, views),
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
@@ -262,6 +271,16 @@ async def _service(
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         enhanced_prompts=EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements),
         workflows=workflows,
+        workflow_texts=WorkflowTexts(
+            workflows=workflows,
+            runs=runs_of_tenants,
+            conversations=conversations,
+            assistants=assistants,
+            queue=RunQueue(bus),
+            backlog=backlog,
+            clock=clock,
+            default_model=settings.default_model,
+        ),
         files=Files(placements, await _outputs(settings, bus, stack)),
         usage=UsageReports(bus, clock, settings.tenants),
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
@@ -289,7 +308,8 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    app.include_router(api_keys.routes)
+    for part in (api_keys, sign_in):
+        app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 
     @app.websocket("/ws")

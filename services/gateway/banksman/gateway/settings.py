@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.wire import Token
+from banksman.gateway.identity_settings import ApiKey, OidcSettings, is_loopback
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
-
-Mode = Literal["context", "passthrough"]
-"""
-context      conversations, runs, approvals, files, assistants, prompts, workflows, the websocket
-passthrough  the model APIs under `/v1`
-"""
-
-Right = Literal["chat", "approve", "admin", "operator"]
-"""
-chat      use conversations, files, assistants, prompts, workflows and the model APIs
-approve   decide approval requests, provide what workflows request, and read the conversations for it
-admin     manage the tenant's API keys
-operator  manage the API keys of every tenant
-"""
 
 Dialect = Literal["openai", "anthropic", "responses"]
 """
@@ -40,21 +26,6 @@ responses  `/v1/responses`
 DEMO_MODEL = "demo:demo"
 DEFAULT_REQUESTS_PER_S = 100.0
 OPENAI_BASE_URL = "https://api.openai.com/v1"
-
-
-class ApiKey(Section):
-    """An API key of a client, of which only the digest is stored."""
-
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the key, 64 hex digits."""
-    tenant: Token
-    user: str = Field(min_length=1, max_length=200)
-    modes: tuple[Mode, ...] = ("context", "passthrough")
-    may_approve: bool = True
-    """False takes the right `approve` away."""
-    rights: tuple[Right, ...] = ("chat", "approve")
-    expires_at: AwareDatetime | None = None
-    """None for a key that never expires."""
 
 
 class Upstream(Section):
@@ -148,8 +119,11 @@ class GatewaySettings(HealthSettings):
     keys: tuple[ApiKey, ...] = ()
     keys_file: Path | None = None
     """A JSON list of further keys, as `banksman keys create` writes it. A change of it has effect at once."""
+    oidc: OidcSettings | None = None
+    """A provider whose tokens are accepted in addition to keys."""
     keyless: bool | None = None
-    """True accepts any key or none. None means True if `host` is a loopback address and there are no keys."""
+    """True accepts any key or none. None means True if `host` is a loopback address and there are no keys and
+    no `oidc`."""
     keyless_tenant: Token = "local"
     keyless_user: str = Field(default="local", min_length=1, max_length=200)
     default_model: str | None = Field(default=None, max_length=200)
@@ -198,15 +172,14 @@ class GatewaySettings(HealthSettings):
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine can reach the gateway."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     @property
     def serves_without_key(self) -> bool:
         """Whether requests without a key are served, as long as `keys_file` has no keys."""
-        return self.on_loopback and not self.keys if self.keyless is None else self.keyless
+        if self.keyless is not None:
+            return self.keyless
+        return self.on_loopback and not self.keys and self.oidc is None
 
     @property
     def rate(self) -> float | None:

@@ -12,9 +12,9 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
+from banksman.gateway.identity_settings import Mode, Right
 from banksman.gateway.service.auth import READING, Caller, Keys, bearer
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.settings import Mode, Right
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
 

@@ -53,6 +53,7 @@ class Perimeter:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        await self._keys.prepare(_token(headers))
         try:
             self._check(scope, headers)
         except BanksmanError as error:
@@ -86,7 +87,7 @@ class Perimeter:
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
     def _check_rate(self, headers: Headers, scope: Scope) -> None:
-        token = bearer(headers.get("authorization")) or headers.get("x-api-key")
+        token = _token(headers)
         # An unknown key must not give its sender a bucket of its own: the next one would give another.
         known = token is not None and self._keys.known(token)
         self._rates.check(digest(token.encode()) if token and known else _address(scope))
@@ -115,6 +116,10 @@ class _LimitedBody:
         if self._read > self._limit:
             raise BodyTooLarge(self._limit)
         return message
+
+
+def _token(headers: Headers) -> str | None:
+    return bearer(headers.get("authorization")) or headers.get("x-api-key")
 
 
 def _with_headers(send: Send, request_id: str) -> Send:

@@ -17,8 +17,8 @@ from banksman.bus.watch import BucketView
 from banksman.contracts.errors import Conflict, Forbidden, NotFound, Overloaded
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.identity_settings import ApiKey, Mode, Right
 from banksman.gateway.service.auth import ALL_MODES, Caller, Keys
-from banksman.gateway.settings import ApiKey, Mode, Right
 from banksman.runs.ports import Clock
 
 KEY_BYTES = 32

@@ -1,4 +1,4 @@
-"""Identify callers: API keys, and keyless mode."""
+"""Identify callers: API keys, tokens of an OIDC provider, and keyless mode."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.errors import Forbidden, Unauthorized
 from banksman.contracts.ids import digest
-from banksman.gateway.settings import ApiKey, GatewaySettings, Mode, Right
+from banksman.gateway.identity_settings import ApiKey, Mode, Right
+from banksman.gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from banksman.gateway.service.oidc import OidcTokens
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +84,7 @@ class Caller:
             Unauthorized: The key has expired.
         """
         if self.expired:
-            raise Unauthorized("the API key has expired")
+            raise Unauthorized(f"the {'token' if self.key is None else 'API key'} has expired")
         return self
 
 
@@ -88,6 +93,9 @@ class Keys:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._configured = {key.sha256: key for key in settings.keys}
+        self.oidc = settings.oidc
+        self.tokens: OidcTokens | None = None
+        """Verifies the tokens of the OIDC provider; None without one."""
         self._file = settings.keys_file
         self._version: tuple[int, int] | None = None
         """Inode and time of the file that was read last; None if there was none."""
@@ -113,8 +121,13 @@ class Keys:
         return not self._configured and not self._stored and self._readable
 
     def known(self, token: str) -> bool:
-        """Return whether a token is one of the keys."""
-        return self._find(token) is not None
+        """Return whether a token is one of the keys, or a valid one of the OIDC provider."""
+        return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))
+
+    async def prepare(self, token: str | None) -> None:
+        """Fetch what is missing to check a token: new keys of the OIDC provider. Never raises an error."""
+        if self.tokens is not None:
+            await self.tokens.prepare(token)
 
     def _find(self, token: str) -> ApiKey | None:
         self._refresh()
@@ -145,10 +158,14 @@ class Keys:
 
         Raises:
             Unauthorized: The token is missing, unknown or expired.
+            Forbidden: A token of the OIDC provider names no tenant.
+            Unavailable: The OIDC provider's keys have not been read yet.
         """
         key = self._find(token) if token else None
         if key is not None:
             return _caller(key).unexpired()
+        if token and self.tokens is not None and (found := self.tokens.caller(token)) is not None:
+            return found
         if self._anonymous is not None and self.keyless:
             return self._anonymous
         raise Unauthorized("the API key is wrong" if token else "an API key is needed")

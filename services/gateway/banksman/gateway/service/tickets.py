@@ -11,8 +11,8 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.contracts.errors import Unauthorized
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.identity_settings import Mode, Right
 from banksman.gateway.service.auth import READING, Caller
-from banksman.gateway.settings import Mode, Right
 from banksman.runs.ports import Clock
 
 TICKET_S = 30

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from pydantic import BaseModel
 from starlette.websockets import WebSocket
 
-from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Unauthorized
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Refused, Unauthorized
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -183,7 +183,10 @@ class Connection:
                 self._refuse_rate(text)
             else:
                 try:
-                    self._accept(parse_frame(text))
+                    frame = parse_frame(text)
+                    if isinstance(frame, Hello | AuthRefresh):
+                        await self._context.gateway.keys.prepare(frame.token)
+                    self._accept(frame)
                 except FrameRefused as refused:
                     self.send(refused.frame)
 
@@ -229,7 +232,7 @@ class Connection:
             caller.check("context")
             caller.need(*READING)
         except BanksmanError as error:
-            self.end(UNAUTHENTICATED if isinstance(error, Unauthorized) else FORBIDDEN, str(error))
+            self.end(_refusal_code(error), str(error))
             return
         if not self._context.sockets.add(caller):
             self.end(RATE_LIMITED, f"more than {self._context.sockets.limit} websockets of one user")
@@ -323,3 +326,14 @@ class Connection:
             return
         self._set_caller(fresh)
         self.send(Ack(reply_to=frame.id))
+
+
+def _refusal_code(error: BanksmanError) -> int:
+    match error:
+        case Unauthorized():
+            return UNAUTHENTICATED
+        case Refused():
+            # The client retries after it: nothing is wrong with its token.
+            return INTERNAL_ERROR
+        case _:
+            return FORBIDDEN

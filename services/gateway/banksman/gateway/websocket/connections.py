@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, field
 
-from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket
 
-from banksman.contracts.errors import ErrorCode, Unauthorized
+from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import SUBPROTOCOL, Draining
+from banksman.gateway.asgi.errors import error_response
 from banksman.gateway.service.auth import Caller, bearer
 from banksman.gateway.websocket.connection import Connection, ConnectionContext
 from banksman.gateway.websocket.transport import RESTART, UNSUPPORTED_PROTOCOL
@@ -35,8 +35,8 @@ class Connections:
         offered = websocket.scope.get("subprotocols", [])
         try:
             caller = await self._upgrade_caller(websocket)
-        except Unauthorized as error:
-            await _deny(websocket, str(error))
+        except BanksmanError as error:
+            await websocket.send_denial_response(error_response("/ws", error))
             return
         chosen = SUBPROTOCOL if SUBPROTOCOL in offered else None
         await websocket.accept(subprotocol=chosen)
@@ -77,8 +77,3 @@ class Connections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await self._idle.wait()
-
-
-async def _deny(websocket: WebSocket, message: str) -> None:
-    body = {"error": {"message": message, "code": ErrorCode.UNAUTHORIZED}}
-    await websocket.send_denial_response(JSONResponse(body, 401, {"www-authenticate": "Bearer"}))

@@ -30,6 +30,21 @@ export class Api {
     return url.href;
   }
 
+  /** Where users sign in; null if the gateway knows no provider. */
+  async provider() {
+    try {
+      return await this.#json('GET', 'v1/sign-in');
+    } catch (failure) {
+      if (failure.status === 404) return null;
+      throw failure;
+    }
+  }
+
+  /** Exchange the code of a provider for a token. */
+  signIn(code) {
+    return this.#json('POST', 'v1/sign-in', code);
+  }
+
   conversations({ query = '', cursor = null, limit = 50 } = {}) {
     const search = new URLSearchParams({ limit: String(limit) });
     if (query) search.set('q', query);

@@ -5,6 +5,7 @@ import { render } from 'preact';
 import { Api } from './api.mjs';
 import { App } from './components/app.mjs';
 import { StoreContext, html } from './components/ui.mjs';
+import { complete } from './signin.mjs';
 import { Store } from './store.mjs';
 
 const api = new Api({
@@ -13,6 +14,10 @@ const api = new Api({
   onUnauthorized: () => store.unauthorized(),
 });
 const store = new Store({ api, session: sessionStorage, preferences: localStorage });
+
+const signedIn = await complete(api, { session: sessionStorage, location, history });
+if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
+store.signInError = signedIn?.error ?? null;
 
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
 store.start();

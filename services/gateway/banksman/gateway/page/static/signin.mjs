@@ -1,0 +1,56 @@
+/**
+ * Sign-in through an OpenID Connect provider: authorization code with PKCE (RFC 7636).
+ *
+ * The page keeps `state` and the verifier for this tab, sends the user to the provider, and when the user is
+ * back hands the code to the gateway, which exchanges it for a token.
+ */
+
+const PENDING = 'banksman.signin';
+
+const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
+const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
+
+/** The address of this page without its parameters: where the provider sends the user back to. */
+const here = (location) => location.origin + location.pathname;
+
+/** Send the user to the provider. @param {{authorization_endpoint: string, client_id: string, scope: string}} provider */
+export async function begin(provider, { session, location }) {
+  const [state, verifier] = [random(), random()];
+  session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash }));
+  const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
+  const url = new URL(provider.authorization_endpoint);
+  const parameters = {
+    response_type: 'code',
+    client_id: provider.client_id,
+    redirect_uri: here(location),
+    scope: provider.scope,
+    state,
+    code_challenge: base64url(challenge),
+    code_challenge_method: 'S256',
+  };
+  for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
+  location.assign(url.href);
+}
+
+/**
+ * Complete a sign-in if the provider has sent the user back to this page.
+ *
+ * @returns {Promise<{token: string} | {error: string} | null>} null if the user does not come from the provider
+ */
+export async function complete(api, { session, location, history }) {
+  const returned = new URLSearchParams(location.search);
+  const pending = JSON.parse(session.getItem(PENDING) ?? 'null');
+  if (!pending || !returned.has('state')) return null;
+  session.removeItem(PENDING);
+  // The code must not stay in the address, and a reload must not send it again.
+  history.replaceState(null, '', here(location) + pending.hash);
+  if (returned.get('state') !== pending.state) return { error: 'The sign-in was not started by this page.' };
+  const code = returned.get('code');
+  if (!code) return { error: returned.get('error_description') ?? returned.get('error') ?? 'The sign-in failed.' };
+  try {
+    const { token } = await api.signIn({ code, code_verifier: pending.verifier, redirect_uri: here(location) });
+    return { token };
+  } catch (failure) {
+    return { error: failure.message };
+  }
+}

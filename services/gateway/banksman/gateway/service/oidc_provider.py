@@ -1,0 +1,143 @@
+"""What an OpenID Connect provider publishes, and the exchange of a code for a token."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import aiohttp
+
+from banksman.contracts.errors import Unauthorized, Unavailable
+from banksman.gateway.identity_settings import OidcSettings, is_secure_url
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 5.0
+"""Seconds for one response of the provider."""
+MAX_BYTES = 512 * 1024
+"""Bytes of a document of the provider; a larger one is refused."""
+RETRY_AFTER_S = 5.0
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The addresses that the provider's discovery document lists."""
+
+    authorization: str
+    token: str
+    keys: str
+    basic_auth: bool
+    """Whether the token endpoint takes the client's secret by HTTP basic authentication, not as a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code that a user brought back from the provider, with what proves that it is for this page."""
+
+    code: str
+    code_verifier: str
+    redirect_uri: str
+
+
+class OidcProvider:
+    """Reads the provider's documents and exchanges codes.
+
+    https://openid.net/specs/openid-connect-discovery-1_0.html and RFC 7636 (PKCE).
+    """
+
+    def __init__(self, settings: OidcSettings, session: aiohttp.ClientSession) -> None:
+        self._settings = settings
+        self._session = session
+
+    async def endpoints(self) -> Endpoints:
+        """Return the provider's endpoints.
+
+        Raises:
+            Unavailable: The provider does not respond, or its document is not that of the configured issuer.
+        """
+        issuer = self._settings.issuer
+        found = await self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        if found.get("issuer") != issuer:
+            raise _unavailable(f"the issuer is {found.get('issuer')!r}, not {issuer!r}")
+        urls = [found.get(name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
+        if not all(isinstance(url, str) and is_secure_url(url) for url in urls):
+            raise _unavailable("an endpoint is missing or not https")
+        methods = found.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        return Endpoints(*cast(list[str], urls), basic_auth="client_secret_basic" in methods)
+
+    async def key_set(self, endpoints: Endpoints) -> Document:
+        """Return the provider's public keys, a JSON Web Key Set.
+
+        Raises:
+            Unavailable: The provider does not respond.
+        """
+        return await self._get(endpoints.keys)
+
+    async def exchange(self, endpoints: Endpoints, code: Code) -> str:
+        """Return the token that the provider gives for a code.
+
+        Raises:
+            Unauthorized: The provider refuses the code.
+            Unavailable: The provider does not respond.
+        """
+        client = self._settings.client_id or ""
+        form = {
+            "grant_type": "authorization_code",
+            "client_id": client,
+            "code": code.code,
+            "code_verifier": code.code_verifier,
+            "redirect_uri": code.redirect_uri,
+        }
+        auth = None
+        if (secret := self._settings.client_secret) is not None:
+            if endpoints.basic_auth:
+                auth = aiohttp.encode_basic_auth(client, secret.get_secret_value())
+            else:
+                form["client_secret"] = secret.get_secret_value()
+        headers = {"accept": "application/json", **({"authorization": auth} if auth else {})}
+        status, body = await self._request("POST", endpoints.token, data=form, headers=headers)
+        if status != 200:
+            logger.warning("the OIDC provider refused a code", extra={"status": status, "body": body})
+            raise Unauthorized("the sign-in was refused")
+        token = body.get(self._settings.token)
+        if not isinstance(token, str):
+            raise Unauthorized(f"the sign-in returned no {self._settings.token}")
+        return token
+
+    async def _get(self, url: str) -> Document:
+        status, body = await self._request("GET", url)
+        if status != 200:
+            raise _unavailable(f"{url}: HTTP {status}")
+        return body
+
+    async def _request(self, method: str, url: str, **options: Any) -> tuple[int, Document]:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with self._session.request(
+                method, url, timeout=timeout, allow_redirects=False, **options
+            ) as response:
+                return response.status, await _document(response)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise _unavailable(f"{url}: {error or type(error).__name__}") from error
+
+
+async def _document(response: aiohttp.ClientResponse) -> Document:
+    body = bytearray()
+    async for piece in response.content.iter_chunked(64 * 1024):
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES} bytes")
+    found = json.loads(bytes(body))
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return cast(Document, found)
+
+
+def _unavailable(reason: str) -> Unavailable:
+    logger.warning("the OIDC provider cannot be used: %s", reason)
+    return Unavailable("the OIDC provider cannot be used now", retry_after_s=RETRY_AFTER_S)

@@ -1,0 +1,128 @@
+"""An OpenID Connect provider for tests: one user, who consents at once; keys that a test may rotate."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jwt
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
+
+from banksman.contracts.ids import new_id
+
+AUDIENCE = "banksman"
+CLIENT_ID = "banksman-page"
+CLIENT_SECRET = "the page never sees this"
+
+Claims = dict[str, Any]
+
+
+@dataclass
+class SigningKey:
+    """A key of the provider."""
+
+    id: str = field(default_factory=lambda: new_id("key-"))
+    private: ec.EllipticCurvePrivateKey = field(
+        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
+    )
+
+    @property
+    def public(self) -> Claims:
+        """The public key as a JSON Web Key."""
+        found = json.loads(ECAlgorithm.to_jwk(self.private.public_key()))
+        return {**found, "kid": self.id, "use": "sig", "alg": "ES256"}
+
+
+@dataclass
+class Provider:
+    """A running provider."""
+
+    issuer: str = ""
+    claims: Claims = field(
+        default_factory=lambda: {"sub": "ann", "tenant": "acme", "rights": ["chat", "approve"]}
+    )
+    """What its user's tokens say."""
+    key: SigningKey = field(default_factory=SigningKey)
+    fails: bool = False
+    """Whether every request gets 503."""
+    key_reads: int = 0
+    _codes: dict[str, Claims] = field(default_factory=dict[str, Claims])
+
+    def token(self, *, key: SigningKey | None = None, **claims: Any) -> str:
+        """Return a signed token; a claim that is None is left out."""
+        signer = key or self.key
+        now = int(time.time())
+        given = {"iss": self.issuer, "aud": AUDIENCE, "iat": now, "exp": now + 600, **self.claims, **claims}
+        present = {name: value for name, value in given.items() if value is not None}
+        return jwt.encode(present, signer.private, algorithm="ES256", headers={"kid": signer.id})
+
+    async def configuration(self, _: web.Request) -> web.Response:
+        names = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
+        endpoints = {name: f"{self.issuer}/{path}" for name, path in names.items()}
+        return web.json_response({"issuer": self.issuer, **endpoints})
+
+    async def keys(self, _: web.Request) -> web.Response:
+        self.key_reads += 1
+        return web.json_response({"keys": [self.key.public]})
+
+    async def authorize(self, request: web.Request) -> web.Response:
+        asked = dict(request.query)
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = asked
+        raise web.HTTPFound(f"{asked['redirect_uri']}?code={code}&state={asked['state']}")
+
+    async def exchange(self, request: web.Request) -> web.Response:
+        """Check the code as RFC 6749 and RFC 7636 require, and return a token of the page's client."""
+        form = await request.post()
+        asked = self._codes.pop(str(form["code"]), None)
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(str(form["code_verifier"]).encode()).digest())
+        basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
+        valid = (
+            asked is not None
+            and asked["code_challenge_method"] == "S256"
+            and asked["code_challenge"] == challenge.rstrip(b"=").decode()
+            and asked["redirect_uri"] == form["redirect_uri"]
+            and asked["client_id"] == form["client_id"] == CLIENT_ID
+            and request.headers.get("authorization") == f"Basic {basic}"
+        )
+        if not valid:
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        return web.json_response({"id_token": self.token(aud=CLIENT_ID), "token_type": "Bearer"})
+
+    @web.middleware
+    async def failing(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        return web.Response(status=503) if self.fails else await handler(request)
+
+
+@asynccontextmanager
+async def running_provider() -> AsyncGenerator[Provider]:
+    """Serve a provider on a free port."""
+    provider = Provider()
+    app = web.Application(middlewares=[provider.failing])
+    app.add_routes(
+        [
+            web.get("/.well-known/openid-configuration", provider.configuration),
+            web.get("/keys", provider.keys),
+            web.get("/authorize", provider.authorize),
+            web.post("/token", provider.exchange),
+        ]
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        provider.issuer = f"http://127.0.0.1:{port}"
+        yield provider
+    finally:
+        await runner.cleanup()
