@@ -72,8 +72,6 @@ def test_fields_may_have_any_order_and_terminate_is_read() -> None:
         "Use the tool called bash.",
         'The word "tool" is a noun.',
         'In Python: d = {"a": 1, "b": {"tool": 2}}',
-        "{tool: bash}",
-        "{'tool': 'bash', 'parameters': {}, 'terminate': false}",
         '{"answer": 42}',
         "```json\n{}\n```",
         f"An example:\n````markdown\nWrite this:\n```json\n{LS}\n```\n````\nThat is all.",

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from banksman.model_server import Reply, ToolCall
+from tests.agent.test_wrong_replies import CASES
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -128,3 +129,25 @@ async def test_a_call_within_nested_fences_is_an_example_and_does_not_run(client
     outcome = await client.run(conversation, "go")
 
     assert (outcome["content"], outcome["tool_calls"]) == (text, [])
+
+
+async def test_every_wrong_reply_of_the_table_is_corrected_in_one_run(
+    client: Client, play: Play, model: ScriptedModel
+) -> None:
+    """R10, R32, R37: after each correction the model goes on; two in a row do not end the run."""
+    wrong = [case.reply for case in CASES if case.expected.startswith("malformed")]
+    pairs = [wrong[i : i + 2] for i in range(0, len(wrong), 2)]
+    replies = [Reply(text=text) for pair in pairs for text in (*pair, written())]
+    name = play(*replies, Reply(text="All corrected."))
+    limits = {"max_iterations": len(pairs) + 1, "run_timeout_s": 600}
+    conversation = await client.create(name, settings={**TEXT, **limits})
+
+    outcome = await client.run(conversation, "go")
+
+    retries = [event["data"] for event in client.events(conversation, "protocol.retry")]
+    sent = [request["messages"][-1]["content"] for request in model_requests(model, name)]
+    assert (outcome["status"], outcome["content"]) == ("completed", "All corrected.")
+    assert [one["attempt"] for one in retries] == [1 + i % 2 for i in range(len(wrong))]
+    assert len(outcome["tool_calls"]) == len(pairs) and len(wrong) > 100
+    assert sum("Nothing was executed." in text for text in sent) == len(wrong)
+    assert all(retry["error"] in "\n".join(sent) for retry in retries)

@@ -110,7 +110,7 @@ async def test_the_model_receives_the_enhanced_prompt(
 
 
 @pytest.mark.parametrize("wanted", [None, "json_text", "native"])
-async def test_the_endpoint_shows_what_the_model_receives_without_being_told_the_protocol(
+async def test_the_endpoint_shows_what_the_model_receives_in_its_own_protocol(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, wanted: str | None
 ) -> None:
     """R25: the conversation's protocol, else that of its assistant."""

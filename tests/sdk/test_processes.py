@@ -88,7 +88,7 @@ async def test_a_function_in_a_process_is_ended_with_its_children_and_never_acts
 
 
 async def test_a_function_that_continues_in_its_thread_has_an_unknown_outcome() -> None:
-    """R55: the model is told that it may still act, and not that it timed out."""
+    """R55: the model reads that it may still act, and not that it timed out."""
     go_on, acted = threading.Event(), threading.Event()
 
     def block() -> None:

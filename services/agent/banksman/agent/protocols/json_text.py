@@ -4,7 +4,8 @@ A reply attempts a call if it contains an object with the key `tool` at its top 
 code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is
 the call, with or without prose around it. A reply with several objects, an invalid object or an object that
 breaks a rule of the format is malformed. Unknown keys are refused too: without them the call would not be the
-one that the model wrote.
+one that the model wrote. A reply that starts with `{` and spells the key otherwise is malformed as well, such
+as `'tool'`, `tool`, `"Tool"` or `"tool_name"`.
 
 An object with a syntax error is an attempt if the key precedes the error at any depth. A valid object inside
 it is not extracted, because the intended whole is unknown. The key must be written literally, without
@@ -44,6 +45,11 @@ from banksman.prompting.call_format import PARAMETERS_KEY, TERMINATE_KEY, TOOL_K
 _LEADING_BRACE = re.compile(r"[\s\ufeff]*+(?:(?:`{3,}+|~{3,}+)[^\S\n]*+[\w+.-]*+\s*+)?\{")
 _OPENING_FENCE = re.compile(r"(?:\A|\n)[ \t]*+(?:`{3,}+|~{3,}+)[^\n]*+\s*\Z")
 _CLOSING_FENCE = re.compile(r"\A\s*+(?:`{3,}+|~{3,}+)[ \t]*+(?=\n|\Z)")
+_MISWRITTEN_KEY = re.compile(
+    rf"""[{{,]\s*+(?P<key>\\?["'`\u2018-\u201d]?{TOOL_KEY}(?:_?name)?\\?["'`\u2018-\u201d]?)\s*+:""",
+    re.IGNORECASE,
+)
+"""The key in another spelling: other quotes or none, other case, `tool_name`."""
 _FIELDS = (TOOL_KEY, PARAMETERS_KEY, TERMINATE_KEY)
 _EXCERPT_CHARS = 24
 
@@ -117,6 +123,7 @@ def _find_call(text: str) -> tuple[RequestedCall, int, int] | None:
     if not found:
         if QUOTED_KEY in text and _LEADING_BRACE.match(text):
             raise _missing_object(text)
+        _check_keys(text)
         return None
     if len(found) > 1:
         raise _MalformedCall("the reply contains more than one call", found[1].start)
@@ -127,6 +134,15 @@ def _find_call(text: str) -> tuple[RequestedCall, int, int] | None:
             return _read_call(text, start, end), start, end
         case Broken(position=position, rule=rule):
             raise _MalformedCall(f"it is not valid JSON: {rule}", position)
+
+
+def _check_keys(text: str) -> None:
+    """Refuse a reply that is one object whose key is spelled otherwise: no user expects it as an answer."""
+    leading = _LEADING_BRACE.match(text)
+    found = _MISWRITTEN_KEY.search(text, leading.end() - 1) if leading else None
+    if found is not None:
+        names = f'"{TOOL_KEY}", "{PARAMETERS_KEY}" and "{TERMINATE_KEY}"'
+        raise _MalformedCall(f"its keys must be {names}, in lower case and double quotes", found.start("key"))
 
 
 def _missing_object(text: str) -> _MalformedCall:
