@@ -74,7 +74,6 @@ from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
-from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.websocket.connection import FRAME_BYTES, CallerSockets, ConnectionContext
@@ -239,7 +238,6 @@ async def _service(
     requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())
-    runs_of_tenants = Runs(bus, hub, views, conversations)
     key = settings.approvals.key()
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     return Gateway(
@@ -263,7 +261,7 @@ async def _service(
         ),
         conversations=conversations,
         views=views,
-        runs=runs_of_tenants,
+        runs=Runs(bus, hub, views, conversations),
         feeds=Feeds(bus, hub, views),
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
@@ -271,16 +269,6 @@ async def _service(
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         enhanced_prompts=EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements),
         workflows=workflows,
-        workflow_texts=WorkflowTexts(
-            workflows=workflows,
-            runs=runs_of_tenants,
-            conversations=conversations,
-            assistants=assistants,
-            queue=RunQueue(bus),
-            backlog=backlog,
-            clock=clock,
-            default_model=settings.default_model,
-        ),
         files=Files(placements, await _outputs(settings, bus, stack)),
         usage=UsageReports(bus, clock, settings.tenants),
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
