@@ -122,6 +122,10 @@ class CancelCall(Stored):
     reason: Literal["cancelled", "timeout"] = "cancelled"
 
 
+PROGRESS_AFTER_S = 0.2
+"""Seconds that a call runs before its progress is published. Of a shorter one the result arrives as soon."""
+
+
 class CallProgress(Stored):
     """`tool.progress.{t}.{c}`: output of a running call; lossy."""
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, CallReply, CallRequest, CancelCall
+from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.tools import ToolResult
 from banksman.runs.lease import Lease, LeaseLost
@@ -99,8 +99,11 @@ class Calls:
             # The process may have been suspended while the start was stored, so another may own the call.
             if not self.lease.holds:
                 raise LeaseLost("the lease ended before the call could start")
-            await self._publish_start(request)
-            return await execute(tool, request, self.runner_calls.runner, stop)
+            shown = asyncio.get_running_loop().call_later(PROGRESS_AFTER_S, self._show_start, request)
+            try:
+                return await execute(tool, request, self.runner_calls.runner, stop)
+            finally:
+                shown.cancel()
 
         try:
             await self.runner_calls.perform(request, started)
@@ -110,6 +113,9 @@ class Calls:
             logger.exception("%s: ended without a stored result", request.attempt)
         finally:
             self._stops.pop(key, None)
+
+    def _show_start(self, request: CallRequest) -> None:
+        self.tasks.create_task(self._publish_start(request))
 
     async def _publish_start(self, request: CallRequest) -> None:
         """Publish that the call has started; lossy."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 from dataclasses import dataclass
@@ -12,19 +11,18 @@ from functools import partial
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
 from banksman.agent.context import BYTES_PER_TOKEN, size_of
+from banksman.agent.deltas import Deltas
 from banksman.agent.model_request import Completion, complete_with_fallback, unless_cancelled
 from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Calls,
-    DeltaFilter,
     Final,
     ModelRequest,
     Protocol,
     RequestedCall,
     truncated_text,
 )
-from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.replies import (
     PartialReply,
@@ -41,7 +39,6 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
-from banksman.contracts import subjects
 from banksman.contracts.calls import Delta, FileRead
 from banksman.contracts.errors import (
     BanksmanError,
@@ -50,7 +47,6 @@ from banksman.contracts.errors import (
     ProviderFailed,
     ProviderTimedOut,
     Refused,
-    Unavailable,
 )
 from banksman.contracts.events import EventBody
 from banksman.contracts.ids import approval_id_for
@@ -68,7 +64,6 @@ from banksman.runs.schemas import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of, timed_out
 from banksman.runtime.failpoints import reach
-from banksman.runtime.redaction import safe_length, without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +134,18 @@ class ModelStep:
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
-        deltas = _Deltas(self.bus, owned, owned.ports.clock.new_id("m"), prepared.protocol)
+        state = owned.state
+        empty = Delta(
+            conversation_id=state.conversation_id,
+            run_id=owned.run.run_id,
+            message_id=owned.ports.clock.new_id("m"),
+            offset=0,
+            text="",
+        )
+        with Deltas(self.bus, state.tenant, empty, prepared.protocol, owned.confirm) as deltas:
+            return await self._complete_with(owned, prepared, deltas)
+
+    async def _complete_with(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Build:
         try:
             reply = await self._reply(owned, prepared, deltas)
         except ProviderFailed as refusal:
@@ -154,7 +160,7 @@ class ModelStep:
             return partial(partial_events, reply=self._partial(owned, prepared, deltas))
         return RecordedReply(reply)
 
-    def _partial(self, owned: Ownership, prepared: _Prepared, deltas: _Deltas) -> PartialReply:
+    def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
         """Return what was streamed of a reply that the end of its run cut off. Clients show this text."""
         text, model = deltas.streamed, owned.run.settings.model
         read = size_of(prepared.request, owned.state.history, owned.state.measured).total
@@ -166,7 +172,7 @@ class ModelStep:
             usage=usage.model_copy(update={"cost_usd": cost(model, usage, self.settings.prices)}),
         )
 
-    async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: _Deltas) -> Reply | None:
+    async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Reply | None:
         """Return the reply; None if the run was cancelled meanwhile.
 
         Raises:
@@ -189,8 +195,7 @@ class ModelStep:
         await reach("agent.reply_received")
         written = completion.reply
         reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
-        if isinstance(reading, Final):
-            await deltas.flush()
+        await deltas.end(is_final=isinstance(reading, Final))
         calls = reading.calls if isinstance(reading, Calls) else ()
         call_ids = tuple(clock.new_id("k") for _ in calls)
         executed = calls[: run.settings.limits.calls_per_reply]
@@ -318,68 +323,3 @@ def _failure(
     # The request ends at the run's deadline by its own timer, possibly a moment before the broker's clock.
     late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(state.run)
     return (*text, *(end_events(state, timed_out(state.run)) if late else failure_events(state, error)))
-
-
-class _Deltas:
-    """Publishes the text of a reply while it is written, but never the text of a call."""
-
-    def __init__(self, bus: Bus, owned: Ownership, message_id: str, protocol: Protocol) -> None:
-        state, run = owned.state, owned.run
-        self.message_id = message_id
-        self._bus = bus
-        self._owned = owned
-        self._protocol = protocol
-        self._filter: DeltaFilter = protocol.delta_filter()
-        self._subject = subjects.delta(state.tenant, state.conversation_id)
-        self._next = Delta(
-            conversation_id=state.conversation_id, run_id=run.run_id, message_id=message_id, offset=0, text=""
-        )
-        self._offsets: dict[DeltaKind, int] = {"message": 0, "reasoning": 0}
-        self._unsafe: dict[DeltaKind, str] = {"message": "", "reasoning": ""}
-        self._streamed: list[str] = []
-
-    @property
-    def streamed(self) -> str:
-        """The published text of the message, without reasoning."""
-        return "".join(self._streamed)
-
-    async def write(self, kind: DeltaKind, text: str) -> None:
-        """Publish the next piece."""
-        # A secret of this process may be spread over several pieces.
-        text = self._unsafe[kind] + text
-        safe = safe_length(text)
-        self._unsafe[kind] = text[safe:]
-        await self._pass_on(kind, text[:safe])
-
-    async def restart(self) -> None:
-        """Restart the reply: clients replace what they show when offsets begin at 0 again.
-
-        Raises:
-            Fenced: A higher claim owns the run, so the request must not be repeated.
-            Refused: The broker did not answer.
-        """
-        await self._owned.confirm()
-        self._filter = self._protocol.delta_filter()
-        self._offsets = {"message": 0, "reasoning": 0}
-        self._unsafe = {"message": "", "reasoning": ""}
-        self._streamed = []
-
-    async def flush(self) -> None:
-        """Publish the text that might have been the start of a call: the reply turned out to be final."""
-        await self._pass_on("message", self._unsafe["message"])
-        await self._publish("message", self._filter.flush())
-
-    async def _pass_on(self, kind: DeltaKind, text: str) -> None:
-        text = without_secrets(text)
-        await self._publish(kind, self._filter.feed(text) if kind == "message" else text)
-
-    async def _publish(self, kind: DeltaKind, text: str) -> None:
-        if not text:
-            return
-        delta = self._next.model_copy(update={"kind": kind, "offset": self._offsets[kind], "text": text})
-        self._offsets[kind] += len(text)
-        if kind == "message":
-            self._streamed.append(text)
-        # A client that misses a piece receives the whole message from the log.
-        with contextlib.suppress(Unavailable):
-            await self._bus.publish(self._subject, delta.model_dump_json().encode())

@@ -10,7 +10,7 @@ from typing import Literal
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
-from banksman.contracts.calls import CallProgress, CallRequest
+from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallRequest
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.concurrency import in_background
@@ -70,6 +70,7 @@ async def _publish_progress(bus: Bus, runner: str, request: CallRequest, backlog
         kind="started",
         runner=runner,
     )
+    await asyncio.sleep(PROGRESS_AFTER_S)
     await _publish(bus, subject, started)
     while True:
         await backlog.changed.wait()
