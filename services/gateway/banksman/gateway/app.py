@@ -235,6 +235,7 @@ async def _service(
     views = Views(log, damaged=damaged)
     conversations, approvals = Conversations(bus, views, clock), ApprovalSlots(bus)
     assistants, prompts = assistant_store(bus), prompt_store(bus)
+    await stack.enter_async_context(assistants.recent)
     requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())

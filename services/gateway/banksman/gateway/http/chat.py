@@ -105,7 +105,9 @@ async def _reply(
 ) -> Response:
     conversation_id = chat.message.conversation_id
     if chat.creation is not None:
-        conversation_id = (await gateway.requests.handle(caller, chat.creation)).conversation_id or ""
+        text = chat.message.content
+        created = await gateway.requests.handle(caller, chat.creation, title_from=text)
+        conversation_id = created.conversation_id or ""
     message = chat.message.model_copy(update={"conversation_id": conversation_id})
     if stream:
         run = await followed_run(gateway, caller, message, "final")

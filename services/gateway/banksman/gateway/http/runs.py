@@ -161,7 +161,9 @@ async def cancel_run(
 
 
 async def _first_message(gateway: Gateway, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
-    created = await gateway.requests.handle(caller, creation(f"{request_id}:conversation"[-128:], body))
+    created = await gateway.requests.handle(
+        caller, creation(f"{request_id}:conversation"[-128:], body), title_from=body.content
+    )
     return _message(request_id, created.conversation_id or "", body)
 
 
@@ -206,7 +208,8 @@ async def outcome(
     response.headers["location"] = f"/context/runs/{accepted.run_id}"
     if not wait_s:
         return accepted
-    run = run_body(await gateway.runs.wait(caller.tenant, accepted.run_id, wait_s, or_parked=or_parked))
+    found = await gateway.runs.wait(caller.tenant, accepted.run_id, wait_s, or_parked=or_parked, started=True)
+    run = run_body(found)
     if isinstance(run, EndedRun):
         response.status_code = 200
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from banksman.bus.publish import RunQueue
@@ -25,7 +25,7 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.work import CancelRun, DeleteConversation, RenameConversation, StartRun, SteerRun
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
-from banksman.gateway.service.conversations import Conversations, new_record
+from banksman.gateway.service.conversations import Conversations, CreatedConversations, new_record, title_of
 from banksman.gateway.service.decisions import Decisions, SubmittedDecision
 from banksman.gateway.service.idempotency import StoredRequests
 from banksman.gateway.service.inputs import Inputs
@@ -64,9 +64,15 @@ class ClientRequests:
     backlog: Backlog
     clock: Clock
     default_model: str | None
+    created: CreatedConversations = field(default_factory=CreatedConversations)
 
-    async def handle(self, caller: Caller, request: Request) -> Ack:
+    async def handle(self, caller: Caller, request: Request, *, title_from: Content = "") -> Ack:
         """Handle a request and return its acknowledgement.
+
+        Args:
+            caller: Who sent it.
+            request: The request.
+            title_from: The message that follows the creation of a conversation; it names one without a title.
 
         Raises:
             CallerMistake: The request is at fault.
@@ -76,7 +82,7 @@ class ClientRequests:
         caller.need("approve" if isinstance(request, ApprovalDecision | InputReply) else "chat")
         match request:
             case ConversationCreate():
-                return await self._create(caller, request)
+                return await self._create(caller, request, title_of(text_of(title_from)))
             case ChatSend():
                 return await self._send(caller, request)
             case RunCancel():
@@ -113,7 +119,7 @@ class ClientRequests:
         await self.queue.signal(signal, f"delete-{conversation_id}")
         await self.conversations.delete(caller.tenant, conversation_id)
 
-    async def _create(self, caller: Caller, request: ConversationCreate) -> Ack:
+    async def _create(self, caller: Caller, request: ConversationCreate, title: str) -> Ack:
         settings = request.settings.model_copy(
             update={
                 name: value
@@ -121,25 +127,29 @@ class ClientRequests:
                 if (value := getattr(request, name)) is not None
             }
         )
-        await self.assistants.get(caller.tenant, request.assistant)
+        await self.assistants.in_use(caller.tenant, request.assistant)
         if settings.system_prompt_id is not None:
             await self.prompts.get(caller.tenant, settings.system_prompt_id)
         if settings.model is not None:
             model_name(settings.model)
         ids = await self._once(caller, request, {"conversation_id": new_id("c")})
         conversation_id = ids["conversation_id"]
-        record = new_record(conversation_id, request.title, request.assistant, settings, now=self.clock.now())
-        await self.conversations.create(caller.tenant, record)
+        title = request.title or title
+        record = new_record(conversation_id, title, request.assistant, settings, now=self.clock.now())
+        if await self.conversations.create(caller.tenant, record):
+            self.created.add(caller.tenant, record)
         return Ack(reply_to=request.id, conversation_id=conversation_id)
 
     async def _send(self, caller: Caller, request: ChatSend) -> Ack:
-        record = await self.conversations.get(caller.tenant, request.conversation_id)
-        assistant = await self.assistants.get(caller.tenant, record.assistant)
+        created = self.created.take(caller.tenant, request.conversation_id)
+        record = created or await self.conversations.get(caller.tenant, request.conversation_id)
+        assistant = await self.assistants.in_use(caller.tenant, record.assistant)
         settings = resolve(
             assistant, record.settings, request.overrides, request.variables, self.default_model
         )
         content = with_attachments(request.content, request.attachments)
-        await self.views.check_complete(caller.tenant, request.conversation_id)
+        if created is None:
+            await self.views.check_complete(caller.tenant, request.conversation_id)
         new_run = run_id_for(request.conversation_id)
         steered = await self._steered_run(caller, request)
         if steered is None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,6 +34,9 @@ FOLDS_AT_ONCE = 16
 FRESH = timedelta(seconds=60)
 """Age below which a record is not written again only to move it up in the list."""
 TITLE_CHARS = 60
+CREATED_S = 2.0
+"""Seconds in which the first message of a conversation follows its creation at once."""
+MOST_CREATED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,27 @@ class Page:
     """Cursor of the next page; None at the end."""
 
 
+class CreatedConversations:
+    """The conversations that this process created a moment ago, each for its first message.
+
+    The log of such a conversation is empty, and its record need not be read.
+    """
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[tuple[str, str], tuple[ConversationRecord, float]] = OrderedDict()
+
+    def add(self, tenant: str, record: ConversationRecord) -> None:
+        """Remember a conversation that was just stored."""
+        self._records[tenant, record.conversation_id] = record, time.monotonic()
+        if len(self._records) > MOST_CREATED:
+            self._records.popitem(last=False)
+
+    def take(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
+        """Forget a conversation and return its record; None if its first message did not follow at once."""
+        record, at = self._records.pop((tenant, conversation_id), (None, 0.0))
+        return record if time.monotonic() - at < CREATED_S else None
+
+
 class Conversations:
     """The conversations of all tenants."""
 
@@ -52,13 +78,13 @@ class Conversations:
         self._clock = clock
         self._bucket = SharedBucket(bus, CONVERSATIONS, ConversationRecord, "conversations")
 
-    async def create(self, tenant: str, record: ConversationRecord) -> None:
-        """Store a conversation, unless it exists.
+    async def create(self, tenant: str, record: ConversationRecord) -> bool:
+        """Store a conversation; return False if it exists.
 
         Raises:
             Overloaded: The tenant has as many as it may have.
         """
-        await self._bucket.create(f"{tenant}.{record.conversation_id}", record)
+        return await self._bucket.create(f"{tenant}.{record.conversation_id}", record) is not None
 
     async def get(self, tenant: str, conversation_id: str) -> ConversationRecord:
         """Return the stored record.

@@ -80,19 +80,35 @@ class Runs:
         view = await self._views.read(tenant, conversation_id)
         return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
 
-    async def wait(self, tenant: str, run_id: str, timeout_s: float, *, or_parked: bool = False) -> FoundRun:
-        """Wait up to `timeout_s` for a run to end, and return it.
+    async def wait(
+        self, tenant: str, run_id: str, timeout_s: float, *, or_parked: bool = False, started: bool = False
+    ) -> FoundRun:
+        """Wait for a run to end, and return it.
 
-        With `or_parked`, also return it when it waits for a user.
+        Args:
+            tenant: The tenant of the run.
+            run_id: The run.
+            timeout_s: Seconds to wait.
+            or_parked: Whether it is also returned when it waits for a user.
+            started: True for a run that this process has just accepted.
+
+        Raises:
+            NotFound: This tenant has no such run.
         """
         kinds = ENDED_OR_PARKED if or_parked else ENDED
-        conversation_id = await self._conversation(tenant, run_id)
-        view = await self._views.read(tenant, conversation_id)
+        conversation_id = conversation_of(run_id) if started else await self._conversation(tenant, run_id)
+        view = self._views.known(tenant, conversation_id)
+        if not started:
+            view = await self._views.read(tenant, conversation_id)
         ended = asyncio.Event()
+        last: StoredCommit | None = None
 
         def on_commit(stored: StoredCommit) -> None:
+            nonlocal last
+            self._views.note(tenant, conversation_id, stored)
             for event in stored.commit.events:
                 if event.run_id == run_id and isinstance(event.data, kinds):
+                    last = stored
                     ended.set()
 
         known = view.runs.get(run_id)
@@ -107,6 +123,11 @@ class Runs:
                 pass
             finally:
                 await following.close()
+        # The commit that ended it was received, so nothing is read.
+        run = self._views.known(tenant, conversation_id).runs.get(run_id)
+        outcome = None if last is None else _outcome(last, run_id)
+        if run is not None and run.finished_in and outcome is not None:
+            return FoundRun(conversation_id, replace(run), outcome)
         return await self.get(tenant, run_id)
 
     async def calls(self, tenant: str, run_id: str) -> list[RunCall]:

@@ -15,6 +15,7 @@ from banksman.contracts.assistants import Assistant, ToolSettings
 from banksman.contracts.errors import Conflict, NotFound, Overloaded
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.streams import stream_info
+from banksman.gateway.service.recent_values import RecentValues
 from banksman.prompting.builtin import DEFAULT_PROMPT
 
 DEFAULT_ASSISTANT = Assistant(
@@ -46,6 +47,8 @@ class TenantStore(Generic[D]):
 
     def __init__(self, bus: Bus, bucket: str, model: type[D], noun: str, default: D) -> None:
         self._bucket = Bucket(bus, bucket, model)
+        self.recent = RecentValues(self._bucket)
+        """What runs use of this store; a service watches it."""
         self._counted: dict[str, _Counted] = {}
         self._noun = noun
         self._default = default
@@ -63,6 +66,15 @@ class TenantStore(Generic[D]):
             raise NotFound(self._noun, document_id)
         await self._bucket.create(f"{tenant}.{document_id}", self._default)
         return await self.get(tenant, document_id)
+
+    async def in_use(self, tenant: str, document_id: str) -> D:
+        """Return a document as `get` does, but as it was a moment ago: for a run that starts.
+
+        Raises:
+            NotFound: No such document.
+        """
+        entry = await self.recent.get(f"{tenant}.{document_id}")
+        return await self.get(tenant, document_id) if entry is None else _with_revision(entry)
 
     async def list(self, tenant: str) -> list[D]:
         """Return all documents of a tenant, sorted by id."""
@@ -111,6 +123,7 @@ class TenantStore(Generic[D]):
                 await self._take(tenant, growth)
             # Compare-and-set: after a concurrent write, compare with the document that is stored then.
             written = await self._bucket.update(f"{tenant}.{document.id}", document, stored.revision)
+            self.recent.forget(f"{tenant}.{document.id}")
             if written is not None:
                 return document.model_copy(update={"revision": written})
 
@@ -123,6 +136,7 @@ class TenantStore(Generic[D]):
         if await self._bucket.get(f"{tenant}.{document_id}") is None:
             raise NotFound(self._noun, document_id)
         await self._bucket.delete(f"{tenant}.{document_id}")
+        self.recent.forget(f"{tenant}.{document_id}")
         self._counted.pop(tenant, None)
 
     async def _take(self, tenant: str, size: int) -> None:

@@ -61,6 +61,9 @@ class Views:
         cached = self._cached(tenant, conversation_id)
         async with cached.turn:
             after = cached.view.stream_seq
+            # The usual case, and then one request instead of two.
+            if after and not await self.log.more(tenant, conversation_id, after=after):
+                return cached.view
             # From the leader: a follower may lag behind a commit that the client already knows of.
             commits = await self.log.read(tenant, conversation_id, after=after, leader=True)
             if commits and after and commits[0].commit.log_epoch != cached.view.log_epoch:
@@ -117,6 +120,19 @@ class Views:
         subject = subjects.conversation(tenant, conversation_id)
         message = await jetstream.next_message(self.log.bus, EVENTS, subject, after=stream_seq - 1)
         return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
+
+    def known(self, tenant: str, conversation_id: str) -> ConversationView:
+        """Return the view as it was read or noted last, which may be behind the log."""
+        return self._cached(tenant, conversation_id).view
+
+    def note(self, tenant: str, conversation_id: str, stored: StoredCommit) -> None:
+        """Fold a commit that arrived live, if it is the next one of the view."""
+        cached = self._cached(tenant, conversation_id)
+        is_next = stored.prev == cached.view.stream_seq
+        same_log = cached.view.log_epoch in ("", stored.commit.log_epoch)
+        # Not while a read folds: it would fold the same commit again.
+        if is_next and same_log and not cached.turn.locked():
+            cached.view.apply(stored)
 
     def forget(self, tenant: str, conversation_id: str) -> None:
         """Drop the view of a conversation: it was deleted, or its log is damaged."""
