@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
+from urllib.parse import quote
+from urllib.request import urlopen
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
+from tests.support.usage import counting
 
 from banksman.agent.usage import UsageLedger
 from banksman.bus.connection import Bus
@@ -20,6 +24,7 @@ from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, USAGE
 from banksman.bus.tail import last_sequence
 from banksman.bus.watch import BucketView
+from banksman.contracts import subjects
 from banksman.contracts.events import Commit, Event, HistoryCompacted, MessageCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import Usage
@@ -55,8 +60,8 @@ class Writer:
 
 @asynccontextmanager
 async def open_ledger(bus: Bus) -> AsyncGenerator[UsageLedger]:
-    """A ledger that stores its totals only on `settle`, not periodically."""
-    async with asyncio.timeout(WAIT_S), UsageLedger(bus, write_every_s=3_600) as ledger:
+    """A ledger that stores its totals only on `flush`, not periodically."""
+    async with asyncio.timeout(WAIT_S), counting(bus) as ledger:
         yield ledger
 
 
@@ -71,8 +76,7 @@ async def test_usage_at_one_agent_is_known_to_all_agents(bus: Bus, tenant: str) 
         await writer.reply("c1", 100, 0.5)
         last = await writer.reply("c2", 20)
         for ledger in (one, other):
-            assert await ledger.reach(last)
-            month = ledger.totals(tenant).month
+            month = (await ledger.consumed(tenant, last)).month
             assert (month.requests, month.input_tokens, month.output_tokens) == (2, 120, 2)
             assert month.cost_usd == 0.5
 
@@ -86,19 +90,17 @@ async def test_bytes_of_logs_are_known_to_all_agents_and_those_of_a_deleted_log_
         last = await writer.reply("c2", 20)
         both = await log.size(tenant, "c1", before=last) + await log.size(tenant, "c2", before=last + 1)
         for ledger in (one, other):
-            assert await ledger.reach(last)
-            assert ledger.totals(tenant).stored_bytes == both > 0
+            assert (await ledger.consumed(tenant, last)).stored_bytes == both > 0
         await one.flush()
         await one.release(tenant, await log.size(tenant, "c1", before=last))
         left = await log.size(tenant, "c2", before=last + 1)
         await eventually(lambda: stored_bytes_are(other, tenant, left))
         last = await writer.reply("c3", 1)
-        assert await other.reach(last)
-        assert other.totals(tenant).stored_bytes > left
+        assert (await other.consumed(tenant, last)).stored_bytes > left
 
 
 async def stored_bytes_are(ledger: UsageLedger, tenant: str, wanted: int) -> bool:
-    return ledger.totals(tenant).stored_bytes == wanted
+    return (await ledger.consumed(tenant, 0)).stored_bytes == wanted
 
 
 async def test_later_agent_continues_from_the_stored_totals(bus: Bus, tenant: str) -> None:
@@ -110,8 +112,8 @@ async def test_later_agent_continues_from_the_stored_totals(bus: Bus, tenant: st
     assert await stored_tokens(bus, tenant) == 100
 
     async with open_ledger(bus) as second:
-        await second.reach(await last_sequence(bus, EVENTS))
-        assert second.totals(tenant).month.input_tokens == 107
+        consumed = await second.consumed(tenant, await last_sequence(bus, EVENTS))
+        assert consumed.month.input_tokens == 107
 
 
 async def test_usage_of_a_purged_log_stays_counted(bus: Bus, tenant: str) -> None:
@@ -123,8 +125,8 @@ async def test_usage_of_a_purged_log_stays_counted(bus: Bus, tenant: str) -> Non
         await EventLog(bus).purge(tenant, "c1")
 
     async with open_ledger(bus) as second:
-        await second.reach(await last_sequence(bus, EVENTS))
-        assert second.totals(tenant).month.input_tokens == 111
+        consumed = await second.consumed(tenant, await last_sequence(bus, EVENTS))
+        assert consumed.month.input_tokens == 111
 
 
 async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) -> None:
@@ -138,8 +140,69 @@ async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) 
                     group.create_task(one.flush())
                     group.create_task(other.flush())
         await one.flush()
-        assert one.totals(tenant).month.input_tokens == other.totals(tenant).month.input_tokens == sent
+        for ledger in (one, other):
+            assert (await ledger.consumed(tenant, 0)).month.input_tokens == sent
     assert await stored_tokens(bus, tenant) == sent
+
+
+async def test_another_agent_counts_on_when_the_one_that_counted_is_killed(own_nats: NatsServer) -> None:
+    """The one that needs a total takes over at once; the record of the log heads goes over with it."""
+    tenant = new_id("t")
+    async with (
+        await connect(own_nats) as bus,
+        await connect(own_nats) as one,
+        await connect(own_nats) as other,
+        counting(one, standby_s=WAIT_S) as ledger_of_one,
+        counting(other, standby_s=WAIT_S) as ledger_of_other,
+    ):
+        writer = Writer(bus, tenant)
+        last = await writer.reply("c1", 100)
+        for ledger in (ledger_of_one, ledger_of_other):
+            assert (await ledger.consumed(tenant, last)).month.input_tokens == 100
+
+        async def only_one() -> bool:
+            return len(await connections_that_count(own_nats)) == 1
+
+        await eventually(only_one)
+        (counts,) = await connections_that_count(own_nats)
+        doomed, left = (one, ledger_of_other) if one.nc.client_id == counts else (other, ledger_of_one)
+        await doomed.close()
+        last = await writer.reply("c1", 10)
+        assert (await left.consumed(tenant, last)).month.input_tokens == 110
+
+
+async def test_commits_reach_one_agent_however_many_there_are(own_nats: NatsServer) -> None:
+    """Otherwise the cost of a run grows with the number of agents."""
+    assert await received(own_nats, agents=4) < 1.2 * await received(own_nats, agents=1)
+
+
+async def received(server: NatsServer, *, agents: int, commits: int = 100) -> int:
+    """Return how many messages a number of agents receive together while commits are stored."""
+    tenant = new_id("t")
+    async with AsyncExitStack() as stack:
+        writer = Writer(await stack.enter_async_context(await connect(server)), tenant)
+        buses = [await stack.enter_async_context(await connect(server)) for _ in range(agents)]
+        ledgers = [await stack.enter_async_context(counting(bus, standby_s=WAIT_S)) for bus in buses]
+        last = await writer.reply("c0", 1)
+        for ledger in ledgers:
+            await ledger.consumed(tenant, last)
+
+        async def has_one_counting() -> bool:
+            return len(await connections_that_count(server)) == 1
+
+        await eventually(has_one_counting)
+        before = sum(bus.nc.stats["in_msgs"] for bus in buses)
+        for number in range(commits):
+            last = await writer.reply(f"c{number % 3}", 1)
+        assert (await ledgers[0].consumed(tenant, last)).month.requests == commits + 1
+        return sum(bus.nc.stats["in_msgs"] for bus in buses) - before
+
+
+async def connections_that_count(server: NatsServer) -> list[int]:
+    """Return the ids of the connections that serve the totals."""
+    url = f"{server.monitoring_url}/subsz?subs=1&test={quote(subjects.counted_usage())}"
+    with await asyncio.to_thread(urlopen, url, timeout=5) as response:
+        return [int(one["cid"]) for one in json.load(response).get("subscriptions_list") or ()]
 
 
 async def test_killed_server_loses_no_usage(own_nats: NatsServer) -> None:
@@ -153,10 +216,11 @@ async def test_killed_server_loses_no_usage(own_nats: NatsServer) -> None:
             own_nats.kill()
             own_nats.start()
             last = await writer.reply("c1", 1)
-            async with asyncio.timeout(WAIT_S):
-                while not await ledger.reach(last):
-                    pass
-            assert ledger.totals(tenant).month.input_tokens == 111
+
+            async def is_counted() -> bool:
+                return (await ledger.consumed(tenant, last)).month.input_tokens == 111
+
+            await eventually(is_counted, WAIT_S)
 
 
 async def test_totals_are_stored_periodically(bus: Bus, tenant: str) -> None:
@@ -169,7 +233,7 @@ async def test_totals_are_stored_periodically(bus: Bus, tenant: str) -> None:
     async with (
         asyncio.timeout(WAIT_S),
         BucketView(Bucket(bus, USAGE, UsageTotals), on_change=changed),
-        UsageLedger(bus, write_every_s=0.1),
+        counting(bus, write_every_s=0.1),
     ):
         await Writer(bus, tenant).reply("c1", 5)
         await changes.wait()

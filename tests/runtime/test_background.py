@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
+from banksman.agent.heads_recorder import HeadsRecorder
 from banksman.agent.log_guard import LogGuard
 from banksman.agent.registry import ToolRegistry
 from banksman.agent.usage import UsageLedger
@@ -28,7 +29,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.registry import ToolRegistration
 from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import HeadsRecorder, LogHeads
+from banksman.log_integrity.heads import LogHeads
 from banksman.runs.placement import Placements
 from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.background import UNREADY_FAILURES, Background
@@ -157,7 +158,6 @@ LOOPS: dict[str, Component] = {
     "log-scrub": guard,
     "tool-registry": registry,
     "upstream-models": upstreams,
-    "usage-count": UsageLedger,
     "usage-write": lambda bus: UsageLedger(bus, write_every_s=0.1),
 }
 

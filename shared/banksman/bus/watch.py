@@ -96,6 +96,10 @@ class BucketView(Generic[T]):
             self._changed.clear()
             await self._changed.wait()
 
+    async def refresh(self) -> None:
+        """Compare with the stream; afterwards the view is as new as the stream was at the call."""
+        await self._load()
+
     async def __aenter__(self) -> Self:
         bus = self._bucket.bus
         pattern = subjects.stored(kv_subject(self._bucket.name, ">"))

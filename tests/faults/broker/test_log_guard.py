@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from banksman.agent.heads_recorder import HeadsRecorder
 from banksman.agent.log_guard import SCRUB_AFTER_S, LogGuard
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
@@ -27,7 +28,7 @@ from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import SEGMENT_COMMITS, HeadsRecorder, LogHeads
+from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads
 from banksman.log_integrity.survey import survey
 from banksman.runs.conversation_log import ConversationLog
 from tests.bus.builders import commit, now

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import WebSocketException
 
+from banksman.agent.heads_recorder import HeadsRecorder
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import ApiError, last_message
@@ -21,7 +22,7 @@ from banksman.bus.names import APPROVALS, RUNS
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.work import ApprovalReply, StartRun
-from banksman.log_integrity.heads import HeadsRecorder, LogHeads
+from banksman.log_integrity.heads import LogHeads
 from banksman.log_integrity.survey import survey
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
 from tests.support.fixtures import connect, provision_all

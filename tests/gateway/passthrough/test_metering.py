@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
 from tests.support.model_server import ModelServer
+from tests.support.usage import counting
 
-from banksman.agent.usage import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
@@ -54,8 +54,8 @@ async def test_passthrough_counts_for_its_tenant(
     assert entry.value.day.input_tokens == 6 * 1000 + 2 * 300
     async with start_gateway(models=models) as gateway, gateway.http as http:
         report = (await http.get("/context/usage")).json()
-    async with UsageLedger(bus) as ledger:
-        assert ledger.totals(tenant).day.tokens == entry.value.day.tokens
+    async with counting(bus) as ledger:
+        assert (await ledger.consumed(tenant, 0)).day.tokens == entry.value.day.tokens
     assert report["windows"][0]["requests"] == 6
 
 

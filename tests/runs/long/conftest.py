@@ -19,7 +19,6 @@ from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenant_room import ApprovalRoom
 from banksman.agent.tenants import Tenants
-from banksman.agent.usage import UsageLedger
 from banksman.agent.worker import Worker
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
@@ -42,6 +41,7 @@ from banksman.runtime.tenants import TenantSettings
 from tests.support.fixtures import provision_all
 from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
+from tests.support.usage import counting
 
 B = TypeVar("B", bound=EventBody)
 
@@ -147,7 +147,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             providers = Providers(where)
             stack.push_async_callback(providers.close)
             tenants = Tenants(
-                TenantSettings(), await stack.enter_async_context(UsageLedger(bus)), ApprovalRoom(bus)
+                TenantSettings(), await stack.enter_async_context(counting(bus)), ApprovalRoom(bus)
             )
             schemas = await stack.enter_async_context(SchemaChecker())
             model_step = ModelStep(

@@ -54,11 +54,11 @@ async def test_deleting_a_conversation_gives_its_bytes_back(
     server.play("long", [Reply(text="x" * 50_000)])
     usage = agent.worker.model_step.tenants.usage
     await agent.run("Write.", "openai:scripted/long")
-    await usage.reach(await last_sequence(bus, EVENTS))
-    assert usage.totals(agent.tenant).stored_bytes > 50_000
+    consumed = await usage.consumed(agent.tenant, await last_sequence(bus, EVENTS))
+    assert consumed.stored_bytes > 50_000
     await agent.signal(DeleteConversation(tenant=agent.tenant, conversation_id=agent.conversation, by="ann"))
     await eventually(lambda: has_at_most(usage, agent.tenant, 2_000))
 
 
 async def has_at_most(usage: UsageLedger, tenant: str, most: int) -> bool:
-    return usage.totals(tenant).stored_bytes <= most
+    return (await usage.consumed(tenant, 0)).stored_bytes <= most

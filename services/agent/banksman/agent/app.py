@@ -76,12 +76,14 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 return
         damaged = await stack.enter_async_context(DamagedLogs(bus))
         log = ConversationLog(bus, damaged)
-        guard = LogGuard(bus, damaged)
+        usage = UsageLedger(bus)
+        guard = LogGuard(bus, damaged, fold=usage)
         process.health.checks["logs"] = guard.problem
         process.health.warnings["logs"] = damaged.warning
         process.health.warnings["storage"] = StorageRoom(bus).warning
         if not await guard.checked(process.stop):
             return
+        await stack.enter_async_context(usage)
         await stack.enter_async_context(guard)
         clock = await stack.enter_async_context(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
@@ -94,7 +96,6 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
         placements.on_lease_end(notifications.wake_all)
         await stack.enter_async_context(RunnerPresence(bus, placements))
-        usage = await stack.enter_async_context(UsageLedger(bus))
         schemas = await stack.enter_async_context(SchemaChecker())
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)

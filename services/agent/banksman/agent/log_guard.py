@@ -8,11 +8,12 @@ import logging
 from types import TracebackType
 from typing import Self
 
+from banksman.agent.heads_recorder import WRITE_EVERY_S, CommitFold, HeadsRecorder
 from banksman.agent.log_scrub import scrub
 from banksman.bus.connection import Bus
 from banksman.contracts.errors import BanksmanError
 from banksman.log_integrity.damage import DamagedLogs, found_now
-from banksman.log_integrity.heads import WRITE_EVERY_S, HeadsRecorder, LogHeads
+from banksman.log_integrity.heads import LogHeads
 from banksman.log_integrity.survey import MAX_DAMAGED, survey
 from banksman.runtime.background import BackgroundTask
 
@@ -37,6 +38,7 @@ class LogGuard:
         bus: Bus,
         damaged: DamagedLogs,
         *,
+        fold: CommitFold | None = None,
         write_every_s: float = WRITE_EVERY_S,
         scrub_after_s: float = SCRUB_AFTER_S,
     ) -> None:
@@ -45,13 +47,14 @@ class LogGuard:
         Args:
             bus: Connection of an agent.
             damaged: Receives the damaged logs.
+            fold: What else is folded from all commits while this process records the log heads.
             write_every_s: Seconds between two writes of the log heads.
             scrub_after_s: Seconds until the headers of all commits are read for the first time.
         """
         self._background = bus.background
         self._heads = LogHeads(bus)
         self._damaged = damaged
-        self._recorder = HeadsRecorder(self._heads, write_every_s=write_every_s)
+        self._recorder = HeadsRecorder(self._heads, fold=fold, write_every_s=write_every_s)
         self._scrub_wait_s = scrub_after_s
         self._checked = False
         self._reconnected = asyncio.Event()

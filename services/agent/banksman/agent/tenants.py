@@ -41,8 +41,8 @@ class Tenants:
         limits = self.settings.of(owned.state.tenant)
         if not _any_counted(limits):
             return None
-        await self.usage.reach(owned.state.stream_seq)
-        return _used_up(limits, self.usage.totals(owned.state.tenant), owned.ports.clock.now())
+        consumed = await self.usage.consumed(owned.state.tenant, owned.state.stream_seq)
+        return _used_up(limits, consumed, owned.ports.clock.now())
 
 
 def _cut_to_limits(settings: RunSettings, limits: TenantLimits) -> RunSettings:

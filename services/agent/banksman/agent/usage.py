@@ -1,33 +1,36 @@
 """What each tenant consumed and stored, counted from all logs and stored in bucket `usage`.
 
-The logs are the truth: each commit with a model's reply names in a header what the reply consumed. Every
-agent follows the headers of all commits in the order of the stream, so it knows what was consumed at any
-agent. The bucket stores the totals up to a stream sequence, from which the next process continues: every
-commit counts once, also when a run is taken over. Runs write nothing for it, and all agents together at most
-`WRITES_PER_S`.
+The logs are the truth: each commit with a model's reply names in a header what the reply consumed. One agent,
+the one that records the log heads, follows the headers of all commits in the order of the stream. The others
+request its totals, and only for tenants with a limit. The bucket stores the totals up to a stream sequence,
+from which the next agent continues: every commit counts once, also when a run is taken over. Runs write
+nothing for it, and all agents together at most `WRITES_PER_S`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
-from collections import deque
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import islice
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from banksman.bus.connection import Bus
+from pydantic import BaseModel
+
+from banksman.agent.usage_account import Account, Delta
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.errors import NoResponders
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.log import stored_size
+from banksman.bus.messages import Message
 from banksman.bus.names import CONSUMED, EVENTS, USAGE
-from banksman.bus.tail import StoredHeaders, last_sequence, tail
+from banksman.bus.tail import StoredHeaders, last_sequence
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import Unavailable
-from banksman.contracts.usage import CommitUsage, UsageTotals, usage_key
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
@@ -41,88 +44,55 @@ WRITES_PER_S = 10
 """Writes per second of all active tenants together, which stretches `WRITE_EVERY_S`."""
 REACH_S = 5.0
 """Seconds for which a run waits until the commits before it are counted."""
-
-NOTHING = UsageTotals()
-
-
-@dataclass(frozen=True, slots=True)
-class _Delta:
-    stream_seq: int
-    time: datetime
-    consumed: CommitUsage
-    stored_bytes: int
+REPLY_S = 1.0
+"""Seconds within which the agent that counts replies; after that, this one counts too."""
+MAX_WAITING = 1_000
+"""Requests of other agents that wait until their commits are counted; further ones get no reply."""
 
 
-@dataclass(slots=True)
-class _Account:
-    """The stored totals of a tenant, and the commits that this process has counted since."""
+class UsageQuery(BaseModel):
+    """A request for the totals of a tenant."""
 
-    stored: UsageTotals = NOTHING
-    revision: int = 0
-    """The revision of the stored totals; 0 when there are none yet."""
-    stored_at: float = 0.0
-    """When they last changed, by the clock of the event loop."""
-    since: deque[_Delta] = field(default_factory=deque[_Delta])
-    _counted: UsageTotals = NOTHING
-    """The stored totals and the first `_of_since` commits after them."""
-    _of_since: int = 0
-
-    def now(self) -> UsageTotals:
-        """Return the totals, as far as this process has counted."""
-        for delta in islice(self.since, self._of_since, None):
-            self._counted = self._counted.with_commit(
-                delta.stream_seq, delta.time, delta.consumed, delta.stored_bytes
-            )
-        self._of_since = len(self.since)
-        return self._counted
-
-    def until(self, stream_seq: int) -> UsageTotals:
-        """Return the totals of everything up to a stream sequence, and of nothing after it."""
-        totals = self.stored
-        for delta in self.since:
-            if delta.stream_seq <= stream_seq:
-                totals = totals.with_commit(delta.stream_seq, delta.time, delta.consumed, delta.stored_bytes)
-        return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
-
-    def restart_from(self, totals: UsageTotals, revision: int, at: float) -> None:
-        """Continue from newer stored totals."""
-        # The view may deliver an older revision than the one that this process has just written.
-        if revision <= self.revision:
-            return
-        self.stored, self.revision, self.stored_at = totals, revision, at
-        while self.since and self.since[0].stream_seq <= totals.upto:
-            self.since.popleft()
-        self._counted, self._of_since = totals, 0
+    tenant: str
+    upto: int
+    """Stream sequence up to which every commit must be counted."""
+    stored: bool = False
+    """Whether the totals of all tenants up to there must also be stored."""
 
 
 class UsageLedger:
-    """Counts what tenants consumed. As a context manager it follows the logs."""
+    """What tenants consumed. `HeadsRecorder` lets one agent count it, and the others request it.
+
+    As a context manager it follows the stored totals.
+    """
 
     def __init__(self, bus: Bus, *, write_every_s: float = WRITE_EVERY_S) -> None:
         self._bus = bus
         self._write_every_s = write_every_s
         self._bucket = Bucket(bus, USAGE, UsageTotals)
         self._view = BucketView(self._bucket, on_change=self._stored)
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._upto = 0
         self._advanced = asyncio.Event()
-        self._tasks: tuple[BackgroundTask, ...] = ()
+        self._counting = asyncio.Event()
+        """Set while this process counts for all."""
+        self.wanted = asyncio.Event()
+        """Set when this process should count, because no other one seems to."""
+        self._subscription: Subscription | None = None
+        self._replies: set[asyncio.Task[None]] = set()
+        self._writing: BackgroundTask | None = None
 
-    def totals(self, tenant: str) -> UsageTotals:
-        """Return what a tenant consumed, as far as this process has counted."""
-        return self._account(usage_key(tenant)).now()
+    async def consumed(self, tenant: str, upto: int) -> UsageTotals:
+        """Return what a tenant consumed at all agents, up to a stream sequence or further.
 
-    async def reach(self, stream_seq: int) -> bool:
-        """Wait until everything up to a stream sequence is counted; return False if it takes too long."""
+        If no agent has counted that far within `REACH_S`, the result is what is known.
+        """
         try:
             async with asyncio.timeout(REACH_S):
-                while self._upto < stream_seq:
-                    self._advanced.clear()
-                    await self._advanced.wait()
+                return await self._counted(UsageQuery(tenant=tenant, upto=upto))
         except TimeoutError:
-            logger.warning("usage is counted up to %d only, not to %d", self._upto, stream_seq)
-            return False
-        return True
+            logger.warning("usage is not counted up to %d yet", upto)
+            return self._totals(tenant)
 
     async def flush(self) -> None:
         """Store the totals up to now, before a log is purged that a later process would count from.
@@ -131,13 +101,9 @@ class UsageLedger:
             Unavailable, Overloaded: They could not be stored.
         """
         upto = await last_sequence(self._bus, EVENTS)
-        if not await self.reach(upto):
-            raise Unavailable(f"usage is not counted up to {upto} yet")
         try:
             async with asyncio.timeout(REACH_S):
-                # Repeated after a conflict: another agent stored less at the same time.
-                while any(one.since and one.since[0].stream_seq <= upto for one in self._accounts.values()):
-                    await self._write_all(0.0)
+                await self._counted(UsageQuery(tenant=ALL_TENANTS, upto=upto, stored=True))
         except TimeoutError as error:
             raise Unavailable(f"usage up to {upto} is not stored yet") from error
 
@@ -155,26 +121,108 @@ class UsageLedger:
                 return
 
     async def __aenter__(self) -> Self:
-        start, end = await self._start(), await last_sequence(self._bus, EVENTS)
+        # Before any run: the first agent of all counts from here.
+        await self._start()
         await self._view.__aenter__()
-        for entry in self._view.entries():
-            # Beyond the end if the logs were restored from a backup that is older than the bucket.
-            upto = min(entry.value.upto, end)
-            totals = entry.value.model_copy(update={"upto": upto})
-            self._account(entry.key).restart_from(totals, entry.revision, _clock())
-        self._upto = min(start, end)
-        self._tasks = (
-            self._bus.background.run("usage-count", self._follow),
-            self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write),
-        )
+        self._writing = self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            await task.stop()
+        if self._writing is not None:
+            await self._writing.stop()
         await self._view.__aexit__(kind, error, trace)
+
+    async def begin(self) -> int:
+        """Begin to count for all agents; return the stream sequence from which `take` continues."""
+        # In this order: the totals of every tenant reach at least as far as those of all.
+        start, end = await self._start(), await last_sequence(self._bus, EVENTS)
+        await self._view.refresh()
+        for entry in self._view.entries():
+            # Beyond the end if the logs were restored from a backup that is older than the bucket.
+            totals = entry.value.model_copy(update={"upto": min(entry.value.upto, end)})
+            account = self._accounts[entry.key] = Account()
+            account.restart_from(totals, entry.revision, _clock())
+        self._upto = min(start, end)
+        self._subscription = await self._bus.subscribe(subjects.counted_usage(), self._requested)
+        self.wanted.clear()
+        self._counting.set()
+        return self._upto
+
+    def take(self, commit: StoredHeaders) -> None:
+        """Count a commit, unless it is counted already."""
+        if commit.stream_seq <= self._upto:
+            return
+        consumed = CommitUsage.from_header(commit.headers.get(CONSUMED, ""))
+        delta = Delta(commit.stream_seq, commit.time, consumed, stored_size(commit.payload_bytes))
+        self._account(usage_key(commit.subject.split(".")[1])).since.append(delta)
+        if consumed.requests:
+            self._account(ALL_TENANTS).since.append(replace(delta, stored_bytes=0))
+        self._upto = commit.stream_seq
+        self._advanced.set()
+
+    async def end(self) -> None:
+        """Count no more; the totals are those that another agent stores."""
+        self._counting.clear()
+        for task in tuple(self._replies):
+            task.cancel()
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+        for account in self._accounts.values():
+            account.forget()
+
+    async def is_followed(self) -> bool:
+        """Return False if no agent counts."""
+        try:
+            await self._request(UsageQuery(tenant=ALL_TENANTS, upto=0))
+        except NoResponders:
+            return False
+        except Unavailable:
+            return True
+        return True
+
+    async def _counted(self, query: UsageQuery) -> UsageTotals:
+        while not self._counting.is_set():
+            try:
+                return await self._request(query)
+            except Unavailable:
+                # The agent that counted has ended or is frozen, so this one begins.
+                self.wanted.set()
+                await self._counting.wait()
+        return await self._counted_here(query)
+
+    async def _request(self, query: UsageQuery) -> UsageTotals:
+        reply = await self._bus.request(subjects.counted_usage(), query.model_dump_json().encode(), REPLY_S)
+        return UsageTotals.model_validate_json(reply)
+
+    async def _counted_here(self, query: UsageQuery) -> UsageTotals:
+        while self._upto < query.upto:
+            self._advanced.clear()
+            await self._advanced.wait()
+        # Repeated after a conflict: another agent stored less at the same time.
+        while query.stored and any(
+            one.since and one.since[0].stream_seq <= query.upto for one in self._accounts.values()
+        ):
+            await self._write_all(0.0)
+        return self._totals(query.tenant)
+
+    async def _requested(self, message: Message) -> None:
+        if len(self._replies) < MAX_WAITING:
+            query = UsageQuery.model_validate_json(message.data)
+            task = asyncio.create_task(self._reply(query, message.reply), name="usage reply")
+            self._replies.add(task)
+            task.add_done_callback(self._replies.discard)
+
+    async def _reply(self, query: UsageQuery, reply: str) -> None:
+        with contextlib.suppress(TimeoutError, BanksmanError):
+            async with asyncio.timeout(REPLY_S):
+                totals = await self._counted_here(query)
+            await self._bus.publish(reply, totals.model_dump_json().encode())
+
+    def _totals(self, tenant: str) -> UsageTotals:
+        """Return what a tenant consumed: by runs as far as counted here, by passthrough as far as stored."""
+        return self._account(usage_key(tenant)).now().plus(self._account(passthrough_key(tenant)).stored)
 
     async def _start(self) -> int:
         """Return the stream sequence to count from: that of the stored totals, or the end."""
@@ -185,22 +233,8 @@ class UsageLedger:
             entry = await self._bucket.get(ALL_TENANTS)
         return 0 if entry is None else entry.value.upto
 
-    async def _follow(self) -> None:
-        async with aclosing(tail(self._bus, EVENTS, after=self._upto)) as messages:
-            async for message in messages:
-                self._count(message)
-
-    def _count(self, message: StoredHeaders) -> None:
-        consumed = CommitUsage.from_header(message.headers.get(CONSUMED, ""))
-        delta = _Delta(message.stream_seq, message.time, consumed, stored_size(message.payload_bytes))
-        self._account(usage_key(message.subject.split(".")[1])).since.append(delta)
-        if consumed.requests:
-            self._account(ALL_TENANTS).since.append(replace(delta, stored_bytes=0))
-        self._upto = message.stream_seq
-        self._advanced.set()
-
-    def _account(self, key: str) -> _Account:
-        return self._accounts.setdefault(key, _Account())
+    def _account(self, key: str) -> Account:
+        return self._accounts.setdefault(key, Account())
 
     def _stored(self, key: str, entry: Entry[UsageTotals] | None) -> None:
         if entry is not None:
@@ -228,7 +262,7 @@ class UsageLedger:
         if total.since and total.stored_at <= due and min(upto, covered) > total.stored.upto:
             await self._write(ALL_TENANTS, total, total.until(min(upto, covered)))
 
-    async def _write(self, key: str, account: _Account, totals: UsageTotals) -> None:
+    async def _write(self, key: str, account: Account, totals: UsageTotals) -> None:
         if account.revision:
             revision = await self._bucket.update(key, totals, account.revision)
         else:

@@ -1,0 +1,28 @@
+"""Agents reduced to what counts the usage of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from banksman.agent.heads_recorder import HeadsRecorder
+from banksman.agent.usage import UsageLedger
+from banksman.bus.connection import Bus
+from banksman.log_integrity.heads import LogHeads
+
+STANDBY_S = 0.2
+
+
+@asynccontextmanager
+async def counting(
+    bus: Bus, *, write_every_s: float = 3_600, standby_s: float = STANDBY_S
+) -> AsyncGenerator[UsageLedger]:
+    """A ledger that counts, or requests what another one counts.
+
+    It stores its totals only on `flush` unless `write_every_s` is given.
+    """
+    async with (
+        UsageLedger(bus, write_every_s=write_every_s) as ledger,
+        HeadsRecorder(LogHeads(bus), fold=ledger, write_every_s=STANDBY_S, standby_s=standby_s),
+    ):
+        yield ledger
