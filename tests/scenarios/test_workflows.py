@@ -137,3 +137,31 @@ async def test_a_slash_command_is_only_text(client: Client, play: Play, model: S
 
     assert (outcome["status"], outcome["tool_calls"]) == ("completed", [])
     assert model_requests(model, name)[0]["messages"][-1]["content"] == "/create_project demo"
+
+
+async def test_a_command_and_plain_language_fill_the_form_of_a_workflow(
+    http: httpx.AsyncClient, play: Play
+) -> None:
+    """R22, R112: a text starts nothing; the form is shown for confirmation."""
+    model = play(
+        Reply(text='Sure:\n```json\n{"workflow": "create_project", "parameters": {"name": "Bad"}}\n```')
+    )
+    texts = {
+        "command": {"text": "/create_project demo template=web"},
+        "demo": {"text": "Please create a web project called my-site", "model": "openai:demo"},
+        "misread": {"text": "Make something", "model": model},
+    }
+    replies = {name: await http.post("/workflows/parse", json=body) for name, body in texts.items()}
+    unknown = await http.post("/workflows/parse", json={"text": "/nothing at all"})
+    listed = (await http.get("/context/conversations")).json()["items"]
+
+    read = {name: response.json() for name, response in replies.items()}
+    assert all(response.status_code == 200 for response in replies.values()), read
+    assert {name: one["workflow"]["name"] for name, one in read.items()} == dict.fromkeys(texts, NAME)
+    assert read["command"]["parameters"] == {"name": "demo", "template": "web", "description": ""}
+    assert read["demo"]["parameters"] == {"name": "my-site", "template": "web", "description": ""}
+    assert (read["command"]["source"], read["demo"]["source"]) == ("command", "language")
+    assert [one["parameter"] for one in read["misread"]["problems"]] == ["name"]
+    assert not read["command"]["problems"] and not read["demo"]["problems"]
+    assert unknown.status_code == 404
+    assert "Start a workflow" not in {one["title"] for one in listed}

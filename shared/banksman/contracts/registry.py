@@ -9,7 +9,7 @@ from pydantic import Field
 
 from banksman.contracts.assistants import ApprovalRule, OnReject, RunSettings
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 
 
 class RegisterTool(Stored):
@@ -161,6 +161,36 @@ class WorkflowChecked(Stored):
     workflow: WorkflowDefinition
     parameters: JsonObject
     """The parameters for `StartWorkflow`, completed with the form's defaults."""
+
+
+class ParseWorkflow(Stored):
+    """`workflows.parse`: read a command, or check the parameters that a model read from plain language."""
+
+    tenant: Token | None = None
+    text: str = Field(default="", max_length=20_000)
+    """A command: `/name value parameter=value "quoted value"`."""
+    workflow: Token | None = None
+    """The workflow whose `parameters` are to be checked, instead of a command."""
+    parameters: JsonObject = Field(default_factory=dict)
+
+
+class ParameterProblem(Stored):
+    """What is wrong with a parameter."""
+
+    parameter: str
+    value: JsonValue = None
+    expected: str
+
+
+class ParsedWorkflow(Stored):
+    """The reply to `workflows.parse`: a filled form, for confirmation; it starts nothing."""
+
+    workflow: WorkflowDefinition
+    parameters: JsonObject
+    """The values that could be read, completed with the form's defaults."""
+    problems: tuple[ParameterProblem, ...] = ()
+    """Missing and wrong parameters; without any, the workflow can be started."""
+    source: Literal["command", "language"] = "command"
 
 
 class StartWorkflow(Stored):

@@ -74,6 +74,7 @@ from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
+from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.websocket.connection import FRAME_BYTES, CallerSockets, ConnectionContext
@@ -239,6 +240,7 @@ async def _service(
     requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())
+    runs_of_tenants = Runs(bus, hub, views, conversations)
     key = settings.approvals.key()
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     return Gateway(
@@ -262,7 +264,7 @@ async def _service(
         ),
         conversations=conversations,
         views=views,
-        runs=Runs(bus, hub, views, conversations),
+        runs=runs_of_tenants,
         feeds=Feeds(bus, hub, views),
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
@@ -270,6 +272,16 @@ async def _service(
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         enhanced_prompts=EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements),
         workflows=workflows,
+        workflow_texts=WorkflowTexts(
+            workflows=workflows,
+            runs=runs_of_tenants,
+            conversations=conversations,
+            assistants=assistants,
+            queue=RunQueue(bus),
+            backlog=backlog,
+            clock=clock,
+            default_model=settings.default_model,
+        ),
         files=Files(placements, await _outputs(settings, bus, stack)),
         usage=UsageReports(bus, clock, settings.tenants),
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import cast
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.registry import BUILTIN_SERVER, WorkflowDefinition
+from banksman.contracts.registry import BUILTIN_SERVER, ParameterProblem, ParsedWorkflow, WorkflowDefinition
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runs.schemas import SchemaChecker, argument_problem, check_schema
+from banksman.workflows.commands import missing_parameters, read_parameters
 
 MAX_PROBLEM_CHARS = 600
 """Characters of an error message, which repeats the value."""
@@ -58,6 +60,23 @@ class Forms:
             return values
         field = "parameters" if problem.parameter == "arguments" else problem.parameter
         raise BadInput(field, _short(problem.value), problem.expected[:MAX_PROBLEM_CHARS])
+
+    async def parsed(
+        self, definition: WorkflowDefinition, tenant: str | None, given: JsonObject, words: list[str]
+    ) -> ParsedWorkflow:
+        """Return the form that parameters and the words of a command fill, and what is wrong with them."""
+        schema = definition.parameters_schema
+        read, problems = read_parameters(schema, words)
+        parameters = with_defaults(schema, {**given, **read})
+        wrong = {problem.parameter for problem in problems}
+        problems += [one for one in missing_parameters(schema, parameters) if one.parameter not in wrong]
+        if not problems:
+            try:
+                await self.filled(definition, tenant, parameters)
+            except BadInput as error:
+                value = cast(JsonValue, error.value)
+                problems.append(ParameterProblem(parameter=error.field, value=value, expected=error.expected))
+        return ParsedWorkflow(workflow=definition, parameters=parameters, problems=tuple(problems))
 
 
 def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:

@@ -10,6 +10,8 @@ from banksman.contracts import subjects
 from banksman.contracts.registry import (
     CheckWorkflow,
     ListWorkflows,
+    ParsedWorkflow,
+    ParseWorkflow,
     RegisterWorkflow,
     WithdrawWorkflow,
     WorkflowCategories,
@@ -21,6 +23,7 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.subjects import ANY
 from banksman.workflows.categories import by_category
+from banksman.workflows.commands import split_command
 from banksman.workflows.forms import Forms
 from banksman.workflows.registry import Registry
 
@@ -65,6 +68,15 @@ def workflow_router(registry: Registry, forms: Forms) -> NatsRouter:
         definition = await registry.get(request.workflow, request.tenant)
         parameters = await forms.filled(definition, request.tenant, request.parameters)
         return WorkflowChecked(workflow=definition, parameters=parameters)
+
+    @router.subscriber(
+        subjects.workflow_api("parse"), queue=QUEUE, max_workers=CONCURRENCY, title="parse a command"
+    )
+    async def parse(request: ParseWorkflow) -> ParsedWorkflow:
+        """Return the form that a command fills, and what is wrong or missing; start nothing."""
+        name, words = (request.workflow, []) if request.workflow else split_command(request.text)
+        definition = await registry.get(name, request.tenant)
+        return await forms.parsed(definition, request.tenant, request.parameters, words)
 
     return router
 

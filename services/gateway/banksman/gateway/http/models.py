@@ -121,6 +121,15 @@ class NewWorkflowRun(RequestBody):
     conversation_id: Token | None = None
 
 
+class WorkflowText(RequestBody):
+    """What a user wrote to start a workflow."""
+
+    text: str = Field(min_length=1, max_length=20_000)
+    """A command such as `/create_project demo template=web`, or plain language, which a model reads."""
+    model: str | None = Field(default=None, max_length=200)
+    """`provider:model` for plain language; None for that of the default assistant."""
+
+
 class Listing(Stored, Generic[T]):
     """A list in one page."""
 

@@ -6,9 +6,9 @@ from fastapi import Response
 
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import check_token
-from banksman.contracts.registry import WorkflowCategory, WorkflowDefinition
+from banksman.contracts.registry import ParsedWorkflow, WorkflowCategory, WorkflowDefinition
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.http.models import AcceptedRun, EndedRun, Listing, NewWorkflowRun, Run
+from banksman.gateway.http.models import AcceptedRun, EndedRun, Listing, NewWorkflowRun, Run, WorkflowText
 from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.http.runs import Location, Wait, outcome
 
@@ -25,6 +25,14 @@ async def list_workflows(gateway: ServiceDep, caller: CallerDep) -> Listing[Work
 async def list_workflow_categories(gateway: ServiceDep, caller: CallerDep) -> Listing[WorkflowCategory]:
     """List workflows by category."""
     return Listing[WorkflowCategory](items=await gateway.workflows.categories(caller.tenant))
+
+
+@routes.post("/workflows/parse")
+async def parse_workflow(
+    body: StrictBody[WorkflowText], gateway: ServiceDep, caller: CallerDep
+) -> ParsedWorkflow:
+    """Read which workflow a text starts, as a filled form for confirmation. It starts nothing."""
+    return await gateway.workflow_texts.parse(caller, body.text, model=body.model)
 
 
 @routes.get("/workflows/{name}")

@@ -21,6 +21,7 @@ from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
+from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewaySettings
 
@@ -44,6 +45,7 @@ class Gateway:
     enhanced_prompts: EnhancedPrompts
     tools: ToolCatalog
     workflows: Workflows
+    workflow_texts: WorkflowTexts
     files: Files
     usage: UsageReports
     passthrough: PassthroughUsage

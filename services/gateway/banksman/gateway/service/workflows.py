@@ -16,6 +16,8 @@ from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
     CheckWorkflow,
     ListWorkflows,
+    ParsedWorkflow,
+    ParseWorkflow,
     StartWorkflow,
     ToolPolicy,
     WorkflowCategories,
@@ -71,6 +73,14 @@ class Workflows:
                 field = f"parameters.{details['field']}"
                 raise BadInput(field, None, str(details.get("expected"))) from error
             raise
+
+    async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
+        """Return the form that a command or given parameters fill, and what is wrong with them.
+
+        Raises:
+            RemoteError: With code `not_found` if no workflow has that name; `bad_request` for no command.
+        """
+        return await self._request("parse", request, ParsedWorkflow)
 
     async def _request(self, action: str, request: BaseModel, reply: type[M]) -> M:
         payload = request.model_dump_json().encode()

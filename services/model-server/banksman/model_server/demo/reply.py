@@ -11,6 +11,7 @@ from banksman.model_server.demo.ideas import ideas
 from banksman.model_server.demo.plan import read_request
 from banksman.model_server.demo.results import Done, read_result
 from banksman.model_server.demo.rules import Step
+from banksman.model_server.demo.workflows import workflow_reply
 from banksman.model_server.json_values import dumps
 from banksman.model_server.script import Reply, ToolCall
 
@@ -21,7 +22,9 @@ _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 def demo_reply(chat: ChatRequest, *, chunk_delay_s: float) -> Reply:
     """Return the demo model's reply. It depends on the request only."""
-    reply = _reply(read_history(chat))
+    history = read_history(chat)
+    form = workflow_reply(chat, history.request)
+    reply = _reply(history) if form is None else Reply(text=form)
     words = max(1, len(reply.text.split()))
     return reply.model_copy(update={"chunk_delay_s": min(chunk_delay_s, _MAX_STREAM_S / words)})
 
