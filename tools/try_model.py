@@ -1,0 +1,233 @@
+"""Try how well a model follows the tool protocols: short conversations, and a score.
+
+    make try-model ARGS="openai:gpt-5-mini"
+    make try-model ARGS="openai:qwen3 --base-url http://127.0.0.1:11434/v1 --protocol json_text"
+    make try-model ARGS="anthropic:claude-haiku-4-5 --json"
+
+Prompts, protocols and adapters are those of agents. Keys are read from OPENAI_API_KEY and ANTHROPIC_API_KEY.
+Tools are played, so nothing is executed. The exit code is 1 if the score is below `--at-least`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from typing import Any, get_args
+
+from model_conversations import CONVERSATIONS, Conversation, Made, Transcript, result
+
+from banksman.agent.protocols import protocol_for
+from banksman.agent.protocols.base import Calls, Final, Malformed, ModelReply, ModelRequest, RequestedCall
+from banksman.agent.providers.base import DeltaKind, ProviderSettings
+from banksman.agent.providers.catalog import Providers
+from banksman.contracts.assistants import ModelOptions
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
+from banksman.contracts.tools import ToolCall, ToolResult, failed
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.prompting.builtin import DEFAULT_PROMPT
+from banksman.prompting.enhance import enhance
+from banksman.runs.schemas import argument_problem
+
+MAX_REPLIES = 8
+MAX_MALFORMED = 3
+TOOLS = {tool.name: tool for tool in WORKSPACE_TOOLS}
+
+
+class NoDeltas:
+    """Discards the pieces of a reply."""
+
+    async def write(self, kind: DeltaKind, text: str) -> None:
+        """Discard a piece."""
+
+    async def restart(self) -> None:
+        """Discard all pieces."""
+
+
+class Player:
+    """Plays one conversation with a model."""
+
+    def __init__(self, providers: Providers, model: str, protocol: ToolProtocol, timeout_s: float) -> None:
+        self._provider, self._model = providers.choose(model)
+        self._name: ToolProtocol = protocol
+        self._protocol = protocol_for(protocol)
+        self._timeout_s = timeout_s
+        self._system = enhance(DEFAULT_PROMPT, WORKSPACE_TOOLS, protocol).text
+
+    async def play(self, conversation: Conversation) -> Transcript:
+        """Return what happened; a failed request ends the conversation."""
+        transcript = Transcript()
+        history: list[Message] = [UserMessage(message_id="m0", content=conversation.message)]
+        try:
+            for number in range(1, MAX_REPLIES + 1):
+                reply = await self._reply(history)
+                if self._read(reply, f"m{number}", history, transcript):
+                    return transcript
+        except BanksmanError as error:
+            transcript.ended = f"the request failed: {error}"
+            return transcript
+        transcript.ended = f"no end after {MAX_REPLIES} replies"
+        return transcript
+
+    async def _reply(self, history: list[Message]) -> ModelReply:
+        options = ModelOptions(max_tokens=2_000)
+        request = ModelRequest(self._model, self._system, tuple(history), WORKSPACE_TOOLS, options)
+        prepared = self._protocol.prepare(request)
+        return await self._provider.complete(prepared, deltas=NoDeltas(), deadline_s=self._timeout_s)
+
+    def _read(self, reply: ModelReply, id: str, history: list[Message], transcript: Transcript) -> bool:
+        """Add a reply and its results; return whether the conversation has ended."""
+        attempt = _malformed_in_row(history) + 1
+        match self._protocol.read(reply, attempt=attempt, tools=WORKSPACE_TOOLS):
+            case Final(text=text):
+                transcript.answer, transcript.ended = text, "answer"
+                return True
+            case Malformed(error=error, correction=correction):
+                transcript.malformed.append(error)
+                history.append(self._message(id, reply, reply.text))
+                history.append(UserMessage(message_id=f"{id}-correction", content=correction))
+                transcript.ended = f"{MAX_MALFORMED} malformed replies in a row"
+                return attempt >= MAX_MALFORMED
+            case Calls(text=text, calls=requested):
+                calls = [_call(one, f"{id}-{index}") for index, one in enumerate(requested)]
+                history.append(self._message(id, reply, text, tuple(calls)))
+                for one, call in zip(requested, calls, strict=True):
+                    history.append(ToolMessage(name=call.name, result=_result(one, call, transcript)))
+                transcript.ended = "terminate"
+                return any(call.terminate for call in calls)
+
+    def _message(
+        self, id: str, reply: ModelReply, text: str | None, calls: tuple[ToolCall, ...] = ()
+    ) -> AssistantMessage:
+        return AssistantMessage(
+            message_id=id,
+            content=text,
+            calls=calls,
+            protocol=self._name,
+            provider=self._provider.name,
+            provider_state=reply.provider_state,
+        )
+
+
+def _malformed_in_row(history: list[Message]) -> int:
+    count = 0
+    for message in reversed(history):
+        match message:
+            case UserMessage(message_id=id) if id.endswith("-correction"):
+                count += 1
+            case AssistantMessage(calls=()):
+                continue
+            case _:
+                break
+    return count
+
+
+def _call(requested: RequestedCall, id: str) -> ToolCall:
+    return ToolCall(
+        id=id,
+        name=requested.name,
+        arguments=requested.arguments or {},
+        provider_call_id=requested.provider_call_id,
+        terminate=requested.terminate,
+    )
+
+
+def _result(requested: RequestedCall, call: ToolCall, transcript: Transcript) -> ToolResult:
+    transcript.calls.append(Made(call.name, call.arguments, call.terminate))
+    tool = TOOLS.get(call.name)
+    problem = requested.arguments_error
+    if tool is not None and problem is None:
+        found = argument_problem(tool.input_schema, call.arguments)
+        problem = None if found is None else str(found)
+    if tool is None or problem is not None:
+        kind = "unknown_tool" if tool is None else "invalid_arguments"
+        text = problem or f"There is no tool {call.name!r}. Tools: {', '.join(TOOLS)}."
+        transcript.failed.append(text)
+        return failed(call.id, kind, text)
+    content = result(call.name, call.arguments)
+    return ToolResult(tool_call_id=call.id, content=content, is_error=content["success"] is False)
+
+
+def _judged(conversation: Conversation, transcript: Transcript) -> dict[str, Any]:
+    checks = {
+        **{name: check(transcript) for name, check in conversation.checks.items()},
+        "writes every call correctly": not transcript.malformed and not transcript.failed,
+    }
+    return {
+        "conversation": conversation.name,
+        "checks": checks,
+        "points": sum(checks.values()) / len(checks),
+        "ended": transcript.ended,
+        "malformed": transcript.malformed,
+        "failed": transcript.failed,
+    }
+
+
+async def _tried(options: argparse.Namespace) -> dict[str, Any]:
+    providers = Providers(_settings(options))
+    protocols = get_args(ToolProtocol) if options.protocol == "both" else (options.protocol,)
+    found: dict[str, Any] = {}
+    try:
+        for protocol in protocols:
+            player = Player(providers, options.model, protocol, options.timeout)
+            judged = [_judged(one, await player.play(one)) for one in CONVERSATIONS]
+            score = round(100 * sum(one["points"] for one in judged) / len(judged), 1)
+            found[protocol] = {"score": score, "conversations": judged}
+    finally:
+        await providers.close()
+    return {"model": options.model, "protocols": found}
+
+
+def _settings(options: argparse.Namespace) -> ProviderSettings:
+    keys = {
+        f"{vendor}_api_key": os.environ.get(f"{vendor.upper()}_API_KEY") for vendor in ("openai", "anthropic")
+    }
+    given: dict[str, Any] = {name: key for name, key in keys.items() if key}
+    if options.base_url:
+        given[f"{options.model.partition(':')[0]}_base_url"] = options.base_url
+    return ProviderSettings.model_validate(given)
+
+
+def _report(found: dict[str, Any]) -> None:
+    for protocol, tried in found["protocols"].items():
+        print(f"{found['model']}, {protocol}: {tried['score']} of 100")
+        for one in tried["conversations"]:
+            print(f"  {'✓' if one['points'] == 1 else '✗'} {one['conversation']}")
+            for check in (name for name, passed in one["checks"].items() if not passed):
+                print(f"      not: {check}")
+            for problem in (*one["malformed"], *one["failed"]):
+                print(f"      {problem[:160]}")
+            if one["points"] < 1:
+                print(f"      ended: {one['ended'][:160]}")
+
+
+def main() -> int:
+    """Try a model; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Try how well a model follows the tool protocols.",
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("model", help="provider:model, the provider openai or anthropic")
+    parser.add_argument("--base-url", help="base URL of a compatible server; default: the vendor's")
+    parser.add_argument("--protocol", choices=("both", *get_args(ToolProtocol)), default="both")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one reply")
+    parser.add_argument("--at-least", type=float, default=0.0, help="score below which the exit code is 1")
+    parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
+    options = parser.parse_args()
+    try:
+        found = asyncio.run(_tried(options))
+    except BanksmanError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        _report(found)
+    return int(any(tried["score"] < options.at_least for tried in found["protocols"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
