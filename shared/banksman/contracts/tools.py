@@ -125,6 +125,8 @@ class ToolResult(Stored):
     truncated: bool = False
     output_ref: str | None = None
     """Name of the object with the full output if `truncated`; otherwise None."""
+    output_key: str | None = Field(default=None, repr=False, exclude_if=lambda key: key is None)
+    """The key that decrypts this object, in hexadecimal; None if it is not encrypted."""
     duration_ms: int = 0
     """Milliseconds from start to end of the execution; 0 if it never started."""
     runner: Token | None = None

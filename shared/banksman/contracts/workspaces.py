@@ -10,7 +10,7 @@ from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 in hexadecimal."""
+"""32 bytes in hexadecimal: a SHA-256."""
 
 
 class SnapshotRef(Stored):
@@ -23,6 +23,9 @@ class SnapshotRef(Stored):
     """When the files were read."""
     size: int = 0
     """Bytes in the object store."""
+    key: Digest | None = Field(default=None, repr=False, exclude_if=lambda key: key is None)
+    """The key that opens its parts, in hexadecimal; None if they are not encrypted, as those of earlier
+    versions. Only the runner that has the workspace receives it."""
 
 
 class SnapshotPart(Stored):
@@ -45,11 +48,13 @@ class SnapshotManifest(Stored):
     generation: int
     """The state of the workspace in the snapshot; see `WorkspaceOwner.generation`."""
     parts: tuple[SnapshotPart, ...]
-    """The parts in order. Concatenated, they are one tar archive compressed with zstd."""
+    """The parts in order. Decrypted and concatenated, they are one tar archive compressed with zstd."""
     files: int
     """Number of entries in the archive."""
     size: int
     """Uncompressed size of the files in bytes."""
+    sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
+    """Whether the parts are encrypted, with the key of the reference."""
 
 
 class WorkspaceLoss(Stored):

@@ -65,6 +65,7 @@ RESULT = ToolResult(
     exit_code=2,
     truncated=True,
     output_ref="k1-1",
+    output_key="ab" * 32,
     duration_ms=12,
     runner="runner-1",
     started_at=TS,
@@ -186,7 +187,7 @@ def samples() -> Iterator[tuple[str, BaseModel]]:
     counted = usage.UsageCount(
         begins=date(2026, 1, 2), requests=2, input_tokens=30, output_tokens=4, cost_usd=0.25
     )
-    yield "usage", usage.UsageTotals(upto=9, as_of=TS, day=counted, month=counted)
+    yield "usage", usage.UsageTotals(upto=9, as_of=TS, day=counted, month=counted, stored_bytes=5_000)
     yield from _integrity()
     yield from _work()
     yield from _calls()
@@ -281,7 +282,7 @@ def _calls() -> Iterator[tuple[str, BaseModel]]:
 
 
 def _workspaces() -> Iterator[tuple[str, BaseModel]]:
-    copy = workspaces.SnapshotRef(id="s1", manifest_digest="ab" * 32, created_at=TS, size=700)
+    copy = workspaces.SnapshotRef(id="s1", manifest_digest="ab" * 32, created_at=TS, size=700, key="cd" * 32)
     yield (
         "workspace.owner",
         workspaces.WorkspaceOwner(
@@ -309,6 +310,7 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
             parts=(workspaces.SnapshotPart(size=700, digest="cd" * 32),),
             files=3,
             size=9_000,
+            sealed=True,
         ),
     )
     yield (

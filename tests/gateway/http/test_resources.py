@@ -14,6 +14,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS, RUNNERS, WORKFLOWS
 from banksman.bus.objects import Objects
+from banksman.bus.sealing import sealed
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import AssistantBody
 from banksman.contracts.assistants import Assistant, RunSettings
@@ -156,15 +157,20 @@ async def test_files_are_uploaded_listed_downloaded_and_deleted(gateway: Served)
     assert (deleted.status_code, missing.status_code) == (204, 404)
 
 
-async def test_the_complete_output_of_a_call_is_downloaded(gateway: Served, agent: Agent) -> None:
+@pytest.mark.parametrize("key", [None, "ab" * 32])
+async def test_the_complete_output_of_a_call_is_downloaded(
+    gateway: Served, agent: Agent, key: str | None
+) -> None:
+    """Encrypted, or stored in the clear by a runner of an earlier version."""
     async with gateway.http as http:
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
         start = await agent.started(conversation)
         call = (await agent.request_approval(start)).items[0].tool_call_id
         name = f"{agent.tenant}/{conversation}/{call}-1"
-        await Objects(gateway.bus, OUTPUTS).put(name, b"all of it")
-        result = ToolResult(tool_call_id=call, content={"success": True}, truncated=True, output_ref=name)
+        whole = b"all of it"
+        await Objects(gateway.bus, OUTPUTS).put(name, sealed(whole, key, name) if key else whole)
+        result = ToolResult(tool_call_id=call, content={}, truncated=True, output_ref=name, output_key=key)
         await agent.commit(conversation, start.run_id, ToolCallCompleted(result=result))
         output = await http.get(f"/context/runs/{start.run_id}/tool-calls/{call}/output")
         other = await http.get(f"/context/runs/{start.run_id}/tool-calls/k0/output")

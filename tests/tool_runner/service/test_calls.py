@@ -16,6 +16,7 @@ from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for
 from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS
 from banksman.bus.objects import Objects
+from banksman.bus.sealing import opened
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallStarted, FileWrite
 from banksman.contracts.ids import new_id
@@ -197,10 +198,12 @@ async def test_cancel_kills_the_process_tree_and_returns_partial_output(owner: O
 async def test_long_output_is_stored_completely(owner: Owner, runners_nats: SecuredNats) -> None:
     result = await owner.bash("seq 1 400000")
     assert result.truncated and len(str(result.content["stdout"])) <= 10_000
-    assert result.output_ref is not None
+    assert result.output_ref is not None and result.output_key is not None
     async with await runners_nats.connect(GATEWAY_FILES) as reader:
-        whole = await Objects(reader, OUTPUTS).get(result.output_ref)
-    assert whole.decode().splitlines() == [str(number) for number in range(1, 400_001)]
+        stored = await Objects(reader, OUTPUTS).get(result.output_ref)
+    assert b"399999" not in stored
+    whole = opened(stored, result.output_key, result.output_ref)
+    assert whole is not None and whole.decode().splitlines() == [str(number) for number in range(1, 400_001)]
 
 
 async def test_result_too_large_for_an_event_is_replaced_by_an_error(owner: Owner) -> None:

@@ -25,6 +25,7 @@ from tests.tool_runner.service.processes import (
 
 from banksman.bus.names import OUTPUTS
 from banksman.bus.objects import Objects
+from banksman.bus.sealing import opened
 from banksman.contracts.calls import FileWrite
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import GATEWAY_FILES
@@ -63,10 +64,11 @@ async def test_calls_files_and_outputs_share_one_workspace(
         assert (sorted_words.content["stdout"], sorted_words.exit_code) == ("a\nb\nc\n", 3)
         assert (await owner.call("read_file", path="sorted.txt")).content["content"] == "a\nb\nc\n"
         long = await owner.bash("seq 20000")
-        assert long.output_ref is not None
+        assert long.output_ref is not None and long.output_key is not None
         async with await runners_nats.connect(GATEWAY_FILES) as files:
-            whole = await Objects(files, OUTPUTS).get(long.output_ref, deadline_s=WAIT_S)
-        assert whole.split()[-1] == b"20000"
+            stored = await Objects(files, OUTPUTS).get(long.output_ref, deadline_s=WAIT_S)
+        whole = opened(stored, long.output_key, long.output_ref)
+        assert whole is not None and whole.split()[-1] == b"20000"
         request = await owner.accepted(owner.request("bash", command="echo started; sleep 7861.5"))
         await wait_for_start("7861.5")
         await owner.cancel(request)

@@ -8,6 +8,7 @@ from tests.support.fixtures import SecuredNats
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream
 from banksman.bus.objects import CHUNK_BYTES, Objects
+from banksman.bus.sealing import SEAL_BYTES
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import TOOL_RUNNER
 from banksman.tool_runner.outputs import Outputs
@@ -25,11 +26,11 @@ async def test_oldest_outputs_of_a_tenant_are_removed_above_its_limit(runners_na
     greedy, modest = new_id("t"), new_id("t")
     async with await runners_nats.connect(TOOL_RUNNER) as bus:
         objects = Objects(bus, OUTPUTS)
-        outputs = Outputs(objects, max_tenant_bytes=8 * len(_OUTPUT))
+        outputs = Outputs(objects, max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))
         await outputs.put(modest, "c", "first", _OUTPUT, _WAIT_S)
         for number in range(20):
-            name = await outputs.put(greedy, "c", f"{number:02}", _OUTPUT, _WAIT_S)
-            assert name == f"{greedy}/c/{number:02}"
+            stored = await outputs.put(greedy, "c", f"{number:02}", _OUTPUT, _WAIT_S)
+            assert stored.name == f"{greedy}/c/{number:02}"
         assert await _stored(objects, greedy) == [f"{number:02}" for number in range(12, 20)]
         assert await _stored(objects, modest) == ["first"]
 
@@ -37,7 +38,7 @@ async def test_oldest_outputs_of_a_tenant_are_removed_above_its_limit(runners_na
 async def test_limit_holds_after_a_runner_was_restarted(bus: Bus, tenant: str) -> None:
     objects = Objects(bus, OUTPUTS)
     for number in range(20):
-        restarted = Outputs(objects, max_tenant_bytes=8 * len(_OUTPUT))
+        restarted = Outputs(objects, max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))
         await restarted.put(tenant, "c", f"{number:02}", _OUTPUT, _WAIT_S)
     assert len(await _stored(objects, tenant)) == 8
 

@@ -7,6 +7,7 @@ from tests.tool_runner.service.owner import Owner
 
 from banksman.bus.names import OUTPUTS
 from banksman.bus.objects import Objects
+from banksman.bus.sealing import opened
 from banksman.deployment.users import GATEWAY_FILES
 
 
@@ -25,9 +26,10 @@ async def test_megabyte_of_output_is_paged_and_stored_completely(
 
     assert len(expected) > 1_000_000
     assert pages == expected
-    assert result.output_ref is not None
+    assert result.output_ref is not None and result.output_key is not None
     async with await runners_nats.connect(GATEWAY_FILES) as files:
-        assert await Objects(files, OUTPUTS).get(result.output_ref) == expected.encode()
+        stored = await Objects(files, OUTPUTS).get(result.output_ref)
+    assert opened(stored, result.output_key, result.output_ref) == expected.encode()
 
 
 async def test_call_pages_through_a_file_of_five_megabytes(owner: Owner) -> None:

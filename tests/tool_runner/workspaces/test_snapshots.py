@@ -19,6 +19,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import WORKSPACES, api, object_stream
 from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
+from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
@@ -34,6 +35,8 @@ from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
+ZSTD = bytes.fromhex("28b52ffd")
+"""First bytes of an archive."""
 pytestmark = pytest.mark.timeout(300)
 """Seconds. Processes are started and killed, which takes long on a busy machine."""
 
@@ -125,6 +128,31 @@ async def test_record_is_dirty_before_the_first_change_begins(here: Platform) ->
     assert not (await here.result(forged)).is_error
     facts = await here.slots.read(here.tenant, forged.attempt)
     assert facts.started is not None
+
+
+async def test_what_the_store_holds_of_files_is_encrypted(here: Platform) -> None:
+    """Every runner can read the store. The key is recorded for the runner that has the workspace."""
+    await here.bash("c1", "echo secret of acme > secret-plan")
+    record = await here.clean("c1")
+    snapshot = await manifest(here, "c1")
+    assert record.snapshot is not None and record.snapshot.key is not None and snapshot.sealed
+    name = f"{here.tenant}/c1/{snapshot.id}/0"
+    stored = await here.store.get(name)
+    assert not stored.startswith(ZSTD)
+    archive = opened(stored, record.snapshot.key, name)
+    assert archive is not None and archive.startswith(ZSTD)
+    assert record.snapshot.key not in repr(record)
+    assert record.snapshot.key.encode() not in stored + snapshot.model_dump_json().encode()
+
+
+def test_a_sealed_part_opens_only_with_its_key_and_under_its_name() -> None:
+    key = new_key()
+    part = sealed(b"files", key, "t/c/s/0")
+    assert len(part) == len(b"files") + SEAL_BYTES
+    assert opened(part, key, "t/c/s/0") == b"files"
+    assert opened(part, key, "t/c/s/1") is None
+    assert opened(part, new_key(), "t/c/s/0") is None
+    assert opened(part[:-1] + b"x", key, "t/c/s/0") is None
 
 
 async def test_snapshot_larger_than_one_object_is_stored_in_parts(here: Platform) -> None:

@@ -104,7 +104,8 @@ async def _serve(
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
     executor = None
     if local.box is not None:
-        outputs = Outputs(Objects(bus, names.OUTPUTS), max_tenant_bytes=own.max_tenant_output_bytes)
+        objects = Objects(bus, names.OUTPUTS)
+        outputs = Outputs(objects, max_tenant_bytes=own.max_tenant_output_bytes, encrypt=own.encrypt)
         executor = CallExecutor(bus, calls, admission, turns, local.box, local.workspaces, outputs)
     worker = Worker(calls, admission, executor, tasks)
     files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease)
@@ -128,7 +129,9 @@ def _scheduler(
     scratch = local.workspaces.root / ".copies"
     objects = Objects(bus, names.WORKSPACES)
     room = SnapshotRoom(bus, objects)
-    snapshots = Snapshots(objects, scratch, local.user, own.limits.workspace, clock.now, room)
+    snapshots = Snapshots(
+        objects, scratch, local.user, own.limits.workspace, clock.now, room, encrypt=own.encrypt
+    )
     snapshots.prepare()
     reports = Reports(bus, local.identity.runner)
     registry = WorkspaceRegistry(

@@ -18,7 +18,7 @@ from banksman.runs.lease import LeaseLost
 from banksman.runs.runner import RunnerCalls
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.admission import Admission
-from banksman.tool_runner.outputs import Outputs
+from banksman.tool_runner.outputs import Outputs, StoredOutput
 from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, failure
@@ -137,6 +137,7 @@ class CallExecutor:
             return failure("unavailable", f"the workspace cannot be opened: {error.strerror}")
 
     async def _result(self, request: CallRequest, outcome: ToolOutcome, started_at: datetime) -> ToolResult:
+        output = await self._store_output(request, outcome.output)
         return ToolResult(
             tool_call_id=request.call.id,
             content=outcome.value,
@@ -144,15 +145,16 @@ class CallExecutor:
             error_kind=outcome.error_kind,
             exit_code=outcome.exit_code,
             truncated=outcome.truncated,
-            output_ref=await self._store_output(request, outcome.output),
+            output_ref=output and output.name,
+            output_key=output and output.key,
             duration_ms=outcome.duration_ms,
             runner=self.calls.runner,
             started_at=started_at,
             changed=outcome.changed,
         )
 
-    async def _store_output(self, request: CallRequest, output: bytes | None) -> str | None:
-        """Store a whole output; return its name, or None if there is no output or it cannot be stored."""
+    async def _store_output(self, request: CallRequest, output: bytes | None) -> StoredOutput | None:
+        """Store a whole output; return where it is, or None if there is no output or it cannot be stored."""
         if output is None:
             return None
         try:

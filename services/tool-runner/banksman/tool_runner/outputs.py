@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
+from dataclasses import dataclass
 
-from banksman.bus.objects import ObjectInfo, Objects
+from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects
+from banksman.bus.sealing import SEAL_BYTES, new_key, sealed
 from banksman.contracts.errors import BanksmanError, Overloaded
 
 logger = logging.getLogger(__name__)
 
 _UNLISTED_SHARE = 8
 """A tenant may store this fraction of its limit between two listings, so that few calls wait for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutput:
+    """Where the whole output of a command is."""
+
+    name: str
+    key: str | None
+    """The key that decrypts it; None if it is not encrypted."""
 
 
 class Outputs:
@@ -19,22 +31,28 @@ class Outputs:
     oldest outputs are removed. If the store is full, the oldest outputs of the tenant that has most are.
     """
 
-    def __init__(self, objects: Objects, *, max_tenant_bytes: int) -> None:
+    def __init__(self, objects: Objects, *, max_tenant_bytes: int, encrypt: bool = True) -> None:
         self._objects = objects
+        self._encrypt = encrypt
         self._max_tenant_bytes = max_tenant_bytes
         self._unlisted = Counter[str]()
         """Bytes that this process stored since the last listing, by tenant."""
 
     async def put(
         self, tenant: str, conversation_id: str, attempt: str, data: bytes, deadline_s: float
-    ) -> str:
-        """Store an output and return its name.
+    ) -> StoredOutput:
+        """Store an output and return where it is.
 
         Raises:
             Overloaded: the store is full, and nothing can be removed from it.
             Unavailable: the output was not stored by the deadline.
         """
         name = f"{tenant}/{conversation_id}/{attempt}"
+        key = new_key() if self._encrypt else None
+        if key is not None:
+            # An object has a limited size, and a setting allows outputs of that size.
+            data = data[: MAX_OBJECT_BYTES - SEAL_BYTES]
+            data = await asyncio.to_thread(sealed, data, key, name)
         try:
             await self._objects.put(name, data, deadline_s=deadline_s)
         except Overloaded:
@@ -43,7 +61,7 @@ class Outputs:
         self._unlisted[tenant] += len(data)
         if self._unlisted[tenant] * _UNLISTED_SHARE >= self._max_tenant_bytes:
             await self._trim(tenant, name)
-        return name
+        return StoredOutput(name, key)
 
     async def _trim(self, tenant: str, newest: str) -> None:
         """Remove the oldest outputs of a tenant until the rest is within the limit."""

@@ -83,6 +83,9 @@ class ToolRunnerSettings(HealthSettings):
     `limits.sandbox.max_concurrent_calls`."""
     max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
     """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""
+    encrypt: bool = True
+    """Whether snapshots and whole outputs are encrypted in their stores, which all runners can read. False
+    while services of versions without encryption still run: they could not read them."""
     drain_s: float = Field(default=15.0, ge=0)
     """Seconds that running calls get at the end of the process before they are killed. Together with five
     seconds for their results, `copies.drain_s` and two seconds for the lease, the process ends within 30."""

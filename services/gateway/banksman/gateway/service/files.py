@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterable, AsyncIterator
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
-from banksman.bus.objects import Objects
+from banksman.bus.objects import ObjectBroken, Objects
+from banksman.bus.sealing import opened
 from banksman.contracts.calls import (
     FileDelete,
     FileEntry,
@@ -89,7 +91,13 @@ class Files:
         """
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)
-        return await self._outputs.get(result.output_ref)
+        data = await self._outputs.get(result.output_ref)
+        if result.output_key is None:
+            return data
+        content = await asyncio.to_thread(opened, data, result.output_key, result.output_ref)
+        if content is None:
+            raise ObjectBroken(OUTPUTS, result.output_ref)
+        return content
 
     async def _slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileReply:
         request = FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES)

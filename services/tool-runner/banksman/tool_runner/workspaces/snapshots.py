@@ -16,6 +16,7 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects
+from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import digest, is_token, new_id
 from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, SnapshotRef
@@ -60,6 +61,8 @@ class Snapshots:
         limits: WorkspaceLimits,
         now: Callable[[], datetime],
         room: SnapshotRoom,
+        *,
+        encrypt: bool = True,
     ) -> None:
         self._objects = objects
         self.room = room
@@ -69,6 +72,7 @@ class Snapshots:
         self._limits = limits
         self._now = now
         """A clock that all runners share: the platform records the later of two snapshots."""
+        self._encrypt = encrypt
 
     def prepare(self) -> None:
         """Create the scratch directory, or empty it.
@@ -105,8 +109,9 @@ class Snapshots:
         size = archived.file.seek(0, os.SEEK_END)
         await self.room.check(tenant, size)
         prefix = _name(tenant, conversation_id, archived.id)
+        key = new_key() if self._encrypt else None
         try:
-            parts = await self._store_parts(prefix, archived.file)
+            parts = await self._store_parts(prefix, archived.file, key)
             manifest = SnapshotManifest(
                 tenant=tenant,
                 conversation_id=conversation_id,
@@ -117,6 +122,7 @@ class Snapshots:
                 parts=parts,
                 files=archived.contents.entries,
                 size=archived.contents.size,
+                sealed=key is not None,
             )
             data = manifest.model_dump_json().encode()
             # The manifest is stored last, so that an interrupted upload is never taken for a snapshot.
@@ -131,6 +137,7 @@ class Snapshots:
             manifest_digest=digest(data),
             created_at=archived.created_at,
             size=sum(part.size for part in parts),
+            key=key,
         )
 
     async def restore(
@@ -149,7 +156,7 @@ class Snapshots:
         try:
             with self._spool(temporary.name + ".tar") as file:
                 for number, part in enumerate(manifest.parts):
-                    data = await self._part(f"{prefix}/{number}", part)
+                    data = await self._part(f"{prefix}/{number}", part, reference.key)
                     await asyncio.to_thread(file.write, data)
                 file.seek(0)
                 await asyncio.to_thread(self._unpack, file, temporary, manifest)
@@ -198,11 +205,14 @@ class Snapshots:
                 found.setdefault((tenant, conversation_id), set()).add(rest.partition("/")[0])
         return found
 
-    async def _store_parts(self, prefix: str, file: BinaryIO) -> tuple[SnapshotPart, ...]:
+    async def _store_parts(self, prefix: str, file: BinaryIO, key: str | None) -> tuple[SnapshotPart, ...]:
         parts: list[SnapshotPart] = []
         file.seek(0)
-        while data := await asyncio.to_thread(file.read, PART_BYTES):
-            await self._objects.put(f"{prefix}/{len(parts)}", data, deadline_s=PART_TIMEOUT_S)
+        while data := await asyncio.to_thread(file.read, PART_BYTES - SEAL_BYTES):
+            name = f"{prefix}/{len(parts)}"
+            if key is not None:
+                data = await asyncio.to_thread(sealed, data, key, name)
+            await self._objects.put(name, data, deadline_s=PART_TIMEOUT_S)
             parts.append(SnapshotPart(size=len(data), digest=digest(data)))
         return tuple(parts)
 
@@ -221,6 +231,8 @@ class Snapshots:
             manifest = SnapshotManifest.model_validate_json(data)
         except ValidationError as error:
             raise SnapshotRefused("its manifest cannot be read") from error
+        if manifest.sealed != (reference.key is not None):
+            raise SnapshotRefused("it is encrypted, and its key is not recorded, or the reverse")
         self._check(manifest)
         return manifest
 
@@ -239,7 +251,7 @@ class Snapshots:
         if sum(part.size for part in manifest.parts) > limits.max_bytes * _ARCHIVE_OVERHEAD + PART_BYTES:
             raise SnapshotRefused("its parts have more bytes than its files may have")
 
-    async def _part(self, name: str, part: SnapshotPart) -> bytes:
+    async def _part(self, name: str, part: SnapshotPart, key: str | None) -> bytes:
         try:
             data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
         except NotFound as error:
@@ -248,7 +260,12 @@ class Snapshots:
             raise SnapshotRefused("a part is damaged") from error
         if len(data) != part.size or digest(data) != part.digest:
             raise SnapshotRefused("a part differs from its manifest")
-        return data
+        if key is None:
+            return data
+        content = await asyncio.to_thread(opened, data, key, name)
+        if content is None:
+            raise SnapshotRefused("a part cannot be decrypted")
+        return content
 
     def _unpack(self, file: BinaryIO, target: Path, manifest: SnapshotManifest) -> None:
         target.mkdir(mode=0o700)
