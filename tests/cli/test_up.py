@@ -178,8 +178,8 @@ def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "banksman: BANKSMAN_GATEWAY__PORT: a free port; another program listens there: "
-        f"stop it, or choose another port (got {port})\n"
+        f"banksman: BANKSMAN_GATEWAY__PORT: expected a free port, got {port}; another program listens there: "
+        "stop it, or choose another port\n"
     )
 
 
@@ -191,7 +191,7 @@ def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
             "8080",
             "Unknown setting BANKSMAN_GATWAY__PORT; did you mean BANKSMAN_GATEWAY__PORT?",
         ),
-        ("BANKSMAN_LOCAL__AGENTS", "many", "BANKSMAN_LOCAL__AGENTS: must be an integer"),
+        ("BANKSMAN_LOCAL__AGENTS", "many", "BANKSMAN_LOCAL__AGENTS must be an integer"),
         (
             "BANKSMAN_LOCAL__AGENT",
             "2",
@@ -200,7 +200,7 @@ def test_port_in_use_prints_one_sentence(data_dir: Path) -> None:
         (
             "OPENAI_BASE_URL",
             "http://127.0.0.1:1/v1",
-            "BANKSMAN_MODELS__DEFAULT: openai:NAME, a model of the server at OPENAI_BASE_URL",
+            "BANKSMAN_MODELS__DEFAULT: expected openai:NAME, a model of the server at OPENAI_BASE_URL",
         ),
     ],
 )

@@ -72,18 +72,18 @@ def test_unknown_setting_of_a_file_names_the_similar_one(
 
 def test_missing_configuration_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = str(refusal(monkeypatch, CONFIG_FILE_VARIABLE, "/none.toml"))
-    assert sentence == "BANKSMAN_CONFIG: must be the path of an existing file (got '/none.toml')"
+    assert sentence == "BANKSMAN_CONFIG must be the path of an existing file, got '/none.toml'"
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "sentence"),
     [
-        ("BANKSMAN_AGENT__SLOTS", "many", "BANKSMAN_AGENT__SLOTS: must be an integer (got 'many')"),
-        ("BANKSMAN_AGENT__SLOTS", "0", "BANKSMAN_AGENT__SLOTS: must be at least 1 (got '0')"),
+        ("BANKSMAN_AGENT__SLOTS", "many", "BANKSMAN_AGENT__SLOTS must be an integer, got 'many'"),
+        ("BANKSMAN_AGENT__SLOTS", "0", "BANKSMAN_AGENT__SLOTS must be at least 1, got '0'"),
         (
             "BANKSMAN_LOG__LEVEL",
             "loud",
-            "BANKSMAN_LOG__LEVEL: must be 'debug', 'info', 'warning' or 'error' (got 'loud')",
+            "BANKSMAN_LOG__LEVEL must be 'debug', 'info', 'warning' or 'error', got 'loud'",
         ),
     ],
 )

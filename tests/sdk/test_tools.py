@@ -182,12 +182,12 @@ async def test_arguments_are_converted_to_the_annotated_types(box: Toolbox) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "place: is required"),
-        ({"place": {"latitude": 1.0}}, r"place\.longitude: is required"),
-        ({"place": {"latitude": "north", "longitude": 1}}, r"place\.latitude: must be a number .*north"),
+        ({}, "place is required"),
+        ({"place": {"latitude": 1.0}}, r"place\.longitude is required"),
+        ({"place": {"latitude": "north", "longitude": 1}}, r"place\.latitude must be a number, got 'north'"),
         (
             {"place": {"latitude": 1, "longitude": 1}, "colour": "red"},
-            "colour: is not a known field",
+            "colour is not a known field",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from nats.errors import SlowConsumerError
 
 from banksman.bus.client import SafeClient
 from banksman.bus.client import subscribe as nats_subscribe
-from banksman.bus.errors import ConnectionLost, TimedOut
+from banksman.bus.errors import NO_RESPONSE, ConnectionLost, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
 from banksman.bus.settings import BusStats, NatsSettings
@@ -43,6 +43,9 @@ SAME_WARNING_S = 10.0
 WARNINGS_REMEMBERED = 100
 
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
+
+CLIENT_BUDGET_S = 7.0
+"""Seconds that a request to the broker may take while a client waits: clients get a response within ten."""
 
 
 class Subscription:
@@ -114,8 +117,9 @@ class Bus:
             settings: Servers and identity.
             name: The name of the connection in the monitoring of the server.
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
-            serves_clients: True when a client waits for each durable publish. A publish to a server with a
-                full disk, which responds but cannot store, then fails after one attempt.
+            serves_clients: True when a client waits for each request, which then takes at most
+                `CLIENT_BUDGET_S`. A publish to a server with a full disk, which responds but cannot store,
+                fails after one attempt.
             background: Runs the background tasks of the users of this connection. A service passes the one of
                 its health, so that a task that keeps failing makes the service not ready.
         """
@@ -222,6 +226,10 @@ class Bus:
         if self.closed.is_set():
             raise Unavailable("the connection to NATS is closed")
 
+    def budget(self, seconds: float) -> float:
+        """Return the seconds that a request to the broker may take: fewer while a client waits for it."""
+        return min(seconds, CLIENT_BUDGET_S) if self.serves_clients else seconds
+
     def may_recover(self, error: Exception) -> bool:
         """Return whether an attempt that raised `error` may succeed later on this connection."""
         return isinstance(error, Unavailable) and not self.closed.is_set()
@@ -235,7 +243,7 @@ class Bus:
         try:
             await self.nc.publish(subject, payload, headers=dict(headers) if headers else None)
         except NatsError as error:
-            raise Unavailable(f"{subject}: {error}") from error
+            raise Unavailable(f"{subject}: {error}", public=NO_RESPONSE) from error
 
     async def request(
         self, subject: str, payload: bytes, timeout_s: float, headers: Mapping[str, str] | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NoResponders, TimedOut
+from banksman.bus.errors import NO_RESPONSE, NoResponders, TimedOut
 from banksman.bus.jetstream import BUDGET_S, ApiError, next_message
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.names import (
@@ -72,6 +72,7 @@ async def read(
         ApiError: The server refused the request.
     """
     loop = asyncio.get_running_loop()
+    budget_s = bus.budget(budget_s)
     deadline = loop.time() + budget_s
     while True:
         batch = await _batch(bus, stream, subject, after)
@@ -83,7 +84,9 @@ async def read(
         if batch.messages:
             deadline = loop.time() + budget_s
         elif loop.time() > deadline:
-            raise Unavailable(f"{stream}: {subject} could not be read within {budget_s:g} s")
+            raise Unavailable(
+                f"{stream}: {subject} could not be read within {budget_s:g} s", public=NO_RESPONSE
+            )
         else:
             await bus.wait_connected()
             await asyncio.sleep(0.1)
@@ -101,7 +104,7 @@ async def count(bus: Bus, stream: str, subject: str) -> int:
     """
     batch = await _batch(bus, stream, subject, 0, messages=1)
     if not batch.complete:
-        raise Unavailable(f"{stream}: {subject} could not be counted")
+        raise Unavailable(f"{stream}: {subject} could not be counted", public=NO_RESPONSE)
     return len(batch.messages) + batch.pending
 
 

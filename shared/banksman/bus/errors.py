@@ -22,6 +22,9 @@ from __future__ import annotations
 
 from banksman.contracts.errors import CallerMistake, ErrorCode, Fault, Signal, Unavailable
 
+NO_RESPONSE = "the message broker did not respond in time"
+"""What clients read about requests to the broker that failed."""
+
 
 class MessageTooLarge(CallerMistake):
     """A message exceeds the size limit."""
@@ -34,6 +37,11 @@ class MessageTooLarge(CallerMistake):
         self.limit = limit
         super().__init__(f"{subject}: {size} bytes; the limit of a message is {limit}")
 
+    @property
+    def public(self) -> str:
+        """The message for clients."""
+        return f"the message has {self.size} bytes; the limit is {self.limit}"
+
 
 class NoResponders(Unavailable):
     """No process serves the subject; nothing was done."""
@@ -42,7 +50,7 @@ class NoResponders(Unavailable):
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"{subject}: no process serves it")
+        super().__init__(f"{subject}: no process serves it", public="no process serves this request now")
 
 
 class TimedOut(Unavailable):
@@ -51,7 +59,7 @@ class TimedOut(Unavailable):
     def __init__(self, subject: str, timeout_s: float) -> None:
         self.subject = subject
         self.timeout_s = timeout_s
-        super().__init__(f"{subject}: no reply within {timeout_s:g} s")
+        super().__init__(f"{subject}: no reply within {timeout_s:g} s", public=NO_RESPONSE)
 
 
 class ConnectionLost(Unavailable):
@@ -59,7 +67,7 @@ class ConnectionLost(Unavailable):
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"{subject}: the connection was lost before a reply arrived")
+        super().__init__(f"{subject}: the connection was lost before a reply arrived", public=NO_RESPONSE)
 
 
 class PublishRefused(Fault):

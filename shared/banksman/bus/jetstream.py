@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from banksman.bus.client import parse_headers
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NoResponders
+from banksman.bus.errors import NO_RESPONSE, NoResponders
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import CODE_NO_MESSAGE, CODE_NO_PEERS, CODE_NOT_ENABLED, api
 from banksman.contracts.errors import Fault, Unavailable
@@ -56,8 +56,9 @@ async def call(
         attempt,
         again=bus.may_recover,
         backoff=Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S),
-        budget_s=budget_s,
+        budget_s=bus.budget(budget_s),
         failure=f"{subject}: no response",
+        public=NO_RESPONSE,
     )
 
 
@@ -113,7 +114,7 @@ async def _call_once(bus: Bus, subject: str, payload: bytes) -> dict[str, Any]:
             raise NoResponders(subject)
         # Servers of the cluster are still starting: retry.
         if error.get("err_code") == CODE_NO_PEERS:
-            raise Unavailable(f"{subject}: {error.get('description')}")
+            raise Unavailable(f"{subject}: {error.get('description')}", public=NO_RESPONSE)
         raise ApiError(subject, error.get("code", 0), error.get("err_code", 0), error.get("description", ""))
     return response
 

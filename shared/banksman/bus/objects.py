@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.errors import MessageTooLarge
+from banksman.bus.errors import NO_RESPONSE, MessageTooLarge
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import ROLLUP, object_chunks, object_meta, object_stream
 from banksman.bus.publish import durable
@@ -231,4 +231,4 @@ async def _deadline(what: str, seconds: float) -> AsyncGenerator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise Unavailable(f"{what}: not done within {seconds:g} s") from error
+        raise Unavailable(f"{what}: not done within {seconds:g} s", public=NO_RESPONSE) from error

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import (
+    NO_RESPONSE,
     MessageTooLarge,
     NoResponders,
     PublishRefused,
@@ -147,7 +148,8 @@ async def durable(
             if isinstance(again.__cause__, TimedOut):
                 if timeout_s == LEADER_TIMEOUT_S:
                     full = f"{subject}: NATS responds but cannot store messages; its disk may be full"
-                    raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S) from again
+                    public = full.removeprefix(f"{subject}: ")
+                    raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S, public=public) from again
                 timeout_s = LEADER_TIMEOUT_S if await _has_leader(bus, subject) else ACK_TIMEOUT_S
             raise
 
@@ -155,8 +157,9 @@ async def durable(
         attempt,
         again=lambda error: isinstance(error, _RetryableRefusal),
         backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
-        budget_s=budget_s,
+        budget_s=bus.budget(budget_s),
         failure=f"{subject}: not acknowledged",
+        public=NO_RESPONSE,
     )
 
 
@@ -258,7 +261,7 @@ def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> E
     if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
         return SlotTaken(subject)
     if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
-        return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0)
+        return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0, public="storage is full")
     if code == CODE_WRONG_LAST_SEQUENCE:
         return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
     if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY):

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 
 from banksman.bus.client import subscribe
-from banksman.bus.errors import ConnectionLost, MessageTooLarge, NoResponders, TimedOut
+from banksman.bus.errors import NO_RESPONSE, ConnectionLost, MessageTooLarge, NoResponders, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts.errors import BanksmanError, Forbidden, Unavailable
@@ -128,7 +128,7 @@ class Replies:
         except MaxPayloadError as error:
             raise MessageTooLarge(subject, len(payload), self._nc.max_payload) from error
         except NatsError as error:
-            raise Unavailable(f"{subject}: {error}") from error
+            raise Unavailable(f"{subject}: {error}", public=NO_RESPONSE) from error
 
     @contextlib.contextmanager
     def expect(

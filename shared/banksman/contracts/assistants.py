@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from banksman.contracts.assistant_files import AssistantFiles
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.wire import JsonObject, Stored, Text, Token
+from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
 
 Decision = Literal["auto", "ask", "deny"]
 """
@@ -157,7 +157,7 @@ class WorkflowInvocation(Stored):
 RunSettings.model_rebuild()
 
 
-class RunOverrides(Stored):
+class RunOverrides(Wire):
     """Settings of the assistant that one request may replace. None keeps the assistant's."""
 
     model: str | None = Field(default=None, max_length=200)

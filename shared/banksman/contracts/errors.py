@@ -21,6 +21,7 @@ Signal (control flow inside `banksman.runs`, not an error)
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 
 
@@ -63,6 +64,11 @@ class BanksmanError(Exception):
     retryable: bool = False
 
     @property
+    def public(self) -> str:
+        """The message for clients; logs have the whole message, with subjects and the broker's own words."""
+        return str(self)
+
+    @property
     def retry_after_s(self) -> float | None:
         """Seconds after which a client may retry; None if no time is known."""
         return None
@@ -80,15 +86,26 @@ class BadInput(CallerMistake):
     Args:
         field: Path of the field, or the name of a setting.
         value: The invalid value; None if it is missing or secret.
-        expected: What the value must be, as the end of a sentence.
+        expected: What the value must be: a noun, or a predicate that begins with "must" or "is". Advice may
+            follow after a semicolon.
     """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         self.field = field
         self.value = value
         self.expected = expected
-        got = "" if value is None else f" (got {value!r})"
-        super().__init__(f"{field}: {expected}{got}")
+        rule, semicolon, advice = expected.partition("; ")
+        says = f" {rule}" if rule.startswith(("must ", "is ")) else f": expected {rule}"
+        got = "" if value is None or rule.startswith("is ") else f", got {_shown(value)}"
+        super().__init__(f"{field}{says}{got}{semicolon}{advice}")
+
+
+def _shown(value: object, limit: int = 120) -> str:
+    """Return the beginning of a value as JSON shows it, text in single quotation marks."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= limit else value[:limit] + "…")
+    text = json.dumps(value, default=str)
+    return text if len(text) <= limit else text[:limit] + "…"
 
 
 class NotFound(CallerMistake):
@@ -125,9 +142,15 @@ class Refused(BanksmanError):
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, public: str | None = None) -> None:
         self._retry_after_s = retry_after_s
+        self._public = public
         super().__init__(message)
+
+    @property
+    def public(self) -> str:
+        """The message for clients."""
+        return self._public or str(self)
 
     @property
     def retry_after_s(self) -> float | None:
@@ -157,6 +180,11 @@ class Unavailable(Refused):
 
 class Fault(BanksmanError):
     """This platform or a peer failed."""
+
+    @property
+    def public(self) -> str:
+        """The message for clients; one without a code of its own concerns operators only."""
+        return "internal error" if self.code is ErrorCode.INTERNAL else str(self)
 
 
 class Poison(Fault):

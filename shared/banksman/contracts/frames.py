@@ -72,7 +72,14 @@ class Resume(Wire):
     detail: Detail = "final"
 
 
-class Hello(Wire):
+class Envelope(Wire):
+    """A frame that names no conversation of its own."""
+
+    conversation_id: Token | None = None
+    """If it is given and the ids of the frame belong to another conversation, the frame is refused."""
+
+
+class Hello(Envelope):
     """The first frame of a connection."""
 
     type: Literal["hello"]
@@ -82,7 +89,7 @@ class Hello(Wire):
     resume: tuple[Resume, ...] = Field(default=(), max_length=200)
 
 
-class AuthRefresh(Wire):
+class AuthRefresh(Envelope):
     """Replace the token of an open connection."""
 
     type: Literal["auth.refresh"]
@@ -90,7 +97,7 @@ class AuthRefresh(Wire):
     token: str = Field(max_length=4096, repr=False)
 
 
-class Ping(Wire):
+class Ping(Envelope):
     """Keep-alive; the reply is `pong`."""
 
     type: Literal["ping"]
@@ -98,7 +105,7 @@ class Ping(Wire):
     t: JsonValue = None
 
 
-class ConversationCreate(Wire):
+class ConversationCreate(Envelope):
     """Create a conversation and subscribe the connection to it."""
 
     type: Literal["conversation.create"]
@@ -144,7 +151,7 @@ class ChatSend(Wire):
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
 
 
-class RunCancel(Wire):
+class RunCancel(Envelope):
     """Cancel a run."""
 
     type: Literal["run.cancel"]
@@ -153,7 +160,7 @@ class RunCancel(Wire):
     reason: str | None = Field(default=None, max_length=2000)
 
 
-class ApprovalDecision(Wire):
+class ApprovalDecision(Envelope):
     """Decide all calls of an approval request at once."""
 
     type: Literal["approval.reply"]
@@ -177,7 +184,7 @@ class WorkflowStart(Wire):
     conversation_id: Token | None = None
 
 
-class InputReply(Wire):
+class InputReply(Envelope):
     """Provide the value that a workflow requested."""
 
     type: Literal["input.reply"]
@@ -325,7 +332,7 @@ def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame
     return ErrorFrame(
         reply_to=reply_to,
         code=error.code,
-        message=str(error),
+        message=error.public,
         retryable=error.retryable,
         retry_after_s=error.retry_after_s,
         details=details,

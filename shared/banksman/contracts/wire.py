@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -140,15 +140,19 @@ def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") 
     Raises:
         BadInput: A field is invalid. It names the first one, its value and what is expected.
     """
-    return _validated(model.model_validate_json, data, what)
+    return _validated(model.model_validate_json, data, what, model)
 
 
-def parse_as(adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body") -> Any:
-    """Like `parse`, for a type that is not one model, such as a union."""
-    return _validated(adapter.validate_json, data, what)
+def parse_as(
+    adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body", annotation: Any = None
+) -> Any:
+    """Like `parse`, for a type that is not one model, such as a union; `annotation` is that type."""
+    return _validated(adapter.validate_json, data, what, annotation)
 
 
-def _validated(validate: Callable[..., Any], data: bytes | str | JsonValue, what: str) -> Any:
+def _validated(
+    validate: Callable[..., Any], data: bytes | str | JsonValue, what: str, annotation: Any
+) -> Any:
     if isinstance(data, bytes | str):
         strict_json(data, what=what)
     else:
@@ -156,14 +160,17 @@ def _validated(validate: Callable[..., Any], data: bytes | str | JsonValue, what
     try:
         return validate(data, strict=True)
     except ValidationError as error:
-        raise bad_input(error, what) from error
+        raise bad_input(error, what, annotation) from error
 
 
-def bad_input(error: ValidationError, what: str = "body") -> BadInput:
-    """Return the first mistake that pydantic found: the field's path, its value and what is expected."""
+def bad_input(error: ValidationError, what: str = "body", annotation: Any = None) -> BadInput:
+    """Return the first mistake that pydantic found: the field's path, its value and what is expected.
+
+    With the validated type as `annotation`, an unknown field gets the name of the nearest known one.
+    """
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"] if not _UNION_MEMBER.search(str(part))]
-    value = _excerpt(first["input"])
+    value: object = first["input"]
     match first["type"]:
         case "missing":
             # The input of a missing field is the whole object around it.
@@ -173,7 +180,18 @@ def bad_input(error: ValidationError, what: str = "body") -> BadInput:
             value = first.get("ctx", {}).get("tag")
         case _:
             pass
-    return BadInput(".".join(path) or what, value, expected(first))
+    text = expected(first)
+    if first["type"] == "extra_forbidden" and (near := _nearest(annotation, first["loc"])):
+        text = f"{text}; did you mean {near}?"
+    # "at most 5 items, not 6" says already what is wrong.
+    return BadInput(".".join(path) or what, None if ", not " in text else value, text)
+
+
+def _nearest(annotation: Any, path: Sequence[str | int]) -> str | None:
+    # Only clients with a mistake need difflib.
+    from banksman.contracts.field_names import nearest_field
+
+    return nearest_field(annotation, path)
 
 
 def expected(mistake: ErrorDetails) -> str:
@@ -188,11 +206,6 @@ def expected(mistake: ErrorDetails) -> str:
     for pattern, replacement in _PLAIN:
         message = pattern.sub(replacement, message)
     return message
-
-
-def _excerpt(value: object, limit: int = 120) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= limit else text[:limit] + "…"
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> JsonObject:

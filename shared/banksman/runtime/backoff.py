@@ -55,6 +55,7 @@ async def retry(
     backoff: Backoff,
     budget_s: float,
     failure: str,
+    public: str | None = None,
 ) -> T:
     """Repeat `attempt` until it returns, raises an error that is final, or the budget is used up.
 
@@ -67,6 +68,7 @@ async def retry(
         backoff: The pauses between attempts.
         budget_s: Seconds for all attempts and pauses together.
         failure: Begins the message of the error when the budget is used up: "STREAM.INFO: no response".
+        public: What clients read instead of that message.
 
     Raises:
         Unavailable: The budget is used up; the message ends with the reason of the last failed attempt.
@@ -84,4 +86,4 @@ async def retry(
                     logger.info("%s yet: %s", failure, reason)
                 await backoff.pause()
     except TimeoutError as error:
-        raise Unavailable(f"{failure} within {budget_s:g} s: {reason}") from error
+        raise Unavailable(f"{failure} within {budget_s:g} s: {reason}", public=public) from error

@@ -69,7 +69,7 @@ def test_commands_report_the_invalid_value_and_the_expected_one(own_nats: NatsSe
         _banksman(own_nats, "accept", "c"),
         _banksman(own_nats, "accept", "--all"),
     )
-    assert (unknown.returncode, "a log listed by `banksman check` (got 't/c')" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "a log listed by `banksman check`, got 't/c'" in unknown.stderr) == (2, True)
     assert (malformed.returncode, "TENANT/CONVERSATION" in malformed.stderr) == (2, True)
     assert (nothing.returncode, nothing.stdout) == (0, "no log is damaged\n")
 

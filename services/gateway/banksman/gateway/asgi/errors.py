@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from banksman.contracts.errors import BanksmanError, ErrorCode
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
-from banksman.contracts.wire import Stored, bad_input
+from banksman.contracts.wire import Stored, bad_input, expected
 
 logger = logging.getLogger(__name__)
 
@@ -147,8 +147,7 @@ async def respond(request: Request, error: Exception) -> Response:
         case RequestValidationError():
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"][1:])
-            message = f"{field}: {first['msg']}"
-            return JSONResponse(error_body(path, 400, ErrorCode.BAD_REQUEST, message, field=field), 400)
+            return error_response(path, BadInput(field, first["input"], expected(first)))
         case ValidationError():
             # A value of the path or of a header became a field of a frame and does not fit it.
             return error_response(path, bad_input(error))

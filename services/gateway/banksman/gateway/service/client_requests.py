@@ -15,6 +15,7 @@ from banksman.contracts.frames import (
     ApprovalDecision,
     ChatSend,
     ConversationCreate,
+    Envelope,
     InputReply,
     RunCancel,
     WorkflowStart,
@@ -29,6 +30,7 @@ from banksman.gateway.service.conversations import Conversations, CreatedConvers
 from banksman.gateway.service.decisions import Decisions, SubmittedDecision
 from banksman.gateway.service.idempotency import StoredRequests
 from banksman.gateway.service.inputs import Inputs
+from banksman.gateway.service.request_checks import Request, check_content, check_conversation
 from banksman.gateway.service.run_settings import model_name, resolve
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views
@@ -41,8 +43,6 @@ logger = logging.getLogger(__name__)
 _NO_SETTINGS = ConversationSettings()
 DEFAULT_ASSISTANT = "default"
 """Every tenant has it."""
-
-Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ class ClientRequests:
         """
         caller.check("context")
         caller.need("approve" if isinstance(request, ApprovalDecision | InputReply) else "chat")
+        check_conversation(request)
         match request:
             case ConversationCreate():
                 return await self._create(caller, request, title_of(text_of(title_from)))
@@ -141,6 +142,7 @@ class ClientRequests:
         return Ack(reply_to=request.id, conversation_id=conversation_id)
 
     async def _send(self, caller: Caller, request: ChatSend) -> Ack:
+        check_content(request.content)
         created = self.created.take(caller.tenant, request.conversation_id)
         record = created or await self.conversations.get(caller.tenant, request.conversation_id)
         assistant = await self.assistants.in_use(caller.tenant, record.assistant)
@@ -281,7 +283,8 @@ class ClientRequests:
 
     async def _once(self, caller: Caller, request: Request, ids: Mapping[str, str]) -> Mapping[str, str]:
         key = _scoped(caller, request)
-        return await self.requests.once(caller.tenant, key, request, ids, exclude={"id"})
+        exclude = {"id", "conversation_id"} if isinstance(request, Envelope) else {"id"}
+        return await self.requests.once(caller.tenant, key, request, ids, exclude=exclude)
 
 
 def _scoped(caller: Caller, request: Request) -> str:

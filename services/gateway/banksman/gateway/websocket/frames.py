@@ -46,7 +46,7 @@ def parse_frame(text: str) -> ClientFrame:
         if kind not in KNOWN_TYPES:
             message = f"unknown frame type {kind[:80]!r}"
             raise FrameRefused(ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message))
-        return parse_as(CLIENT_FRAME, text, what="frame")
+        return parse_as(CLIENT_FRAME, text, what="frame", annotation=ClientFrame)
     except BadInput as error:
         raise FrameRefused(error_frame(_without_type(error), reply_to)) from error
 

@@ -1,0 +1,65 @@
+"""Fields that every client frame may have, and messages without content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.gateway.conftest import Agent, Served
+
+
+async def test_every_frame_accepts_the_conversation_of_its_envelope(gateway: Served, agent: Agent) -> None:
+    """Interfaces, section 3: `{type, id, conversation_id?, …}`."""
+    async with gateway.socket() as socket:
+        conversation = await socket.create(conversation_id="unused")
+        in_it: dict[str, Any] = {"conversation_id": conversation}
+        sent = await socket.request("chat.send", content="hi", **in_it)
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = await agent.request_approval(start)
+        replies = [
+            sent,
+            await socket.request("ping", **in_it),
+            await socket.request("subscribe", **in_it),
+            await socket.request("approval.reply", approval_id=request.approval_id, all="approve", **in_it),
+            await socket.request("run.cancel", run_id=sent["run_id"], **in_it),
+            await socket.request("unsubscribe", **in_it),
+        ]
+    kinds = [reply["type"] for reply in replies]
+    assert kinds == ["ack", "pong", "subscribed", "ack", "ack", "ack"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("approval.reply", "approval_id"), ("run.cancel", "run_id"), ("input.reply", "request_id")],
+)
+async def test_a_frame_of_another_conversation_than_its_envelope_names_is_refused(
+    gateway: Served, kind: str, field: str
+) -> None:
+    ids = {"run_id": "c1-r", "approval_id": "c1-r-a", "request_id": "c1-r-i"}
+    more: dict[str, Any] = {"approval.reply": {"all": "approve"}, "input.reply": {"value": 1}}.get(kind, {})
+    async with gateway.socket() as socket:
+        refused = await socket.request(kind, conversation_id="c2", **{field: ids[field]}, **more)
+    assert (refused["code"], refused["details"]["field"]) == ("bad_request", "conversation_id")
+    assert refused["message"] == (
+        "conversation_id: expected 'c1', the conversation of the other id, or nothing, got 'c2'"
+    )
+
+
+@pytest.mark.parametrize("content", ["", " \n", [], [{"type": "text", "text": ""}]])
+async def test_a_message_without_content_is_refused_on_every_interface(gateway: Served, content: Any) -> None:
+    async with gateway.socket() as socket, gateway.http as http:
+        conversation = await socket.create()
+        refused = await socket.request("chat.send", conversation_id=conversation, content=content)
+        path = f"/context/conversations/{conversation}/runs"
+        over_http = await http.post(path, json={"content": content})
+    assert (refused["code"], refused["details"]["field"]) == ("bad_request", "content")
+    assert (over_http.status_code, over_http.json()["error"]["field"]) == (400, "content")
+
+
+async def test_an_unknown_field_is_reported_with_the_nearest_known_one(gateway: Served) -> None:
+    async with gateway.socket() as socket, gateway.http as http:
+        frame = await socket.request("chat.send", conversation_id="c1", contnet="hi", content="x")
+        body = await http.post("/context/conversations", json={"titel": "x"})
+    assert frame["message"] == "contnet is not a known field; did you mean content?"
+    assert body.json()["error"]["message"] == "titel is not a known field; did you mean title?"
