@@ -205,9 +205,12 @@ async def test_chat_creates_a_conversation(http: httpx.AsyncClient, play: Play) 
 
 
 async def test_a_client_selects_the_level_of_detail(system: System, client: Client, play: Play) -> None:
-    """R19, R34, R41: one run at three levels; the default has replies, approval requests and the outcome."""
+    """R19, R34, R41: one run at three levels; the default has replies, approval requests and the outcome.
+
+    The output of a command that ends at once is in its result only.
+    """
     conversation = await client.create(
-        play(Reply(reasoning="Hm.", tool_calls=bash("echo out").tool_calls), Reply(text="Done.")),
+        play(Reply(reasoning="Hm.", tool_calls=bash("echo out; sleep 1").tool_calls), Reply(text="Done.")),
         detail="final",
     )
     async with (

@@ -19,8 +19,8 @@ from banksman.contracts.calls import Delta
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.redaction import safe_length, without_secrets
 
-BATCH_S: Final = 0.02
-"""Seconds in which the pieces of a reply are published as one message. The first piece does not wait."""
+BATCH_S: Final = 0.01
+"""Seconds that a piece waits for others, which are published with it as one message."""
 CHECK_S: Final = 0.5
 """Seconds between two checks whether a client receives the text. Nothing is published while none does."""
 
@@ -57,7 +57,7 @@ class Deltas:
         """The kind of the text that waits to be published."""
         self._waiting = ""
         self._batch: asyncio.Task[None] | None = None
-        """Publishes what waits when the current batch ends."""
+        """Publishes what waits."""
         self._inbox = ""
         self._check_at = float("-inf")
         self._has_readers = True
@@ -72,7 +72,6 @@ class Deltas:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What still waits is part of the message that the log gets.
         if self._batch is not None:
             self._batch.cancel()
         self._stack.close()
@@ -83,7 +82,7 @@ class Deltas:
         return "".join(self._streamed)
 
     async def write(self, kind: DeltaKind, text: str) -> None:
-        """Publish the next piece, or add it to the current batch."""
+        """Publish the next piece, with those that follow it at once."""
         # A secret of this process may be spread over several pieces.
         text = self._unsafe[kind] + text
         safe = safe_length(text)
@@ -105,7 +104,7 @@ class Deltas:
         self._waiting = ""
 
     async def end(self, *, is_final: bool) -> None:
-        """Publish what waits; of a final reply also the text that might have been the start of a call."""
+        """Publish what waits: the log gets it too. Of a final reply also what might have begun a call."""
         if is_final:
             await self._pass_on("message", self._unsafe["message"])
             await self._add("message", self._filter.flush())
@@ -124,10 +123,9 @@ class Deltas:
             await self._publish_waiting()
         self._kind, self._waiting = kind, self._waiting + text
         if self._batch is None or self._batch.done():
-            await self._publish_waiting()
-            self._batch = asyncio.create_task(self._end_batch())
+            self._batch = asyncio.create_task(self._publish_batch())
 
-    async def _end_batch(self) -> None:
+    async def _publish_batch(self) -> None:
         await asyncio.sleep(BATCH_S)
         await self._publish_waiting()
 

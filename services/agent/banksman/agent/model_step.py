@@ -155,13 +155,14 @@ class ModelStep:
             if not deltas.streamed:
                 raise
             logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
-            return partial(_failure, owned, refusal, self._partial(owned, prepared, deltas))
+            return partial(_failure, owned, refusal, await self._partial(owned, prepared, deltas))
         if reply is None:
-            return partial(partial_events, reply=self._partial(owned, prepared, deltas))
+            return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
         return RecordedReply(reply)
 
-    def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
+    async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
         """Return what was streamed of a reply that the end of its run cut off. Clients show this text."""
+        await deltas.end(is_final=False)
         text, model = deltas.streamed, owned.run.settings.model
         read = size_of(prepared.request, owned.state.history, owned.state.measured).total
         usage = Usage(input_tokens=read, output_tokens=len(text.encode()) // BYTES_PER_TOKEN)
