@@ -83,6 +83,8 @@ class RunStep(Stored):
     """A template in place of the assistant's prompt."""
     tools: tuple[str, ...] | None = None
     """Names of the tools that its model may call; None for those of the assistant, `()` for none."""
+    with_conversation: bool = Field(default=False, exclude_if=lambda wanted: not wanted)
+    """True puts the transcript of the conversation in which the workflow was started before the message."""
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
 
 

@@ -112,6 +112,7 @@ class TurnContext:
         system_prompt: str | None = None,
         tools: Sequence[str] | None = None,
         max_iterations: int | None = None,
+        with_conversation: bool = False,
     ) -> StepResult:
         """See `WorkflowContext`."""
         return await self._step(
@@ -121,6 +122,7 @@ class TurnContext:
                 system_prompt=system_prompt,
                 tools=None if tools is None else tuple(tools),
                 max_iterations=max_iterations,
+                with_conversation=with_conversation,
             )
         )
 

@@ -89,6 +89,7 @@ class WorkflowContext(Protocol):
         system_prompt: str | None = None,
         tools: Sequence[str] | None = None,
         max_iterations: int | None = None,
+        with_conversation: bool = False,
     ) -> StepResult:
         """Start an agent run in the same workspace, and return its outcome.
 
@@ -98,6 +99,8 @@ class WorkflowContext(Protocol):
             system_prompt: A template in place of the assistant's prompt.
             tools: Names of the tools that its model may call; None for those of the assistant.
             max_iterations: The most model requests with calls; None for the assistant's.
+            with_conversation: Whether the transcript of the conversation in which the workflow was started
+                precedes the message.
 
         Returns:
             `content` has `status`, `content` (the reply) and `run_id`; `is_error` unless it completed.

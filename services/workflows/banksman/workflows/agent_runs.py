@@ -11,6 +11,7 @@ from banksman.contracts.assistants import ConversationRecord, RunSettings
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import RunFinished, WorkflowLinked
 from banksman.contracts.ids import digest
+from banksman.contracts.messages import AssistantMessage, Message, UserMessage, text_of
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.work import CancelRun, StartRun
 from banksman.contracts.workflow_turns import RunStep
@@ -19,6 +20,8 @@ from banksman.runs.steps import RequestModel, next_step
 from banksman.workflows.step_events import call_id
 
 MAX_TITLE_CHARS = 80
+MAX_TRANSCRIPT_CHARS = 100_000
+"""Characters of a transcript; of a longer one, its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class AgentRuns:
         call = call_id(owned.run.run_id, step.step)
         if workflow is None or workflow.agent is None:
             return failed(call, "unavailable", "No model is configured, so no agent run can start.")
-        start = _start(owned, step, workflow.agent)
+        start = _start(owned, step, workflow.agent, await _transcript(owned, step))
         await self._open(owned, start, step)
         await self._link(owned, start)
         if not _is_wanted(owned):
@@ -106,7 +109,28 @@ def _is_wanted(owned: Ownership) -> bool:
     return isinstance(next_step(owned.state, owned.ports.clock.now()), RequestModel)
 
 
-def _start(owned: Ownership, step: RunStep, settings: RunSettings) -> StartRun:
+async def _transcript(owned: Ownership, step: RunStep) -> str:
+    """Return what was said in the conversation in which the workflow was started, if the step wants it."""
+    if not step.with_conversation or owned.workspace is None:
+        return ""
+    state = await owned.ports.log.read(owned.state.tenant, owned.workspace)
+    said = [_line(message) for message in state.history]
+    text = "\n\n".join(line for line in said if line)
+    return f"Conversation:\n\n{text[-MAX_TRANSCRIPT_CHARS:]}\n\n---\n\n"
+
+
+def _line(message: Message) -> str:
+    """Return one message of a transcript; empty for one without text."""
+    match message:
+        case UserMessage():
+            return f"User: {text_of(message.content)}"
+        case AssistantMessage(content=str(text)) if text:
+            return f"Assistant: {text}"
+        case _:
+            return ""
+
+
+def _start(owned: Ownership, step: RunStep, settings: RunSettings, transcript: str) -> StartRun:
     """Return the start of a step's run. Its ids follow from the step, so a repeat starts nothing."""
     state, run_id = owned.state, owned.run.run_id
     name = digest(f"{run_id}/{step.step}".encode())
@@ -124,7 +148,7 @@ def _start(owned: Ownership, step: RunStep, settings: RunSettings) -> StartRun:
         conversation_id=conversation_id,
         run_id=f"{conversation_id}-{name[21:33]}",
         message_id=f"m{name[33:54]}",
-        content=step.message,
+        content=transcript + step.message,
         settings=settings.model_copy(update=changes),
         user=f"workflow {run_id}"[:200],
     )

@@ -9,6 +9,7 @@ from banksman.model_server.demo import texts
 from banksman.model_server.demo.history import History, read_history
 from banksman.model_server.demo.ideas import ideas
 from banksman.model_server.demo.plan import read_request
+from banksman.model_server.demo.reports import workflow_text
 from banksman.model_server.demo.results import Done, read_result
 from banksman.model_server.demo.rules import Step
 from banksman.model_server.demo.workflows import workflow_reply
@@ -23,8 +24,8 @@ _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 def demo_reply(chat: ChatRequest, *, chunk_delay_s: float) -> Reply:
     """Return the demo model's reply. It depends on the request only."""
     history = read_history(chat)
-    form = workflow_reply(chat, history.request)
-    reply = _reply(history) if form is None else Reply(text=form)
+    text = workflow_reply(chat, history.request) or workflow_text(chat, history.request)
+    reply = _reply(history) if text is None else Reply(text=text)
     words = max(1, len(reply.text.split()))
     return reply.model_copy(update={"chunk_delay_s": min(chunk_delay_s, _MAX_STREAM_S / words)})
 
