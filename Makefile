@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload poison acknowledgements fuzz $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants poison acknowledgements fuzz $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ fairness:  ## Let one tenant of ten flood; the p99 of the others may grow to 1.5
 overload:  ## Request three times the runs that agents can execute, for five minutes (ARGS="--seconds 60")
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.overload $(ARGS)
+
+mutants:  ## Remove each required behaviour in a copy of the tree; a test must fail each time (ARGS="R7 R12")
+	@tools/setup.sh dev
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 poison:  ## Execute a thousand runs among fifty invalid messages on each subject
 	@tools/setup.sh dev

@@ -41,8 +41,15 @@ async def test_the_four_workspace_tools_are_offered_in_the_vendors_schema(
     tools = offered if vendor == "anthropic" else [entry["function"] for entry in offered]
     schema = "input_schema" if vendor == "anthropic" else "parameters"
 
-    assert {tool["name"] for tool in tools} == {"bash", "read_file", "write_file", "web_fetch"}
+    required = {tool["name"]: set(tool[schema]["required"]) for tool in tools}
+    assert required == {
+        "bash": {"command"},
+        "read_file": {"path"},
+        "write_file": {"path", "content"},
+        "web_fetch": {"url"},
+    }
     assert all(tool["description"] and tool[schema]["type"] == "object" for tool in tools)
+    assert all(tool[schema]["properties"].keys() >= required[tool["name"]] for tool in tools)
 
 
 async def test_bash_reports_output_errors_and_exit_code(client: Client, play: Play) -> None:

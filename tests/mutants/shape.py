@@ -1,0 +1,74 @@
+"""The product's shape: services over NATS (R107 to R114)."""
+
+from tests.mutants.mutant import Mutant
+
+GATEWAY = "services/gateway/banksman/gateway/"
+INTERFACES = "tests/scenarios/test_interfaces.py::"
+
+MUTANTS = (
+    Mutant(
+        "R107",
+        "a service has no container",
+        "compose.yaml",
+        "\n  workflows:\n",
+        "\n  workflow-service:\n",
+        "tests/scenarios/test_structure.py::test_every_service_has_a_container",
+    ),
+    Mutant(
+        "R113",
+        "the strict JSON protocol offers tools natively",
+        "services/agent/banksman/agent/protocols/__init__.py",
+        '        case "json_text":\n            return JsonText()\n',
+        '        case "json_text":\n            return Native()\n',
+        "tests/scenarios/test_protocols.py::test_calls_written_as_the_prompt_describes_are_accepted",
+    ),
+    Mutant(
+        "R108",
+        "the gateway does not publish chat requests",
+        GATEWAY + "service/client_requests.py",
+        "            await self.queue.publish(start)\n",
+        "            pass\n",
+        INTERFACES + "test_every_step_of_a_run_is_a_message_on_its_own_subject",
+    ),
+    Mutant(
+        "R109",
+        "a command sees the files of the machine",
+        "services/tool-runner/banksman/tool_runner/sandbox/recipe.py",
+        '        "--bind", str(workspace), WORKSPACE,\n',
+        '        "--bind", "/root", WORKSPACE,\n',
+        "tests/scenarios/test_structure.py::test_a_command_has_no_key_no_network_and_no_other_files",
+    ),
+    Mutant(
+        "R110",
+        "decisions are not stored",
+        "shared/banksman/bus/approval_slots.py",
+        '        written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))\n'
+        "        return written.stored or reply\n",
+        "        return reply\n",
+        INTERFACES + "test_two_gateways_serve_one_conversation",
+    ),
+    Mutant(
+        "R111",
+        "a client cannot wait for the outcome of a run",
+        GATEWAY + "http/runs.py",
+        'frame, wait_s, detail)\n\n\n@routes.post("/v1/chat"',
+        'frame, 0, detail)\n\n\n@routes.post("/v1/chat"',
+        INTERFACES + "test_http_starts_a_run_and_may_wait_for_its_outcome",
+    ),
+    Mutant(
+        "R112",
+        "the steps of a workflow are not reported",
+        "services/workflows/banksman/workflows/step_events.py",
+        "for one in reply.progress\n",
+        "for one in reply.progress[:1]\n",
+        "tests/scenarios/test_workflows.py::test_a_workflow_run_behaves_like_any_run",
+    ),
+    Mutant(
+        "R114",
+        "services that publish to NATS directly are not served",
+        GATEWAY + "nats_api/router.py",
+        '    @_serve(router, "chat", "send", ANY)\n',
+        '    @_serve(router, "chat", "ignored", ANY)\n',
+        INTERFACES + "test_a_service_starts_decides_and_follows_a_run_over_nats",
+    ),
+)
