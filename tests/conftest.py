@@ -9,8 +9,8 @@ are about what a single server does and are left out then; the report says which
 """
 
 import gc
-import json
 import os
+import runpy
 import signal
 
 import pytest
@@ -136,7 +136,15 @@ def _left_out(report: pytest.TestReport | pytest.CollectReport) -> str | None:
             return None
 
 
-RESULTS = ROOT / ".requirements.json"
+def _write_requirements(reporter: pytest.TerminalReporter, status: int) -> int:
+    """Write the page; return the exit status of the run."""
+    page = runpy.run_path(str(ROOT / "tools/requirements.py"))
+    differing: list[str] = page["finish"](_results(reporter))
+    if not differing:
+        return status
+    reporter.section("docs/requirements.md DIFFERS from the committed page:", sep="=", red=True)
+    reporter.line(f"{', '.join(differing)}. Read the new page, and commit it if it is right.")
+    return status or pytest.ExitCode.TESTS_FAILED
 
 
 def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:
@@ -150,7 +158,7 @@ def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Store the results of a whole run for docs/requirements.md (tools/requirements.py)."""
+    """Write docs/requirements.md after a whole run, which fails where the committed page states otherwise."""
     config = session.config
     if _is_worker(config):
         vars(config)["workeroutput"]["about_one_server"] = config.stash.get(ABOUT_ONE_SERVER, [])
@@ -159,4 +167,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     chosen = config.getoption("markexpr") != WHOLE_SUITE or config.getoption("keyword")
     whole = config.args == config.getini("testpaths") and not chosen
     if isinstance(reporter, pytest.TerminalReporter) and whole:
-        RESULTS.write_text(json.dumps(_results(reporter), indent=0), encoding="utf-8")
+        session.exitstatus = _write_requirements(reporter, session.exitstatus)

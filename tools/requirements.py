@@ -1,10 +1,12 @@
-"""Join the requirements with the tests that cite them.
+"""Join the requirements with the tests that cite them, and with the results of the suite.
 
     tools/requirements.py           write docs/requirements.md
     tools/requirements.py --check   report problems, and change nothing (part of `make lint`)
 
-A test cites a requirement by its number in its docstring. Results are those of the last complete run, which
-`tests/conftest.py` stores in `.requirements.json`; without it the page shows `not run`.
+A test cites a requirement by its number in its docstring. A complete run of the suite writes the page with
+its date, commit and results, and fails if the committed page states other requirements as passed. The page
+holds the texts word for word. Where `../shared/requirements.md` is at hand, `--check` compares them, and
+writing copies them.
 """
 
 from __future__ import annotations
@@ -12,30 +14,76 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "tests/scenarios/requirements.toml"
 PAGE = ROOT / "docs/requirements.md"
+SPECIFIED = ROOT.parent / "shared/requirements.md"
 RESULTS = ROOT / ".requirements.json"
 NUMBERS = [f"R{number}" for number in range(1, 115)]
+PASSED = "passed"
+SHOWN_TESTS = 4
 
 CITATION = re.compile(r"\bR(\d{1,3})\b")
+ROW = re.compile(r"^\| (R\d+) \| (.*) \|$", re.MULTILINE)
+CELL = re.compile(r"(?<!\\) \| ")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One row of the specification."""
+
+    text: str
+    where: str
+    """File and line in the specification; empty for what has none."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run of the suite."""
+
+    date: str
+    commit: str
+    outcomes: Mapping[str, str]
+    """The worst outcome by test function."""
+
+
+NOT_RUN = Run("no date", "none", {})
 
 
 def main(arguments: list[str]) -> int:
     """Write the page, or only check; return the exit code."""
-    stated = tomllib.loads(SOURCE.read_text(encoding="utf-8"))
-    cited = citations()
-    problems = list(_problems(stated, cited))
+    if arguments != ["--check"]:
+        write(stored_run())
+    problems = list(_problems())
     for problem in problems:
         print(f"requirements: {problem}", file=sys.stderr)
-    if arguments != ["--check"]:
-        PAGE.write_text(_page(stated, cited, _results()), encoding="utf-8")
     return 1 if problems else 0
+
+
+def finish(outcomes: Mapping[str, str]) -> list[str]:
+    """Write the page of a complete run; return the requirements that the committed page states otherwise."""
+    run = Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), outcomes)
+    RESULTS.write_text(json.dumps(vars(run), indent=0), encoding="utf-8")
+    committed = passed_on(_committed_page())
+    write(run)
+    return [n for n in NUMBERS if (n in committed) != (n in passed_on(PAGE.read_text(encoding="utf-8")))]
+
+
+def write(run: Run) -> None:
+    """Write the page."""
+    PAGE.write_text(_page(_specified() or _stated(), citations(), run), encoding="utf-8")
+
+
+def stored_run() -> Run:
+    """Return the last complete run of this checkout."""
+    stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    return Run(**stored) if "outcomes" in stored else NOT_RUN
 
 
 def citations() -> dict[str, list[str]]:
@@ -48,49 +96,101 @@ def citations() -> dict[str, list[str]]:
     return found
 
 
+def passed_on(page: str) -> set[str]:
+    """Return the requirements that a page states as passed."""
+    return {number for number, cells in _rows(page) if PASSED in cells}
+
+
+def result(tests: list[str], outcomes: Mapping[str, str]) -> str:
+    """Return the result of a requirement: of the tests that ran, none may fail and a scenario must pass.
+
+    A test that needs what the machine lacks, and a long programme of its own, are no part of the result.
+    """
+    found = {test: outcomes.get(test, "not run") for test in tests}
+    if wrong := {"failed", "error"} & set(found.values()):
+        return min(wrong)
+    scenarios = (test for test in tests if test.startswith("tests/scenarios/"))
+    return PASSED if any(found[test] == PASSED for test in scenarios) else "not run"
+
+
 def _tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             yield node.name, ast.get_docstring(node) or ""
 
 
-def _problems(stated: dict[str, dict[str, str]], cited: dict[str, list[str]]) -> Iterator[str]:
-    known = {number for group in stated.values() for number in group}
-    yield from (f"{number} is not in {SOURCE.name}" for number in NUMBERS if number not in known)
+def _problems() -> Iterator[str]:
+    stated, specified, cited = _stated(), _specified(), citations()
+    yield from (f"{number} is not on {PAGE.name}" for number in NUMBERS if number not in stated)
+    if differing := [
+        number for number in NUMBERS if specified and stated.get(number) != specified.get(number)
+    ]:
+        yield f"{PAGE.name} differs from {SPECIFIED} in {', '.join(differing)}; run `make docs`"
     yield from (f"{number} is cited but does not exist" for number in cited if number not in NUMBERS)
-    for number in stated["built"]:
-        if not any(test.startswith("tests/scenarios/") for test in cited.get(number, [])):
-            yield f"{number} is marked built, but no test in tests/scenarios cites it"
+    for number in NUMBERS:
+        if not any(test.startswith("tests/scenarios/") for test in cited[number]):
+            yield f"no test in tests/scenarios cites {number}"
 
 
-def _results() -> dict[str, str]:
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+def _stated() -> dict[str, Requirement]:
+    """Return the requirements as the page has them."""
+    rows = _rows(PAGE.read_text(encoding="utf-8"))
+    return {number: Requirement(cells[0], cells[1]) for number, cells in rows}
 
 
-def _page(stated: dict[str, dict[str, str]], cited: dict[str, list[str]], results: dict[str, str]) -> str:
-    texts = stated["built"] | stated["planned"]
+def _specified() -> dict[str, Requirement]:
+    """Return the requirements as the specification has them; nothing if it is not at hand."""
+    if not SPECIFIED.is_file():
+        return {}
+    rows = _rows(SPECIFIED.read_text(encoding="utf-8"))
+    return {number: Requirement(cells[0], "".join(cells[1:2])) for number, cells in rows}
+
+
+def _rows(text: str) -> list[tuple[str, list[str]]]:
+    return [(number, CELL.split(cells)) for number, cells in ROW.findall(text)]
+
+
+def _page(stated: Mapping[str, Requirement], cited: Mapping[str, list[str]], run: Run) -> str:
+    results = {number: result(cited[number], run.outcomes) for number in NUMBERS}
+    passed = sum(found == PASSED for found in results.values())
     lines = [
         "# Requirements and their tests",
         "",
-        "Generated by `make docs` from the citations in tests; results are those of the last complete run.",
+        f"**{passed} of {len(NUMBERS)}** passed in the complete run of {run.date}, commit {run.commit}.",
         "",
-        "| # | requirement | state | tests |",
-        "|---|---|---|---|",
+        "The suite writes this page at the end of each complete run. The texts are those of the specification.",
+        "A requirement has passed if no test that cites it failed and a scenario passed. The suite fails if",
+        "the committed page states another result.",
+        "",
+        "| # | must hold | where | result | tests |",
+        "|---|---|---|---|---|",
     ]
     for number in NUMBERS:
         tests = cited[number]
-        state = _state(number in stated["built"], tests, results)
-        names = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests[:4])
-        more = f"<br>and {len(tests) - 4} more" if len(tests) > 4 else ""
-        lines.append(f"| {number} | {texts[number]} | {state} | {names}{more} |")
+        names = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests[:SHOWN_TESTS])
+        more = f"<br>and {len(tests) - SHOWN_TESTS} more" if len(tests) > SHOWN_TESTS else ""
+        one = stated[number]
+        lines.append(f"| {number} | {one.text} | {one.where} | {results[number]} | {names}{more} |")
     return "\n".join(lines) + "\n"
 
 
-def _state(built: bool, tests: list[str], results: dict[str, str]) -> str:
-    if not built:
-        return "planned"
-    outcomes = {results.get(test, "not run") for test in tests}
-    return "passed" if outcomes == {"passed"} else ", ".join(sorted(outcomes - {"passed"}))
+def _committed_page() -> str:
+    """Return the page of the current commit; outside a repository, the page as it is."""
+    shown = _git("show", f"HEAD:{PAGE.relative_to(ROOT)}")
+    return PAGE.read_text(encoding="utf-8") if shown is None else shown
+
+
+def _commit() -> str:
+    commit = _git("rev-parse", "--short=10", "HEAD")
+    if commit is None:
+        return "unknown"
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+    return commit.strip() + (" with uncommitted changes" if changed else "")
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
 
 
 if __name__ == "__main__":
