@@ -9,9 +9,10 @@ Start it on the page, or with `banksman workflows run write_notes`.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
-from banksman.sdk import WorkflowContext, WorkflowFailed, WorkflowServer, hint, workflow
+from banksman.sdk import BanksmanError, WorkflowContext, WorkflowFailed, WorkflowServer, hint, workflow
 
 
 @workflow(title="Write notes", category="project", timeout_s=600, positional=("version",))
@@ -36,4 +37,8 @@ async def write_notes(
 
 
 if __name__ == "__main__":
-    WorkflowServer("release", [write_notes]).run()
+    print("serving write_notes; Ctrl-C ends it")
+    try:
+        WorkflowServer("release", [write_notes]).run()
+    except BanksmanError as error:
+        sys.exit(str(error))

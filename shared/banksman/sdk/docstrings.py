@@ -16,6 +16,8 @@ _HEADER = re.compile(
     r"^(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes):[ \t]*\n+",
     re.MULTILINE,
 )
+_SECTION = re.compile(r":[ \t]*$|^[ \t]*:|^[ \t]*-{3,}", re.MULTILINE)
+"""What every section of the three styles has; a text without it is a description."""
 _OPTIONS: PerStyleOptions = {
     "google": {"warnings": False},
     "numpy": {"warnings": False},
@@ -37,12 +39,15 @@ class Docstring:
     @classmethod
     def parse(cls, text: str | None) -> Self:
         """Parse a docstring; None means an empty one."""
+        plain = inspect.cleandoc(text or "")
+        if not _SECTION.search(plain):
+            return cls(plain, {})
         # Imported on first use: it takes some 0.1 s, which clients that serve no tools do not need.
         from griffe import Docstring as Source
         from griffe import DocstringSectionParameters, parse_auto
 
         # griffe reads a header as text unless an empty line precedes it and none follows.
-        spaced = _HEADER.sub(r"\n\1:\n", inspect.cleandoc(text or ""))
+        spaced = _HEADER.sub(r"\n\1:\n", plain)
         sections = parse_auto(
             Source(spaced, lineno=1),
             style_order=["google", "numpy", "sphinx"],

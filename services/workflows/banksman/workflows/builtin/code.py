@@ -31,22 +31,18 @@ are any. End with a short list of what you changed and why."""
 @workflow(title="Search code", category="code", timeout_s=300.0, positional=("query", "path"))
 async def search_code(
     context: WorkflowContext,
-    query: Annotated[str, Field(min_length=1, max_length=2000)],
-    path: str = "",
-    glob: str = "",
-    regex: bool = False,
-    case_sensitive: bool = False,
+    query: Annotated[
+        str,
+        Field(
+            description="The text of a line to find, or a regular expression.", min_length=1, max_length=2000
+        ),
+    ],
+    path: Annotated[str, Field(description="The file or folder to search; empty for everything.")] = "",
+    glob: Annotated[str, Field(description="Only files whose names match, for example *.py.")] = "",
+    regex: Annotated[bool, Field(description="Whether the query is a regular expression.")] = False,
+    case_sensitive: Annotated[bool, Field(description="Whether lower and upper case differ.")] = False,
 ) -> str:
-    """Search the files of the workspace, and list the lines that match.
-
-    Args:
-        context: The context of the run.
-        query: The text of a line to find, or a regular expression.
-        path: The file or folder to search; empty for everything.
-        glob: Only files whose names match, for example *.py.
-        regex: Whether the query is a regular expression.
-        case_sensitive: Whether lower and upper case differ.
-    """
+    """Search the files of the workspace, and list the lines that match."""
     places = {name: value for name, value in (("path", path), ("glob", glob)) if value}
     arguments: JsonObject = {"query": query, "regex": regex, "case_sensitive": case_sensitive, **places}
     found = await context.tool("search_code", arguments, step="search")
@@ -61,14 +57,15 @@ async def search_code(
 
 
 @workflow(title="Run tests", category="code", timeout_s=1200.0, positional=("folder",))
-async def run_tests(context: WorkflowContext, folder: str = ".", command: str = "") -> str:
-    """Run the tests of a project in the workspace, and show their results as a table.
-
-    Args:
-        context: The context of the run.
-        folder: The folder of the project.
-        command: The command that runs the tests; empty for pytest, unittest or node, as the project needs.
-    """
+async def run_tests(
+    context: WorkflowContext,
+    folder: Annotated[str, Field(description="The folder of the project.")] = ".",
+    command: Annotated[
+        str,
+        Field(description="The command that runs them; empty for pytest, unittest or node."),
+    ] = "",
+) -> str:
+    """Run the tests of a project in the workspace, and show their results as a table."""
     script = f"cd -- {_quoted(folder)} && {{\n{command or TEST_COMMAND}\n}}"
     done = await context.tool("bash", {"command": script}, step="run")
     if done.is_error and "exit_code" not in done.content:
@@ -88,16 +85,14 @@ async def run_tests(context: WorkflowContext, folder: str = ".", command: str = 
 @workflow(title="Refactor component", category="code", timeout_s=3600.0, positional=("path", "goal"))
 async def refactor_component(
     context: WorkflowContext,
-    path: Annotated[str, hint("file")],
-    goal: Annotated[str, Field(min_length=3, max_length=4000), hint("multiline")],
+    path: Annotated[str, Field(description="The file or folder."), hint("file")],
+    goal: Annotated[
+        str,
+        Field(description="What is to become better.", min_length=3, max_length=4000),
+        hint("multiline"),
+    ],
 ) -> str:
-    """Let an agent refactor a file or folder of the workspace; you review each change before it is written.
-
-    Args:
-        context: The context of the run.
-        path: The file or folder.
-        goal: What is to become better.
-    """
+    """Let an agent refactor a file or folder of the workspace; each change waits for your approval."""
     if path.endswith("/"):
         looked = await context.tool("search_code", {"query": ".", "regex": True, "path": path}, step="look")
     else:

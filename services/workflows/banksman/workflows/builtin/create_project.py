@@ -19,18 +19,21 @@ NAME_PATTERN = r"^[a-z][a-z0-9-]{0,39}$"
 @workflow(title="Create project", category="project", timeout_s=600.0, positional=("name", "template"))
 async def create_project(
     context: WorkflowContext,
-    name: Annotated[str, Field(pattern=NAME_PATTERN)],
-    template: TemplateName = "python",
-    description: Annotated[str, Field(max_length=2000), hint("multiline")] = "",
+    name: Annotated[
+        str,
+        Field(
+            description="The folder: a lower-case letter, then up to 39 letters, digits or '-'.",
+            pattern=NAME_PATTERN,
+        ),
+    ],
+    template: Annotated[TemplateName, Field(description="The first files of the project.")] = "python",
+    description: Annotated[
+        str,
+        Field(description="One or two sentences for the README.", max_length=2000),
+        hint("multiline"),
+    ] = "",
 ) -> str:
-    """Write a README, sources and tests into a new folder of the workspace.
-
-    Args:
-        context: The context of the run.
-        name: The folder: a lower-case letter, then up to 39 letters, digits or '-'.
-        template: The first files of the project.
-        description: One or two sentences for the README.
-    """
+    """Write a README, sources and tests into a new folder of the workspace."""
     # All files are written in one task group, so one approval request lists all of them.
     files = files_of(name, template, description)
     await _refuse_existing(context, name)

@@ -32,7 +32,7 @@ function singleType(node) {
  * @property {string} name
  * @property {string} label
  * @property {string} description
- * @property {'string' | 'text' | 'number' | 'integer' | 'boolean' | 'choice' | 'strings' | 'json'} kind
+ * @property {'string' | 'text' | 'number' | 'integer' | 'boolean' | 'choice' | 'strings' | 'json' | 'secret' | 'date'} kind
  * @property {boolean} required
  * @property {unknown[]} choices values of a `choice`
  * @property {object} schema the resolved schema
@@ -76,7 +76,8 @@ function kindOf(node, root) {
     case 'array':
       return resolve(node.items, root).type === 'string' ? 'strings' : 'json';
     case 'string':
-      return node.format === 'textarea' || (node.maxLength ?? 0) > 400 ? 'text' : 'string';
+      if (node['x-hint'] === 'secret' || node['x-hint'] === 'date') return node['x-hint'];
+      return node['x-hint'] === 'multiline' || node.format === 'textarea' || (node.maxLength ?? 0) > 400 ? 'text' : 'string';
     default:
       return 'json';
   }

@@ -144,6 +144,10 @@ function Control({ field, common, value, onChange }) {
     case 'integer':
     case 'number':
       return html`<input ...${common} type="text" inputmode=${field.kind === 'integer' ? 'numeric' : 'decimal'} value=${value} onInput=${onInput} />`;
+    case 'secret':
+      return html`<input ...${common} type="password" autocomplete="off" value=${value} onInput=${onInput} />`;
+    case 'date':
+      return html`<input ...${common} type="date" value=${value} onInput=${onInput} />`;
     default:
       return html`<input ...${common} type="text" value=${value} onInput=${onInput} />`;
   }
