@@ -49,6 +49,9 @@ class CrashingLog:
     appends: int = 0
     end: BaseException = field(default_factory=Crash)
 
+    def cached(self, tenant: str, conversation_id: str) -> Conversation:
+        return self.log.cached(tenant, conversation_id)
+
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         return await self.log.read(tenant, conversation_id)
 

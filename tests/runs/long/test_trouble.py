@@ -37,6 +37,9 @@ class FaultyLog:
     log: Log
     fails: Callable[[Commit], bool]
 
+    def cached(self, tenant: str, conversation_id: str) -> Conversation:
+        return self.log.cached(tenant, conversation_id)
+
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         return await self.log.read(tenant, conversation_id)
 
@@ -53,6 +56,9 @@ class SilentLog:
     log: Log
     silent: bool = False
     requested: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def cached(self, tenant: str, conversation_id: str) -> Conversation:
+        return self.log.cached(tenant, conversation_id)
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         if self.silent:
