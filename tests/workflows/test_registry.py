@@ -148,3 +148,36 @@ async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: 
         checked_reply(await link.request(subjects.workflow_api("get"), b"{", 5))
 
     assert refused.value.code == ErrorCode.BAD_REQUEST
+
+
+async def test_workflow_of_a_tenant_is_its_own(registry: Registry, tenant: str) -> None:
+    """P8: another tenant neither sees nor starts it, and may use the same name."""
+    ours = WorkflowDefinition(name="own", title="Ours", server="ours")
+    theirs = WorkflowDefinition(name="own", title="Theirs", server="theirs")
+    await registry.register(ours, tenant)
+    other = f"{tenant}x"
+
+    assert ours in await registry.all(tenant)
+    assert "own" not in [one.name for one in (*await registry.all(other), *await registry.all())]
+    with pytest.raises(NotFound):
+        await registry.get("own", other)
+    await registry.register(theirs, other)
+    assert (await registry.get("own", tenant), await registry.get("own", other)) == (ours, theirs)
+    with pytest.raises(NotFound):
+        await registry.withdraw(other, "own", "ours")
+    await registry.withdraw(tenant, "own", "ours")
+    assert await registry.all(tenant) == await registry.all()
+
+
+async def test_tenant_cannot_take_a_name_or_the_server_of_the_platform(
+    registry: Registry, tenant: str
+) -> None:
+    await registry.register(WorkflowDefinition(name="common"))
+
+    with pytest.raises(Conflict, match="already registered by 'builtin'"):
+        await registry.register(WorkflowDefinition(name="common", server="ours"), tenant)
+    with pytest.raises(BadInput, match=r"definition\.server"):
+        await registry.register(WorkflowDefinition(name="other"), tenant)
+    with pytest.raises(BadInput, match=r"parameters_schema\.type"):
+        broken = WorkflowDefinition(name="x", server="ours", parameters_schema={"type": "array"})
+        await registry.register(broken, tenant)

@@ -80,10 +80,9 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
         return "the reply is not signed by a gateway"
     if request is None:
         return None
-    if request.input is not None:
-        expected = input_digests(request.input, reply.value)
-        return None if reply.digests == expected else "the reply holds another value than its gateway signed"
-    if reply.digests != tuple(item.digest for item in request.items):
+    if request.input is not None and reply.digests != input_digests(request.input, reply.value):
+        return "the reply holds another value than its gateway signed"
+    if request.input is None and reply.digests != tuple(item.digest for item in request.items):
         return "the reply decides other calls than the request lists"
     if reply.decided_at > request.expires_at:
         return "the reply came after the request had expired"
