@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
@@ -65,7 +66,12 @@ def test_empty_arguments_are_an_empty_object() -> None:
 )
 def test_malformed_arguments_fail_one_call_and_keep_the_others(written: str, rule: str) -> None:
     """R105."""
-    broken, good = calls_of(RawCall("a", "bash", written), RawCall("b", "bash", "{}")).calls
+    with capture_logs() as logs:
+        broken, good = calls_of(RawCall("a", "bash", written), RawCall("b", "bash", "{}")).calls
+
+    [line] = logs
+    assert (line["event"], line["log_level"]) == ("malformed tool arguments", "warning")
+    assert line["tool"] == "bash" and rule in line["error"]
 
     assert broken.arguments is None
     assert rule in (broken.arguments_error or "")
@@ -90,8 +96,11 @@ def test_calls_are_read_for_each_of_these_finish_reasons(reason: FinishReason) -
 )
 def test_reply_without_calls_is_final(reply: ModelReply, text: str) -> None:
     """R90, R99."""
-    reading = PROTOCOL.read(reply)
+    with capture_logs() as logs:
+        reading = PROTOCOL.read(reply)
 
+    expected = reply.finish_reason in ("stop", "length")
+    assert [line["event"] for line in logs] == ([] if expected else ["unexpected finish reason"])
     assert isinstance(reading, Final)
     assert reading.text == text
 

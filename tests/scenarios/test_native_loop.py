@@ -10,7 +10,7 @@ import pytest
 from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
-from tests.scenarios.conftest import Play, model_requests
+from tests.scenarios.conftest import Play, logged, model_requests
 from tests.scenarios.test_tool_registry import local
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -20,15 +20,20 @@ READ = ToolCall(name="read_file", arguments={"path": "none"})
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
 async def test_the_loop_executes_calls_and_reports_their_history(
-    client: Client, play: Play, vendor: str
+    system: System, client: Client, play: Play, vendor: str
 ) -> None:
     """R88, R89, R90, R91, R93, R96, R97, R100, R101, R102: calls in order, iterations counted from 0."""
     replies = [Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="Finished.")]
     conversation = await client.create(play(*replies, vendor=vendor))
 
-    outcome = await client.run(conversation, "go")
+    run_id = await client.chat(conversation, "go")
+    outcome = await client.finished(run_id)
 
     assert (outcome["status"], outcome["content"], outcome["iterations"]) == ("completed", "Finished.", 3)
+    for iteration in (1, 2, 3):
+        await logged(system, "agent", "requesting the model", run_id=run_id, iteration=iteration)
+    for calls in (1, 2):
+        await logged(system, "agent", "the model requested calls", run_id=run_id, calls=calls)
     assert [(e["tool"], e["iteration"]) for e in outcome["tool_calls"]] == [
         ("read_file", 0),
         ("read_file", 1),

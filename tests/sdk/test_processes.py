@@ -151,6 +151,20 @@ async def test_every_end_of_a_process_becomes_a_result(
     assert (result.error_kind, content in str(result.content)) == (kind, True)
 
 
+async def test_a_failed_connection_is_logged_with_its_details(caplog: pytest.LogCaptureFixture) -> None:
+    """R54: the model reads what failed, and the operator where."""
+
+    def fetch() -> None:
+        raise ConnectionRefusedError("nothing listens on port 1")
+
+    with caplog.at_level("ERROR"):
+        result = await call(tool(fetch, process=False))
+
+    [record] = caplog.records
+    assert "nothing listens on port 1" in str(result.content["error"])
+    assert record.exc_info is not None and isinstance(record.exc_info[1], ConnectionRefusedError)
+
+
 def test_an_async_function_gets_no_process() -> None:
     async def give() -> None: ...
 
