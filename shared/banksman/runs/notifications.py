@@ -46,7 +46,6 @@ class _DrivenConversation:
     drivers: int = 0
     """More than one while a fenced owner of this process has not found the claim of the next owner here
     yet."""
-    subscription: Subscription | None = None
 
     async def committed(self, message: Message) -> None:
         """Note a commit. Its sequence suffices: an owner that is behind it reads the log."""
@@ -111,16 +110,16 @@ class OwnerNotifications:
             driven = self._driven[key] = _DrivenConversation(_in(FIRST_CHECK_S))
         driven.drivers += 1
         try:
-            if driven.subscription is None:
-                # What is stored before this takes effect shows at the next commit, or at the first check.
-                driven.subscription = await self._bus.subscribe(subjects.live(*key), driven.committed)
-            yield
+            # What is stored before this takes effect shows at the next commit, or at the first check.
+            subscription = await self._bus.subscribe(subjects.live(*key), driven.committed)
+            try:
+                yield
+            finally:
+                await subscription.unsubscribe()
         finally:
             driven.drivers -= 1
             if not driven.drivers:
                 del self._driven[key]
-                if driven.subscription is not None:
-                    await driven.subscription.unsubscribe()
 
     def slots(self, tenant: str, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
