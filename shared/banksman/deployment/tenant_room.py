@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from banksman.bus import direct
 from banksman.bus.connection import Bus
@@ -90,10 +90,17 @@ class TenantRoom:
         if counted.free <= 0 and counted.full_until <= now:
             info = await call(self._bus, api("STREAM.INFO", stream))
             limit = most(StreamUse(int(info["config"]["max_bytes"]), int(info["state"]["bytes"])))
-            held = await direct.count(self._bus, stream, below)
+            held = await self._count(stream, below, by_replica=bool(info["config"].get("allow_direct")))
             counted.free = -(-(limit - held) // _PART)
             counted.full_until = now + FULL_S if held >= limit else float("-inf")
             counted.problem = f"storage_full: no room for further {what}; {held} are stored, of {limit}"
         if counted.free <= 0:
             raise Overloaded(counted.problem, retry_after_s=FULL_S)
         counted.free -= 1
+
+    async def _count(self, stream: str, below: str, *, by_replica: bool) -> int:
+        if by_replica:
+            return await direct.count(self._bus, stream, below)
+        # A queue is read by its consumers only. It has few messages.
+        info = await call(self._bus, api("STREAM.INFO", stream), {"subjects_filter": below})
+        return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())

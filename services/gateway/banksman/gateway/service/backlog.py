@@ -19,6 +19,7 @@ from banksman.bus.names import AGENTS, RUNS, api
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
+from banksman.deployment.tenant_room import TenantRoom, charge, lent
 from banksman.gateway.service.log_room import LogRoom
 from banksman.runtime.shares import LENT, within_share
 
@@ -58,8 +59,11 @@ class Backlog:
     # Concurrent callers share one request to the broker.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def check(self, tenant: str) -> None:
-        """Count one more run of a tenant, or refuse it.
+    def __post_init__(self) -> None:
+        self._room = TenantRoom(self.bus)
+
+    async def check(self, tenant: str, size: int = 0) -> None:
+        """Count one more run of a tenant, whose message has about `size` bytes, or refuse it.
 
         Raises:
             TooManyWaiting: The tenant has reached its limit of waiting runs, or its share of all.
@@ -67,6 +71,8 @@ class Backlog:
                 tenant.
         """
         await self.logs.check(tenant)
+        waiting, charged = subjects.run_work(tenant, ANY), charge(size)
+        await self._room.take(RUNS, waiting, lent(charged), "waiting messages", charged=charged)
         async with self._turn:
             await self._refresh()
             if self._total >= self.limit:

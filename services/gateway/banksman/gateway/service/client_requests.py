@@ -155,7 +155,7 @@ class ClientRequests:
         new_run = run_id_for(request.conversation_id)
         steered = await self._steered_run(caller, request)
         if steered is None:
-            await self.backlog.check(caller.tenant)
+            await self.backlog.check(caller.tenant, _size(content, settings))
         else:
             await self.backlog.logs.check(caller.tenant)
         fresh = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
@@ -304,6 +304,11 @@ def _scoped(caller: Caller, request: Request) -> str:
         case _:
             scope = ""
     return digest(f"{caller.user}\n{scope}\n{request.id}".encode())
+
+
+def _size(content: Content, settings: RunSettings) -> int:
+    """Return the bytes of a run's message, about."""
+    return len(str(content)) + len(settings.system_prompt or "") + len(str(settings.variables))
 
 
 def _steer(start: StartRun, caller: Caller) -> SteerRun:
