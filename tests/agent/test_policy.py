@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import pytest
 
-from banksman.runs.approval_policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
 from banksman.contracts.assistants import ApprovalRule, Decision
 from banksman.contracts.events import (
     ApprovalItem,
@@ -16,6 +15,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
+from banksman.runs.approval_policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
 from banksman.runs.state import OpenApproval
 
 NEEDS_APPROVAL = frozenset({"bash", "write_file"})
