@@ -9,6 +9,7 @@ RUNS: Final = "RUNS"
 APPROVALS: Final = "APPROVALS"
 RESULTS: Final = "RESULTS"
 WORKFLOWS: Final = "WORKFLOWS"
+WEBHOOK_QUEUE: Final = "WEBHOOKS"
 TIMERS: Final = "TIMERS"
 DEAD: Final = "DEAD"
 ADVISORIES: Final = "ADVISORIES"
@@ -31,6 +32,9 @@ HEADS: Final = "heads"
 DAMAGED: Final = "damaged"
 SECRETS: Final = "secrets"
 KEYS: Final = "keys"
+WEBHOOKS: Final = "webhooks"
+"""The bucket of webhooks, and the consumers that serve them."""
+DELIVERIES: Final = "deliveries"
 
 OUTPUTS: Final = "outputs"
 WORKSPACES: Final = "workspaces"
@@ -107,6 +111,7 @@ _STREAM_BY_TOKEN: Final = {
     "approval": APPROVALS,
     "tool": RESULTS,
     "workflow": WORKFLOWS,
+    "webhook": WEBHOOK_QUEUE,
     "timer": TIMERS,
     "dead": DEAD,
 }

@@ -53,6 +53,11 @@ def cancel_hint(tenant: str, conversation_id: str) -> str:
     return _join("cancel", tenant, conversation_id)
 
 
+def webhook_delivery(tenant: str, webhook_id: str) -> str:
+    """Messages to deliver to a webhook (stream WEBHOOKS, durable `webhooks`)."""
+    return _join("webhook", tenant, webhook_id)
+
+
 def approval_request(tenant: str, approval_id: str) -> str:
     """One approval request (stream APPROVALS)."""
     return _join("approval", "request", tenant, approval_id)

@@ -105,17 +105,24 @@ class Consumer:
 
     stream: str
     durable: str
-    filter: str
+    filter: str | tuple[str, ...]
+    """One subject, or several."""
     ack_wait_s: int = ACK_WAIT_S
+    new_only: bool = False
+    """Whether it begins with the messages that are stored after its creation."""
     replicas: Replicas = 1
 
     def config(self) -> dict[str, Any]:
         """Return the body of the create request. It has no `backoff`, which would override `ack_wait`."""
         return {
             "durable_name": self.durable,
-            "filter_subject": self.filter,
+            **(
+                {"filter_subject": self.filter}
+                if isinstance(self.filter, str)
+                else {"filter_subjects": list(self.filter)}
+            ),
             "ack_policy": "explicit",
-            "deliver_policy": "all",
+            "deliver_policy": "new" if self.new_only else "all",
             "replay_policy": "instant",
             "ack_wait": self.ack_wait_s * SECOND_NS,
             "max_deliver": -1,

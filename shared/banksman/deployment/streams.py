@@ -68,7 +68,7 @@ async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
     found = await _consumer_config(bus, consumer)
     if found is not None and not _differences(found, consumer.config()):
         return []
-    await _write_consumer(bus, consumer)
+    await write_consumer(bus, consumer)
     return [f"consumer {consumer.stream}/{consumer.durable} {'updated' if found else 'created'}"]
 
 
@@ -88,7 +88,13 @@ async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def _write_consumer(bus: Bus, consumer: Consumer) -> None:
+async def write_consumer(bus: Bus, consumer: Consumer) -> None:
+    """Create a consumer, or update it.
+
+    Raises:
+        ApiError: the server refused.
+        Unavailable: the broker does not respond.
+    """
     subject = api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
     body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
     deadline = asyncio.get_running_loop().time() + GROWS_WITHIN_S

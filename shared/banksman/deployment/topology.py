@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from banksman.bus import names
@@ -27,12 +28,15 @@ __all__ = [
     "bucket",
     "object_store",
     "run_topology",
+    "webhook_consumer",
     "workflow_consumer",
 ]
 
 DAY_S = 86_400
 MAX_KEY_BYTES = 4 * 1024
 """Maximum bytes of a stored API key, which holds the digest of the key and not the key."""
+MAX_DELIVERY_BYTES = 4 * 1024
+"""Maximum bytes of the state of a webhook's delivery."""
 MAX_LEASE_BYTES = 4 * 1024
 """Maximum bytes of the lease of a runner or of a process of a tool server."""
 
@@ -75,6 +79,19 @@ def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
         stream=names.WORKFLOWS,
         durable=f"workflow-{name}",
         filter=subjects.workflow_run(name, ANY, ANY),
+        replicas=replicas,
+    )
+
+
+def webhook_consumer(tenants: Sequence[str], *, replicas: Replicas = 1) -> Consumer:
+    """Return the consumer of the commits of all tenants that have webhooks. It begins with new commits."""
+    return Consumer(
+        stream=names.EVENTS,
+        durable=names.WEBHOOKS,
+        filter=tuple(subjects.conversation(tenant, ANY) for tenant in tenants)
+        # No tenant has this name: without a filter the server would deliver the commits of all.
+        or (subjects.conversation("-", "-"),),
+        new_only=True,
         replicas=replicas,
     )
 
@@ -177,6 +194,13 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             max_msg_size=MAX_WORK_BYTES,
             replicas=replicas,
         ),
+        Stream(
+            name=names.WEBHOOK_QUEUE,
+            subjects=(subjects.webhook_delivery(ANY, ANY),),
+            retention="workqueue",
+            max_bytes=budget.share(4),
+            replicas=replicas,
+        ),
         # The server refuses schedules with `discard: new`, and with limits it drops them silently.
         Stream(
             name=names.TIMERS,
@@ -232,6 +256,10 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.HEADS, budget.share(15), replicas),
         bucket(names.DAMAGED, budget.share(1), replicas),
         bucket(names.KEYS, budget.share(2), replicas, max_value_bytes=MAX_KEY_BYTES),
+        bucket(names.WEBHOOKS, budget.share(1), replicas, max_value_bytes=MAX_KEY_BYTES),
+        bucket(
+            names.DELIVERIES, budget.share(1), replicas, ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES
+        ),
         # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )
@@ -259,6 +287,12 @@ def _consumers(replicas: Replicas) -> tuple[Consumer, ...]:
             stream=names.TIMERS,
             durable=names.FIRED_TIMERS,
             filter=subjects.timer_fired(ANY, ANY, ANY),
+            replicas=replicas,
+        ),
+        Consumer(
+            stream=names.WEBHOOK_QUEUE,
+            durable=names.WEBHOOKS,
+            filter=subjects.webhook_delivery(ANY, ANY),
             replicas=replicas,
         ),
     )

@@ -38,6 +38,8 @@ _BUCKETS = (
     names.HEADS,
     names.DAMAGED,
 )
+_OF_GATEWAYS = (names.KEYS, names.WEBHOOKS, names.DELIVERIES)
+"""Buckets that only gateways use."""
 _STREAMS = (
     names.EVENTS,
     names.RUNS,
@@ -98,7 +100,9 @@ def gateway() -> User:
             subjects.api(ANY, "error"),
             all_of("workflows"),
             all_of("dead"),
-            *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS, names.KEYS),
+            *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
+            *_writes(*_OF_GATEWAYS),
+            *_delivers_webhooks(),
             # Each gateway adds what passthrough consumed; agents count the runs under keys of their own.
             kv_subject(names.USAGE, "passthrough.>"),
             # An upload can precede the first call: then the gateway places the workspace.
@@ -107,7 +111,7 @@ def gateway() -> User:
             *_reads(names.EVENTS),
             *_reads(names.APPROVALS),
             *_reads(names.RUNS),
-            *(subject for bucket in (*_BUCKETS, names.KEYS) for subject in _reads(kv_stream(bucket))),
+            *(subject for bucket in (*_BUCKETS, *_OF_GATEWAYS) for subject in _reads(kv_stream(bucket))),
         ),
         subscribe=(
             all_of("live"),
@@ -325,6 +329,16 @@ def _writes_objects(store: str) -> tuple[str, ...]:
         *_reads(object_stream(store)),
         api("STREAM.INFO", object_stream(store)),
         api("STREAM.PURGE", object_stream(store)),
+    )
+
+
+def _delivers_webhooks() -> tuple[str, ...]:
+    return (
+        subjects.webhook_delivery(ANY, ANY),
+        *_pulls(names.WEBHOOK_QUEUE, names.WEBHOOKS),
+        # A gateway follows the logs of the tenants that have webhooks.
+        api("CONSUMER.DURABLE.CREATE", names.EVENTS, names.WEBHOOKS),
+        *_pulls(names.EVENTS, names.WEBHOOKS),
     )
 
 

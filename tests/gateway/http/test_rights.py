@@ -54,6 +54,13 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/keys": ADMIN,
     "GET /context/keys/{key_id}": ADMIN,
     "DELETE /context/keys/{key_id}": ADMIN,
+    "GET /context/webhooks": ADMIN,
+    "POST /context/webhooks": ADMIN,
+    "GET /context/webhooks/{webhook_id}": ADMIN,
+    "PUT /context/webhooks/{webhook_id}": ADMIN,
+    "DELETE /context/webhooks/{webhook_id}": ADMIN,
+    "POST /context/webhooks/{webhook_id}/test": ADMIN,
+    "GET /context/webhooks/{webhook_id}/deliveries": ADMIN,
     "GET /context/tools": ADMIN,
     "GET /context/tools/{name}": ADMIN,
     "GET /v1/system-prompts": READ,
@@ -72,11 +79,13 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /v1/models/{model}": CHAT,
     "GET /workflows": READ,
     "GET /workflows/categories": READ,
+    "POST /workflows/parse": CHAT,
     "GET /workflows/{name}": READ,
     "POST /workflows/{name}/runs": CHAT,
 }
 """The rights of which one opens an endpoint. A new endpoint needs a line here."""
 
+WEBHOOK: dict[str, object] = {"url": "https://example.org/hook", "events": ["run.finished"]}
 PARAMETER = re.compile(r"\{(\w+)\}")
 NOT_OF_A_TENANT = {
     "/v1/models/{model}",
@@ -183,8 +192,10 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     await http.post("/context/assistants", json={"id": (assistant := new_id("as"))})
     await http.post("/v1/system-prompts", json={"id": (prompt := new_id("p")), "content": "Be brief."})
     key = (await http.post("/context/keys", json={"user": "ann"})).json()
+    webhook = (await http.post("/context/webhooks", json=WEBHOOK)).json()
     return {
         "conversation_id": conversation,
+        "webhook_id": webhook["id"],
         "run_id": start.run_id,
         "tool_call_id": request.items[0].tool_call_id,
         "approval_id": request.approval_id,
@@ -197,6 +208,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
 
 
 BODIES: dict[str, object] = {
+    "PUT /context/webhooks/{webhook_id}": WEBHOOK,
     "PATCH /context/conversations/{conversation_id}": {"title": "mine"},
     "POST /context/conversations/{conversation_id}/runs": {"content": "hi"},
     "POST /context/approvals/{approval_id}": {"all": "approve"},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from banksman.tool_runner.egress.addresses import Address, is_public
+from banksman.runtime.addresses import Address, is_public
 
 PRIVATE = st.one_of(
     *(

@@ -17,7 +17,7 @@ import pytest
 from tests.support.polling import scripted_delay
 from tests.tool_runner.conftest import TLS, Runner, Server, replying, serving
 
-from banksman.tool_runner.egress.addresses import Address
+from banksman.runtime.addresses import Address
 from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, HostRules
 from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
 from banksman.tool_runner.sandbox.base import Stop

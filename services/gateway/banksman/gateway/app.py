@@ -44,6 +44,7 @@ from banksman.gateway.http import (
     runs,
     sign_in,
     tools,
+    webhooks,
     workflows,
 )
 from banksman.gateway.http.documents import documents_router
@@ -74,6 +75,7 @@ from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
+from banksman.gateway.service.webhooks.service import Webhooks
 from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
@@ -246,6 +248,9 @@ async def _service(
     return Gateway(
         settings=settings.gateway,
         keys=front.keys,
+        webhooks=await stack.enter_async_context(
+            Webhooks(bus, clock, key, settings.gateway.webhook_addresses)
+        ),
         api_keys=await stack.enter_async_context(ApiKeys(bus, front.keys, clock)),
         tickets=Tickets(bus, clock),
         requests=ClientRequests(
@@ -309,7 +314,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (api_keys, sign_in):
+    for part in (api_keys, sign_in, webhooks):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

@@ -119,6 +119,8 @@ class GatewaySettings(HealthSettings):
     keys: tuple[ApiKey, ...] = ()
     keys_file: Path | None = None
     """A JSON list of further keys, as `banksman keys create` writes it. A change of it has effect at once."""
+    webhook_addresses: tuple[str, ...] = ()
+    """`host:port` pairs that webhooks may reach although they are not public, also without https."""
     oidc: OidcSettings | None = None
     """A provider whose tokens are accepted in addition to keys."""
     keyless: bool | None = None

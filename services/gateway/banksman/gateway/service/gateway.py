@@ -21,6 +21,7 @@ from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
+from banksman.gateway.service.webhooks.service import Webhooks
 from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewaySettings
@@ -33,6 +34,7 @@ class Gateway:
     settings: GatewaySettings
     keys: Keys
     api_keys: ApiKeys
+    webhooks: Webhooks
     tickets: Tickets
     requests: ClientRequests
     conversations: Conversations

@@ -20,7 +20,7 @@ from typing import cast
 import httpcore
 import httpx
 
-from banksman.tool_runner.egress.addresses import Address, is_public
+from banksman.runtime.addresses import Address, is_public
 from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules
 from banksman.tool_runner.egress.inflate import Inflater, UnsupportedEncoding
 from banksman.tool_runner.limits import FetchLimits

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import httpcore
 import httpx
 
-from banksman.tool_runner.egress.addresses import Address
+from banksman.runtime.addresses import Address
 from banksman.tool_runner.egress.client import Egress, Fetched
 from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules
 from banksman.tool_runner.limits import FetchLimits

@@ -1,0 +1,100 @@
+"""From the queue to the receivers: send, again with growing pauses for a day, then dead-letter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter
+
+from banksman.bus.connection import Bus
+from banksman.bus.decoding import decoded
+from banksman.bus.names import WEBHOOK_QUEUE, WEBHOOKS
+from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
+from banksman.contracts.errors import NotFound, Poison
+from banksman.gateway.service.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook
+from banksman.gateway.service.webhooks.sending import Sender
+from banksman.gateway.service.webhooks.store import WebhookStore
+from banksman.runs.ports import Clock
+
+SLOTS = 32
+"""Attempts of a gateway at once."""
+SLOTS_PER_TENANT = 4
+"""Attempts of one tenant at once: slow receivers of one tenant delay no other."""
+BUSY_S = 2.0
+"""Seconds until a message is looked at again whose tenant has all its attempts in progress."""
+GIVEN_UP_AFTER = timedelta(hours=24)
+PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
+"""Seconds after the first, second, … failed attempt; the last one also after all further ones."""
+
+
+class WebhookDeliveries:
+    """Sends the messages of the queue."""
+
+    def __init__(self, bus: Bus, store: WebhookStore, sender: Sender, clock: Clock) -> None:
+        self._bus = bus
+        self._store = store
+        self._sender = sender
+        self._clock = clock
+        self._sending: Counter[str] = Counter()
+        """Attempts in progress by tenant."""
+
+    async def run(self) -> None:
+        """Deliver messages while there are webhooks; returns never."""
+        await self._store.view.wait_for(lambda view: bool(view.entries()))
+        await work(self._bus, WEBHOOK_QUEUE, WEBHOOKS, self.on_message, slots=SLOTS)
+
+    async def on_message(self, message: WorkMessage) -> Outcome:
+        """Send a message once. Receivers recognise a repeat by its id."""
+        queued = decoded(_QUEUED, message)
+        try:
+            webhook = await self._store.get(queued.tenant, queued.webhook_id)
+        except NotFound:
+            return Done()  # It was deleted.
+        if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
+            return Later(BUSY_S)
+        self._sending[queued.tenant] += 1
+        try:
+            attempt = await self._attempt(webhook, queued, message.num_delivered)
+        finally:
+            self._sending[queued.tenant] -= 1
+        await self._store.note(queued, attempt)
+        match attempt.status:
+            case "delivered":
+                return Done()
+            case "pending":
+                return Later(_pause_s(message.num_delivered))
+            case "failed":
+                raise Poison(message.subject, f"webhook {webhook.id} was not delivered: {attempt.error}")
+
+    async def _attempt(self, webhook: Webhook, queued: QueuedDelivery, attempts: int) -> Delivery:
+        now = self._clock.now()
+        status, error = None, None
+        try:
+            status = await self._sender.send(webhook, queued, now)
+            if not 200 <= status < 300:
+                error = f"HTTP {status}"
+        except OSError as failure:
+            error = str(failure)
+        return Delivery(
+            id=queued.id,
+            type=queued.type,
+            status="delivered" if error is None else _after_failure(status, queued, now),
+            created_at=queued.created_at,
+            attempts=attempts,
+            attempted_at=now,
+            http_status=status,
+            error=error,
+        )
+
+
+def _after_failure(status: int | None, queued: QueuedDelivery, now: datetime) -> DeliveryStatus:
+    # By Standard Webhooks, 410 says that the receiver wants no more.
+    return "failed" if status == 410 or now - queued.created_at >= GIVEN_UP_AFTER else "pending"
+
+
+def _pause_s(attempts: int) -> float:
+    return float(PAUSES_S[min(attempts, len(PAUSES_S)) - 1])
+
+
+_QUEUED: TypeAdapter[QueuedDelivery] = TypeAdapter(QueuedDelivery)

@@ -1,0 +1,60 @@
+"""What is stored of webhooks and their deliveries."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from banksman.contracts.wire import Stored, Timestamp, Token
+
+WebhookEvent = Literal["run.finished", "approval.requested", "input.requested"]
+"""
+run.finished        a run ended
+approval.requested  a user must decide calls
+input.requested     a workflow needs a value from a user
+"""
+TEST_EVENT = "webhook.test"
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+"""
+pending    not delivered yet; sent again later
+delivered  the receiver confirmed it with a status of 2xx
+failed     given up; the dead letters contain it
+"""
+
+
+class Webhook(Stored):
+    """An address that receives events. Its secret is derived and not stored."""
+
+    id: Token
+    tenant: Token
+    url: str
+    events: tuple[WebhookEvent, ...]
+    description: str = ""
+    created_at: Timestamp
+    created_by: str
+
+
+class QueuedDelivery(Stored):
+    """A message to deliver. The body's bytes are fixed here, so that each attempt sends the same."""
+
+    id: Token
+    """`webhook-id`: the same for every attempt, by which a receiver recognises a repeat."""
+    tenant: Token
+    webhook_id: Token
+    type: str
+    created_at: Timestamp
+    body: str
+
+
+class Delivery(Stored):
+    """The state of a delivery, for the tenant's administrator."""
+
+    id: Token
+    type: str
+    status: DeliveryStatus
+    created_at: Timestamp
+    attempts: int = 0
+    attempted_at: Timestamp | None = None
+    http_status: int | None = None
+    """Status of the last response; None for none."""
+    error: str | None = None
+    """Why the last attempt failed."""

@@ -1,0 +1,168 @@
+"""From the logs to the queue: the events that a tenant's webhooks want, as messages to deliver."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from typing import get_args
+
+from pydantic_core import to_json
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letter
+from banksman.bus.jetstream import call
+from banksman.bus.log import decode_commit
+from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS, api
+from banksman.bus.publish import durable
+from banksman.bus.work import Done, Outcome, WorkMessage, work
+from banksman.contracts import subjects
+from banksman.contracts.events import Commit, Event
+from banksman.contracts.ids import digest, new_id
+from banksman.contracts.wire import JsonValue
+from banksman.deployment.streams import write_consumer
+from banksman.deployment.topology import webhook_consumer
+from banksman.gateway.service.event_frames import encoded_event
+from banksman.gateway.service.webhooks.models import (
+    TEST_EVENT,
+    Delivery,
+    QueuedDelivery,
+    Webhook,
+    WebhookEvent,
+)
+from banksman.gateway.service.webhooks.store import WebhookStore
+
+logger = logging.getLogger(__name__)
+
+SLOTS = 4
+"""Commits that a gateway handles at once."""
+EVENT_TYPES = frozenset(get_args(WebhookEvent))
+MAX_WAITING = 1_000
+"""Messages of one tenant that may wait; further ones are dead-lettered, from where they can be replayed."""
+GRACE_S = 2.0
+"""Seconds that commits in work get when the last webhook is deleted or the gateway stops."""
+
+
+class WebhookQueue:
+    """Puts a message into the queue for each event that a webhook wants.
+
+    The server delivers the commits of tenants with webhooks, and of no others, to one of the gateways. Each
+    is acknowledged after its messages are stored. Without a webhook, no gateway requests commits.
+    """
+
+    def __init__(self, bus: Bus, store: WebhookStore) -> None:
+        self._bus = bus
+        self._store = store
+        self._followed: list[str] | None = None
+        """The tenants whose logs the server's consumer filters, as this gateway wrote it last."""
+        self._following = asyncio.Lock()
+        """Lets one request at a time write the consumer: an older list must not replace a newer one."""
+
+    async def follow(self) -> None:
+        """Let the server deliver the commits of every tenant that has a webhook.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        async with self._following:
+            stored = sorted({key.partition(".")[0] for key in await self._store.bucket.keys()})
+            if stored != self._followed:
+                consumer = webhook_consumer(stored, replicas=self._bus.settings.replicas)
+                await write_consumer(self._bus, consumer)
+                self._followed = stored
+
+    async def run(self) -> None:
+        """Queue messages while there are webhooks; returns never."""
+        while True:
+            await self._store.view.wait_for(lambda view: bool(view.entries()))
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch(stop))
+                await self.follow()
+                await work(
+                    self._bus, EVENTS, WEBHOOKS, self.on_commit, slots=SLOTS, stop=stop, grace_s=GRACE_S
+                )
+
+    async def on_commit(self, message: WorkMessage) -> Outcome:
+        """Queue the events of a commit. Safe to run twice: a message's id is that of its event."""
+        stored = decode_commit(message.subject, message.stream_seq, message.headers, message.data)
+        _, tenant, conversation_id = message.subject.split(".")
+        if events := [event for event in stored.commit.events if event.data.type in EVENT_TYPES]:
+            # From the leader: the view may not have a webhook yet whose client has its response.
+            webhooks = await self._store.list(tenant)
+            for event in events:
+                for webhook in webhooks:
+                    if event.data.type in webhook.events and event.ts >= webhook.created_at:
+                        await self.put(_message(webhook, conversation_id, stored.commit, event))
+        return Done()
+
+    async def put(self, message: QueuedDelivery) -> None:
+        """Store a message to deliver.
+
+        Raises:
+            Overloaded, Unavailable: It was not stored.
+        """
+        subject = subjects.webhook_delivery(message.tenant, message.webhook_id)
+        payload = message.model_dump_json().encode()
+        state = Delivery(id=message.id, type=message.type, status="pending", created_at=message.created_at)
+        if await self._waiting(message.tenant) < MAX_WAITING:
+            await self._store.note(message, state)
+            await durable(self._bus, subject, payload, msg_id=message.id)
+            return
+        reason = f"webhook queue: {MAX_WAITING} messages of {message.tenant} wait for delivery"
+        await dead_letter(
+            self._bus,
+            subject=subject,
+            stream=WEBHOOK_QUEUE,
+            stream_seq=time.time_ns(),
+            reason=reason,
+            payload=payload,
+        )
+        await self._store.note(message, state.model_copy(update={"status": "failed", "error": reason}))
+
+    async def _waiting(self, tenant: str) -> int:
+        """Return how many messages of a tenant wait for delivery."""
+        below = {"subjects_filter": subjects.all_of("webhook", tenant)}
+        info = await call(self._bus, api("STREAM.INFO", WEBHOOK_QUEUE), below)
+        counts: Mapping[str, int] = info["state"].get("subjects") or {}
+        return sum(counts.values())
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        """Follow the tenants as webhooks come and go; stop when there are none."""
+        while known := self._store.tenants():
+            await self._store.view.wait_for(partial(self._differs, known))
+            await self.follow()
+        stop.set()
+
+    def _differs(self, known: list[str], _: object) -> bool:
+        return self._store.tenants() != known
+
+
+def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
+    """Return a message that shows a receiver that its address works."""
+    return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
+
+
+def _message(webhook: Webhook, conversation_id: str, commit: Commit, event: Event) -> QueuedDelivery:
+    key = f"{webhook.id}\n{conversation_id}\n{commit.log_epoch}\n{event.seq}"
+    frame = json.loads(encoded_event(event, conversation_id, commit.log_epoch, event.seq - 1))
+    data: dict[str, JsonValue] = {
+        **frame["data"],
+        "conversation_id": conversation_id,
+        "run_id": event.run_id,
+        "seq": event.seq,
+    }
+    return _queued(webhook, f"msg-{digest(key.encode())[:32]}", event.data.type, event.ts, data)
+
+
+def _queued(
+    webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue]
+) -> QueuedDelivery:
+    body = to_json({"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}).decode()
+    return QueuedDelivery(
+        id=message_id, tenant=webhook.tenant, webhook_id=webhook.id, type=kind, created_at=at, body=body
+    )

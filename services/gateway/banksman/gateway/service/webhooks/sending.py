@@ -1,0 +1,166 @@
+"""One attempt to send a webhook's message: the address is checked, the body signed, the response bounded.
+
+https://www.standardwebhooks.com/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from standardwebhooks import Webhook as Signer
+
+from banksman.contracts.errors import BadInput
+from banksman.gateway.service.webhooks.models import QueuedDelivery, Webhook
+from banksman.runtime.addresses import is_public
+
+TIMEOUT_S = 10.0
+"""Seconds for one attempt, from the look-up of the address to the status of the response."""
+
+
+class PrivateAddress(OSError):
+    """A webhook's address leads into a network that is not public."""
+
+
+def check_url(url: str, private: frozenset[str]) -> None:
+    """Check the address of a webhook as far as it can be checked without a look-up.
+
+    Args:
+        url: The address.
+        private: `host:port` pairs that the operator allows although they are not public, also without https.
+
+    Raises:
+        BadInput: It is not https, has credentials, or is a private address.
+    """
+    expected = "an https address of a public host, without credentials"
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 443
+    except ValueError as error:
+        raise BadInput("url", url, expected) from error
+    host = parts.hostname
+    if not host or parts.username is not None or parts.scheme not in ("http", "https"):
+        raise BadInput("url", url, expected)
+    if f"{host}:{port}" in private:
+        return
+    if parts.scheme != "https" or not _may_be_public(host):
+        raise BadInput("url", url, expected)
+
+
+def secret_of(signing_key: bytes, tenant: str, webhook_id: str) -> str:
+    """Return the secret of a webhook, which is derived from the system's signing key and stored nowhere."""
+    text = f"webhook\n{tenant}\n{webhook_id}".encode()
+    return "whsec_" + base64.b64encode(hmac.digest(signing_key, text, hashlib.sha256)).decode()
+
+
+class Sender:
+    """Sends messages. As a context manager it owns the connections."""
+
+    def __init__(self, signing_key: bytes, private: Sequence[str]) -> None:
+        """Create a sender.
+
+        Args:
+            signing_key: The system's signing key.
+            private: `host:port` pairs that webhooks may reach although they are not public.
+        """
+        self.private = frozenset(private)
+        self._key = signing_key
+        self._session: aiohttp.ClientSession
+
+    async def __aenter__(self) -> Self:
+        # No connection stays open: the next attempt looks the name up again.
+        connector = aiohttp.TCPConnector(resolver=PublicHosts(self.private), force_close=True, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def send(self, webhook: Webhook, message: QueuedDelivery, now: datetime) -> int:
+        """Send a message once; return the status of the response, of which nothing else is read.
+
+        Raises:
+            OSError: No response arrived, or the address is not allowed.
+        """
+        try:
+            check_url(webhook.url, self.private)
+        except BadInput as error:
+            raise PrivateAddress(str(error)) from error
+        signer = Signer(secret_of(self._key, webhook.tenant, webhook.id))
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "banksman",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": signer.sign(message.id, now, message.body),
+        }
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with self._session.post(
+                webhook.url,
+                data=message.body.encode(),
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                return response.status
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            cause = error.__cause__ if isinstance(error.__cause__, PrivateAddress) else error
+            raise OSError(str(cause) or type(cause).__name__) from error
+
+
+class PublicHosts(AbstractResolver):
+    """Looks names up for connections, which go to the addresses that this look-up returns and checks."""
+
+    def __init__(self, private: frozenset[str]) -> None:
+        self._private = private
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses of a host.
+
+        Raises:
+            PrivateAddress: One of them is not public, and the operator does not allow the host.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = [str(info[4][0]) for info in found]
+        allowed = f"{host}:{port}" in self._private
+        # As for web_fetch, one private address of several is refused: which one is used would be luck.
+        if not allowed and not all(is_public(ip_address(address)) for address in addresses):
+            raise PrivateAddress(f"{host} is not a public host")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=info[0],
+                proto=info[2],
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address, info in zip(addresses, found, strict=True)
+        ]
+
+    async def close(self) -> None:
+        """Do nothing: a look-up leaves nothing open."""
+
+
+def _may_be_public(host: str) -> bool:
+    try:
+        return is_public(ip_address(host))
+    except ValueError:
+        return host != "localhost" and not host.endswith((".localhost", ".internal", ".local"))

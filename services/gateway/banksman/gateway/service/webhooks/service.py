@@ -1,0 +1,111 @@
+"""The webhooks of a gateway: what clients do with them, and the two loops that deliver."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Bus
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.webhooks.delivering import WebhookDeliveries
+from banksman.gateway.service.webhooks.models import Delivery, Webhook
+from banksman.gateway.service.webhooks.queueing import WebhookQueue, test_message
+from banksman.gateway.service.webhooks.sending import Sender, check_url, secret_of
+from banksman.gateway.service.webhooks.store import WebhookRequest, WebhookStore
+from banksman.runs.ports import Clock
+
+
+class Webhooks:
+    """Webhooks of all tenants. As a context manager it delivers."""
+
+    def __init__(self, bus: Bus, clock: Clock, signing_key: bytes, private: tuple[str, ...]) -> None:
+        """Create the service.
+
+        Args:
+            bus: The connection.
+            clock: The broker's clock.
+            signing_key: The system's signing key, from which secrets are derived.
+            private: `host:port` pairs that webhooks may reach although they are not public.
+        """
+        self._bus = bus
+        self._clock = clock
+        self._key = signing_key
+        self._store = WebhookStore(bus)
+        self._queue = WebhookQueue(bus, self._store)
+        self._sender = Sender(signing_key, private)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        enter = self._stack.enter_async_context
+        await enter(self._store.view)
+        await enter(self._sender)
+        deliveries = WebhookDeliveries(self._bus, self._store, self._sender, self._clock)
+        await enter(self._bus.background.running("webhook-deliveries", deliveries.run))
+        await enter(self._bus.background.running("webhook-queue", self._queue.run))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def list(self, caller: Caller) -> list[Webhook]:
+        """Return the webhooks of the caller's tenant, oldest first."""
+        return await self._store.list(caller.tenant)
+
+    async def get(self, caller: Caller, webhook_id: str) -> Webhook:
+        """Return a webhook.
+
+        Raises:
+            NotFound: The caller's tenant has no such webhook.
+        """
+        return await self._store.get(caller.tenant, webhook_id)
+
+    async def create(self, caller: Caller, asked: WebhookRequest) -> tuple[str, Webhook]:
+        """Store a new webhook; return its secret and its description. It gets the events from now on.
+
+        Raises:
+            BadInput: The address is not allowed.
+            Overloaded: The tenant has too many webhooks.
+        """
+        check_url(asked.url, self._sender.private)
+        webhook = await self._store.create(caller.tenant, caller.user, asked, self._clock.now())
+        await self._queue.follow()
+        return secret_of(self._key, webhook.tenant, webhook.id), webhook
+
+    async def replace(self, caller: Caller, webhook_id: str, asked: WebhookRequest) -> Webhook:
+        """Replace a webhook.
+
+        Raises:
+            BadInput: The address is not allowed.
+            NotFound: The caller's tenant has no such webhook.
+        """
+        check_url(asked.url, self._sender.private)
+        return await self._store.replace(caller.tenant, webhook_id, asked)
+
+    async def delete(self, caller: Caller, webhook_id: str) -> None:
+        """Delete a webhook; what waits for delivery to it is dropped.
+
+        Raises:
+            NotFound: The caller's tenant has no such webhook.
+        """
+        await self._store.delete(caller.tenant, webhook_id)
+
+    async def test(self, caller: Caller, webhook_id: str) -> str:
+        """Queue a message that says nothing but that the address works; return its id.
+
+        Raises:
+            NotFound: The caller's tenant has no such webhook.
+        """
+        message = test_message(await self._store.get(caller.tenant, webhook_id), self._clock.now())
+        await self._queue.put(message)
+        return message.id
+
+    async def deliveries(self, caller: Caller, webhook_id: str) -> list[Delivery]:
+        """Return the newest deliveries of a webhook, of the last three days.
+
+        Raises:
+            NotFound: The caller's tenant has no such webhook.
+        """
+        return await self._store.deliveries(caller.tenant, webhook_id)

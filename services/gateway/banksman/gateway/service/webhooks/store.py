@@ -1,0 +1,124 @@
+"""The webhooks of tenants in the bucket `webhooks`, and their deliveries in `deliveries`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import DELIVERIES, WEBHOOKS
+from banksman.bus.watch import BucketView
+from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
+from banksman.contracts.ids import check_token, new_id
+from banksman.gateway.service.webhooks.models import Delivery, QueuedDelivery, Webhook, WebhookEvent
+
+logger = logging.getLogger(__name__)
+
+MAX_WEBHOOKS = 20
+"""Webhooks of one tenant."""
+LISTED = 100
+"""Deliveries of a webhook that are listed, the newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRequest:
+    """A webhook to create or replace."""
+
+    url: str
+    events: tuple[WebhookEvent, ...]
+    description: str
+
+
+class WebhookStore:
+    """Webhooks by tenant, and what became of their deliveries."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bucket = Bucket(bus, WEBHOOKS, Webhook)
+        self.view = BucketView(self.bucket)
+        self._deliveries = Bucket(bus, DELIVERIES, Delivery)
+
+    def of_tenant(self, tenant: str) -> list[Webhook]:
+        """Return the webhooks of a tenant as this gateway knows them."""
+        return [entry.value for entry in self.view.entries(f"{tenant}.")]
+
+    def tenants(self) -> list[str]:
+        """Return the tenants that have webhooks, sorted."""
+        return sorted({entry.value.tenant for entry in self.view.entries()})
+
+    async def list(self, tenant: str) -> list[Webhook]:
+        """Return the webhooks of a tenant, oldest first."""
+        found = [entry.value async for entry in self.bucket.entries(tenant)]
+        return sorted(found, key=lambda webhook: (webhook.created_at, webhook.id))
+
+    async def get(self, tenant: str, webhook_id: str) -> Webhook:
+        """Return a webhook.
+
+        Raises:
+            NotFound: The tenant has no such webhook.
+        """
+        entry = await self.bucket.get(f"{tenant}.{check_token(webhook_id, 'webhook_id')}")
+        if entry is None:
+            raise NotFound("webhook", webhook_id)
+        return entry.value
+
+    async def create(self, tenant: str, user: str, asked: WebhookRequest, now: datetime) -> Webhook:
+        """Store a new webhook.
+
+        Raises:
+            Overloaded: The tenant has `MAX_WEBHOOKS` webhooks.
+        """
+        if len(await self.bucket.keys(tenant)) >= MAX_WEBHOOKS:
+            raise Overloaded(f"the tenant has {MAX_WEBHOOKS} webhooks; delete some first")
+        webhook = Webhook(
+            id=new_id("wh-"),
+            tenant=tenant,
+            url=asked.url,
+            events=asked.events,
+            description=asked.description,
+            created_at=now,
+            created_by=user,
+        )
+        await self.bucket.create(f"{tenant}.{webhook.id}", webhook)
+        return webhook
+
+    async def replace(self, tenant: str, webhook_id: str, asked: WebhookRequest) -> Webhook:
+        """Replace the address, the events and the description of a webhook; its secret stays.
+
+        Raises:
+            NotFound: The tenant has no such webhook.
+        """
+        stored = await self.get(tenant, webhook_id)
+        changes = {"url": asked.url, "events": asked.events, "description": asked.description}
+        webhook = stored.model_copy(update=changes)
+        await self.bucket.put(f"{tenant}.{webhook_id}", webhook)
+        return webhook
+
+    async def delete(self, tenant: str, webhook_id: str) -> None:
+        """Delete a webhook; what waits for delivery to it is dropped.
+
+        Raises:
+            NotFound: The tenant has no such webhook.
+        """
+        await self.get(tenant, webhook_id)
+        await self.bucket.delete(f"{tenant}.{webhook_id}")
+
+    async def deliveries(self, tenant: str, webhook_id: str) -> list[Delivery]:
+        """Return the newest deliveries of a webhook, of the last three days.
+
+        Raises:
+            NotFound: The tenant has no such webhook.
+        """
+        await self.get(tenant, webhook_id)
+        found = [entry.value async for entry in self._deliveries.entries(f"{tenant}.{webhook_id}")]
+        return sorted(found, key=lambda one: (one.created_at, one.id), reverse=True)[:LISTED]
+
+    async def note(self, message: QueuedDelivery, delivery: Delivery) -> None:
+        """Store the state of a delivery; it is for information, so a failure is only logged."""
+        try:
+            await self._deliveries.put(f"{message.tenant}.{message.webhook_id}.{delivery.id}", delivery)
+        except BanksmanError as error:
+            logger.warning(
+                "%s: the state of delivery %s was not stored: %s", message.tenant, message.id, error
+            )

@@ -1,0 +1,236 @@
+"""Webhooks: signed messages to a receiver, again until it confirms them, to addresses that are allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+from standardwebhooks import Webhook as Verifier
+from tests.gateway.conftest import Agent, GatewayFactory, Served
+from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+from banksman.bus import dead
+from banksman.bus.connection import Bus
+from banksman.bus.names import WEBHOOK_QUEUE
+from banksman.gateway.service.webhooks.sending import PrivateAddress, PublicHosts
+
+PATH = "/context/webhooks"
+
+
+@dataclass
+class Receiver:
+    """A server that receives webhooks and responds with the given statuses, then with 204."""
+
+    port: int = 0
+    statuses: list[int] = field(default_factory=list[int])
+    received: list[tuple[dict[str, str], str]] = field(default_factory=list[tuple[dict[str, str], str]])
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/hook"
+
+    async def serve(self, request: web.Request) -> web.Response:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.received.append((headers, await request.text()))
+        self._arrived.set()
+        return web.Response(status=self.statuses.pop(0) if self.statuses else 204)
+
+    async def message(self, number: int) -> tuple[dict[str, str], str]:
+        """Wait for the message of this number, counted from 1."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while len(self.received) < number:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.received[number - 1]
+
+
+@pytest.fixture
+async def receiver() -> AsyncGenerator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.serve)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    receiver.port = runner.addresses[0][1]
+    yield receiver
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def sending(start_gateway: GatewayFactory, receiver: Receiver) -> AsyncGenerator[Served]:
+    """A gateway whose webhooks may reach the receiver."""
+    async with start_gateway(webhook_addresses=(receiver.address,)) as served:
+        yield served
+
+
+async def create(http: httpx.AsyncClient, receiver: Receiver, *events: str) -> dict[str, Any]:
+    body = {
+        "url": receiver.url,
+        "events": events or ("run.finished", "approval.requested", "input.requested"),
+    }
+    response = await http.post(PATH, json=body)
+    assert response.status_code == 201, response.text
+    return response.json()
+
+
+async def finished_run(http: httpx.AsyncClient, agent: Agent, text: str = "Hello.") -> str:
+    conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+    await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
+    start = await agent.started(conversation)
+    await agent.begin(start)
+    await agent.finish(start, text)
+    return start.run_id
+
+
+async def deliveries(http: httpx.AsyncClient, webhook: str, status: str) -> list[dict[str, Any]]:
+    items = (await http.get(f"{PATH}/{webhook}/deliveries")).json()["items"]
+    return [item for item in items if item["status"] == status]
+
+
+async def test_a_finished_run_and_an_approval_request_arrive_signed_without_what_a_vendor_returned(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    async with sending.http as http:
+        webhook = await create(http, receiver)
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = await agent.request_approval(start)
+        first = await receiver.message(1)
+        run = await finished_run(http, agent, "Done.")
+        second = await receiver.message(2)
+        listed = (await http.get(PATH)).json()["items"]
+    verifier = Verifier(webhook["secret"])
+    asked, ended = (verifier.verify(body, headers) for headers, body in (first, second))
+    assert (asked["type"], asked["data"]["approval_id"]) == ("approval.requested", request.approval_id)
+    assert asked["data"]["items"][0]["arguments"] == {"command": "ls"}
+    assert (ended["type"], ended["data"]["run_id"]) == ("run.finished", run)
+    assert (ended["data"]["status"], ended["data"]["content"]) == ("completed", "Done.")
+    assert first[0]["webhook-id"] != second[0]["webhook-id"]
+    assert [one["id"] for one in listed] == [webhook["id"]] and "secret" not in listed[0]
+
+
+async def test_a_webhook_gets_only_the_events_that_it_names(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    async with sending.http as http:
+        await create(http, receiver, "run.finished")
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await agent.request_approval(start)
+        await finished_run(http, agent)
+        _, body = await receiver.message(1)
+    assert json.loads(body)["type"] == "run.finished"
+
+
+async def test_a_message_is_sent_again_with_the_same_id_until_the_receiver_confirms_it(
+    sending: Served, receiver: Receiver
+) -> None:
+    receiver.statuses = [503]
+    async with sending.http as http:
+        webhook = await create(http, receiver)
+        sent = (await http.post(f"{PATH}/{webhook['id']}/test")).json()["id"]
+        first, again = await receiver.message(1), await receiver.message(2)
+        delivered = await eventually(lambda: deliveries(http, webhook["id"], "delivered"))
+    assert (first[0]["webhook-id"], again[0]["webhook-id"], first[1]) == (sent, sent, again[1])
+    assert [(one["id"], one["attempts"], one["http_status"]) for one in delivered] == [(sent, 2, 204)]
+
+
+async def test_a_message_that_is_given_up_is_a_dead_letter_and_its_replay_is_delivered(
+    sending: Served, receiver: Receiver, bus: Bus
+) -> None:
+    """410 gives up at once; after 24 hours every failure does."""
+    receiver.statuses = [410]
+    async with sending.http as http:
+        webhook = await create(http, receiver)
+        sent = (await http.post(f"{PATH}/{webhook['id']}/test")).json()["id"]
+        failed = await eventually(lambda: deliveries(http, webhook["id"], "failed"))
+        letter = await eventually(lambda: letter_of(bus, webhook["id"]))
+        await dead.replay(bus, letter)
+        await receiver.message(2)
+        delivered = await eventually(lambda: deliveries(http, webhook["id"], "delivered"))
+    assert [(one["id"], one["error"]) for one in failed] == [(sent, "HTTP 410")]
+    assert [one["id"] for one in delivered] == [sent]
+
+
+async def letter_of(bus: Bus, webhook: str) -> int | None:
+    async for stored in dead.dead_letters(bus, stream=WEBHOOK_QUEUE):
+        if stored.letter.subject.endswith(webhook):
+            return stored.stream_seq
+    return None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/hook",
+        "https://127.0.0.1/hook",
+        "https://169.254.169.254/latest",
+        "https://[::1]/hook",
+        "https://[::ffff:10.0.0.1]/hook",
+        "https://localhost/hook",
+        "https://user:secret@example.org/hook",
+        "ftp://example.org/hook",
+        "https://example.org:port/hook",
+        "hook",
+    ],
+)
+async def test_an_address_that_is_not_public_is_refused(gateway: Served, url: str) -> None:
+    async with gateway.http as http:
+        refused = await http.post(PATH, json={"url": url, "events": ["run.finished"]})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (400, "url")
+
+
+async def test_a_name_that_leads_into_a_private_network_is_refused_when_it_is_looked_up() -> None:
+    """The owner of a name may let it lead anywhere at any time: the look-up of the connection is checked."""
+    with pytest.raises(PrivateAddress):
+        await PublicHosts(frozenset()).resolve("localhost", 443)
+    allowed = await PublicHosts(frozenset(("localhost:443",))).resolve("localhost", 443)
+    assert {one["host"] for one in allowed} <= {"127.0.0.1", "::1"}
+
+
+async def test_a_deleted_webhook_gets_nothing_and_another_one_the_next_event(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    async with sending.http as http:
+        webhook = await create(http, receiver)
+        deleted = await http.delete(f"{PATH}/{webhook['id']}")
+        missing = await http.get(f"{PATH}/{webhook['id']}")
+        await finished_run(http, agent, "before")
+        other = await create(http, receiver)
+        await finished_run(http, agent, "after")
+        headers, body = await receiver.message(1)
+    assert (deleted.status_code, missing.status_code) == (204, 404)
+    assert Verifier(other["secret"]).verify(body, headers)["data"]["content"] == "after"
+
+
+async def test_an_event_while_no_gateway_runs_is_delivered_by_the_next_one(
+    start_gateway: GatewayFactory, receiver: Receiver, agent: Agent
+) -> None:
+    async with start_gateway(webhook_addresses=(receiver.address,)) as served, served.http as http:
+        await create(http, receiver)
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
+        start = await agent.started(conversation)
+    await agent.begin(start)
+    await agent.finish(start, "alone")
+    async with start_gateway(webhook_addresses=(receiver.address,)):
+        _, body = await receiver.message(1)
+    assert json.loads(body)["data"]["content"] == "alone"
