@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 from tests.gateway.conftest import Agent, Served, gateway_on
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import eventually
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
@@ -75,6 +76,28 @@ async def test_the_nats_permissions_of_the_gateway_suffice_for_all_requests(
     assert [item["status"] for item in listed] == ["awaiting_approval"]
     assert (ticket.status_code, cancelled["type"]) == (201, "ack")
     assert (renamed.status_code, deleted.status_code) == (200, 204)
+    assert "Permissions Violation" not in secured_nats.server.log()
+
+
+async def test_the_nats_permissions_of_the_gateway_suffice_to_deliver_webhooks(
+    deployment: Deployment, secured_nats: SecuredNats, tenant: str
+) -> None:
+    """The address is none that can be connected to: the attempt is what counts."""
+    gateway, operator, _ = deployment
+    agent = Agent(operator, tenant)
+    async with gateway.http as http:
+        body = {"url": "https://127.1/hook", "events": ["run.finished"]}
+        webhook = (await http.post("/context/webhooks", json=body)).json()["id"]
+        run = await http.post("/v1/chat", json={"content": "hi"})
+        start = await agent.started(run.json()["conversation_id"])
+        await agent.begin(start)
+        await agent.finish(start)
+
+        async def attempted() -> list[str]:
+            found = (await http.get(f"/context/webhooks/{webhook}/deliveries")).json()["items"]
+            return [one["type"] for one in found if one["attempts"]]
+
+        assert await eventually(attempted) == ["run.finished"]
     assert "Permissions Violation" not in secured_nats.server.log()
 
 
