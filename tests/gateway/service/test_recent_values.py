@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pydantic import BaseModel
+from tests.support.polling import eventually
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import ASSISTANTS
 from banksman.gateway.service import recent_values
 from banksman.gateway.service.recent_values import RecentValues
-from tests.support.polling import eventually
 
 
 class Note(BaseModel):
