@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.events import KnownBody
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
+from banksman.gateway.http.frame_schemas import event_schema
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }
@@ -72,14 +72,13 @@ def documents_router(asyncapi: Callable[[], Document]) -> APIRouter:
 @cache
 def websocket_schema() -> dict[str, Any]:
     """Return the JSON Schemas of all frames, and the error codes."""
-    events: TypeAdapter[Any] = TypeAdapter(KnownBody)
     server: TypeAdapter[Any] = TypeAdapter(ServerFrame)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": SUBPROTOCOL,
         "client": CLIENT_FRAME.json_schema(),
         "server": server.json_schema(mode="serialization"),
-        "events": events.json_schema(mode="serialization"),
+        "events": event_schema(),
         "error_codes": [code.value for code in ErrorCode],
     }
 

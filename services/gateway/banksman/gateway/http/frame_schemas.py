@@ -1,0 +1,153 @@
+"""The JSON Schemas of the event frames: of what is sent, which differs from what is stored."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from banksman.contracts.events import (
+    KnownBody,
+    RunQueued,
+    RunStarted,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
+from banksman.contracts.messages import Content, ToolProtocol
+from banksman.contracts.tools import ToolResult
+from banksman.contracts.wire import Described, JsonObject
+
+
+class RunLimits(Described):
+    """The limits of a run."""
+
+    max_iterations: int
+    run_timeout_s: float
+
+
+class RunStartedData(Described):
+    """The start of a run."""
+
+    message_id: str
+    message: Content
+    """The user's message."""
+    model: str
+    assistant: str
+    assistant_revision: int
+    tool_protocol: ToolProtocol
+    limits: RunLimits
+
+
+class RunQueuedData(RunStartedData):
+    """A run that waits for an earlier one."""
+
+    position: int
+    """Number of runs before it."""
+
+
+class ToolCallRequestedData(Described):
+    """A call that the model requested."""
+
+    tool_call_id: str
+    name: str
+    arguments: JsonObject
+    terminate: bool
+    requires_approval: bool
+
+
+class TextDelta(Described):
+    """A piece of an unfinished message. `message.completed` replaces all of them."""
+
+    message_id: str
+    offset: int
+    """Number of characters of the message before this piece."""
+    text: str
+
+
+class CallStarted(Described):
+    """A call began to run."""
+
+    tool_call_id: str
+    runner: str
+
+
+class CallOutput(Described):
+    """Output of a running call."""
+
+    tool_call_id: str
+    stream: Literal["stdout", "stderr"] | None
+    text: str
+
+
+_OWN: dict[type[BaseModel], type[BaseModel]] = {
+    RunQueued: RunQueuedData,
+    RunStarted: RunStartedData,
+    ToolCallRequested: ToolCallRequestedData,
+    ToolCallCompleted: ToolResult,
+}
+"""Events whose data has another shape than their stored body."""
+_HIDDEN = {
+    "MessageCompleted": {"provider_state", "provider", "protocol", "usage"},
+    "ToolResult": {"changed"},
+}
+"""Stored fields that are not sent."""
+_SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {"title", "status"}}
+"""The fields of bodies of which only some are sent."""
+_LIVE: dict[str, type[BaseModel]] = {
+    "message.delta": TextDelta,
+    "reasoning.delta": TextDelta,
+    "tool_call.started": CallStarted,
+    "tool_call.output": CallOutput,
+}
+"""Frames that are not stored, by type: they have no number and may be lost."""
+
+_STRING, _NUMBER = {"type": "string"}, {"type": "integer"}
+_TIME = {**_STRING, "format": "date-time"}
+_LIVE_FIELDS: dict[str, Any] = {"conversation_id": _STRING, "run_id": _STRING, "ts": _TIME}
+_STORED_FIELDS: dict[str, Any] = {
+    "seq": {**_NUMBER, "description": "Number of the event in its conversation, 1..n without gaps."},
+    "prev_seq": {**_NUMBER, "description": "Number of the last event that this subscription was sent."},
+    "log_epoch": _STRING,
+    "ts": _TIME,
+    "conversation_id": _STRING,
+    "run_id": {"type": ["string", "null"]},
+}
+
+
+def event_schema() -> dict[str, Any]:
+    """Return the JSON Schema of every event frame, one alternative for each type."""
+    bodies: tuple[type[BaseModel], ...] = get_args(get_args(KnownBody)[0])
+    stored = {_type_of(body): _OWN.get(body, body) for body in bodies}
+    models = {*stored.values(), *_LIVE.values()}
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, document = models_json_schema([(model, "serialization") for model in ordered])
+    definitions: dict[str, Any] = document["$defs"]
+    for model in ordered:
+        _remove_unsent(definitions[model.__name__])
+    frames = [_frame(kind, model, _STORED_FIELDS) for kind, model in stored.items()]
+    frames += [_frame(kind, model, _LIVE_FIELDS) for kind, model in _LIVE.items()]
+    return {"oneOf": frames, "$defs": definitions}
+
+
+def _type_of(body: type[BaseModel]) -> str:
+    return body.model_fields["type"].default
+
+
+def _remove_unsent(schema: dict[str, Any]) -> None:
+    """Remove the fields of a stored body that `event_data` leaves out."""
+    name, fields = schema["title"], schema.get("properties", {})
+    shown = _SHOWN.get(name, set(fields) - {"type"}) - _HIDDEN.get(name, set())
+    schema["properties"] = {field: value for field, value in fields.items() if field in shown}
+    schema["required"] = [field for field in schema.get("required", ()) if field in shown]
+
+
+def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
+    properties = {"type": {"const": kind}, **fields, "data": {"$ref": f"#/$defs/{data.__name__}"}}
+    optional = {"iteration": _NUMBER} if "seq" in fields else {}
+    return {
+        "title": kind,
+        "type": "object",
+        "properties": {**properties, **optional},
+        "required": list(properties),
+    }
