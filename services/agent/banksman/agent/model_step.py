@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -319,8 +319,13 @@ def _failure(
     owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
 ) -> tuple[EventBody, ...]:
     text = () if streamed is None else partial_events(state, streamed)
-    if state.run is None:
+    run = state.run
+    if run is None:
         return (*text, *failure_events(state, error))
+    if streamed is not None and text:
+        # The outcome is in the same commit as the text, which the folded usage does not have yet.
+        run = replace(run, usage=run.usage + streamed.usage)
+        state = replace(state, run=run)
     # The request ends at the run's deadline by its own timer, possibly a moment before the broker's clock.
-    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(state.run)
-    return (*text, *(end_events(state, timed_out(state.run)) if late else failure_events(state, error)))
+    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
+    return (*text, *(end_events(state, timed_out(run)) if late else failure_events(state, error)))
