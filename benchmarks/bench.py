@@ -47,23 +47,29 @@ OTHER_ROWS: dict[str, Callable[[Model, Sizes], Any]] = {
 }
 """Rows that start their own processes."""
 ROWS = (*SYSTEM_ROWS, *OTHER_ROWS)
-SHORT_ROWS = (*SYSTEM_ROWS, "imports", "floors")
+SHORT_ROWS = (*SYSTEM_ROWS, "floors")
 """Rows of the short form, for which one system is started."""
 
 
-def main(rows: Collection[str], sizes: Sizes, number_of_agents: int | None) -> dict[str, Any]:
-    """Measure rows and return the results by row, and those of the machine."""
-    found: dict[str, Any] = {"machine": machine()}
+def main(rows: Collection[str], sizes: Sizes, number_of_agents: int | None, file: Path | None) -> None:
+    """Measure rows, and store the result of each in a file, whose other rows remain."""
+    store(file, "machine", machine())
     with model_server() as model:
         if any(row in SYSTEM_ROWS for row in rows):
             with running(model, agents=number_of_agents) as system:
                 for row, measure in SYSTEM_ROWS.items():
                     if row in rows:
-                        found[row] = show(row, measure(system, model, sizes))
+                        store(file, row, show(row, measure(system, model, sizes)))
         for row, measure in OTHER_ROWS.items():
             if row in rows:
-                found[row] = show(row, measure(model, sizes))
-    return found
+                store(file, row, show(row, measure(model, sizes)))
+
+
+def store(file: Path | None, row: str, result: Any) -> None:
+    """Replace the result of a row in a file."""
+    if file is not None:
+        stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        file.write_text(json.dumps({**stored, row: result}, indent=1) + "\n", encoding="utf-8")
 
 
 def show(row: str, result: Any) -> Any:
@@ -87,6 +93,8 @@ def parsed() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    # Without bytecode files every start compiles what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     given = parsed()
     chosen = SHORT if given.short else Sizes()
     if given.in_flight:
@@ -96,7 +104,4 @@ if __name__ == "__main__":
     rows = given.rows or (
         SHORT_ROWS if given.short else [row for row in ROWS if row != "peer" or peer.installed()]
     )
-    results = main(rows, chosen, given.agents)
-    if given.json is not None:
-        earlier = json.loads(given.json.read_text()) if given.json.exists() else {}
-        given.json.write_text(json.dumps({**earlier, **results}, indent=1) + "\n", encoding="utf-8")
+    main(rows, chosen, given.agents, given.json)

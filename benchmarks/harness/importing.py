@@ -8,6 +8,7 @@ import time
 _BEGUN = time.perf_counter()
 
 # After the first reading of the clock: these imports are part of those that are measured.
+import importlib  # noqa: E402
 import json  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -21,11 +22,9 @@ def resident_mib() -> float:
 
 def main(name: str) -> None:
     if name == "launcher":
-        pass
+        importlib.import_module("banksman.cli.local.command")
     else:
-        from banksman.cli.services import load_service
-
-        load_service(name)
+        importlib.import_module("banksman.cli.services").load_service(name)
     took_s = time.perf_counter() - _BEGUN
     found = {"s": round(took_s, 2), "cpu_s": round(time.process_time(), 2), "mib": round(resident_mib())}
     print(json.dumps(found))

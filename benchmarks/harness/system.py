@@ -44,6 +44,11 @@ class Measured:
     start_cpu_s: float
     """CPU seconds of all its processes until then."""
 
+    @property
+    def own_pids(self) -> Pids:
+        """The processes of `banksman up`, without the tool server."""
+        return {name: pid for name, pid in self.pids.items() if name != TOOL_SERVER}
+
 
 class Model(NamedTuple):
     """A running model server."""

@@ -24,7 +24,7 @@ async def measure(system: Measured, assistant: str, sizes: Sizes) -> Result:
         runs = Runs(http, system.url, assistant)
         for _ in range(WARM_RUNS):
             await runs()
-        idle = memory(system.pids)
+        idle = memory(system.own_pids)
         counted = await _messages(system, runs, sizes)
         loads = [await under(system, runs, number, sizes.seconds) for number in sizes.in_flight]
     return {
@@ -44,7 +44,7 @@ async def under(system: Measured, runs: Runs, in_flight: int, seconds: float) ->
         cpu.append({**cpu_by_service(system.pids), **beside})
 
     window = await under_load(runs, in_flight, seconds, begins=note, ends=note)
-    used = memory(system.pids)
+    used = memory(system.own_pids)
     per_run = {name: (cpu[1][name] - cpu[0][name]) * 1000 / window.done for name in cpu[1]}
     beside = {name: per_run.pop(name) for name in ("model server", "client")}
     return {
