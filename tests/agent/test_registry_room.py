@@ -17,6 +17,7 @@ from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
 from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject
 from banksman.deployment.tenant_room import LEAST
 from banksman.runs.placement import Placements
 from banksman.runs.schemas import SchemaChecker
@@ -25,7 +26,7 @@ FREE_BYTES = 96 * 1024
 
 
 def tool(number: int) -> ToolDefinition:
-    schema = {"type": "object", "description": "x" * 3_000}
+    schema: JsonObject = {"type": "object", "description": "x" * 3_000}
     return ToolDefinition(name=f"t{number}", description="A tool.", input_schema=schema, server="weather")
 
 

@@ -110,9 +110,8 @@ def offered(model: ScriptedModel, name: str, request: int = -1) -> set[str]:
     return {str(one["function"]["name"]) for one in tools}
 
 
-async def test_the_weather_tool_is_registered_when_the_system_starts(
-    observer: ToolServer, weather: None
-) -> None:
+@pytest.mark.usefixtures("weather")
+async def test_the_weather_tool_is_registered_when_the_system_starts(observer: ToolServer) -> None:
     """R42, R43, R51, R60, R61: on load, with name, description and a required string."""
     found = await listed(observer, WEATHER)
 
@@ -124,8 +123,9 @@ async def test_the_weather_tool_is_registered_when_the_system_starts(
     assert "City and state" in schema["properties"]["location"]["description"]
 
 
+@pytest.mark.usefixtures("weather")
 async def test_the_example_is_the_same_tool_and_shares_its_calls(
-    system: System, observer: ToolServer, weather: None
+    system: System, observer: ToolServer
 ) -> None:
     """R61: a program that anyone starts, and the tool that the system serves, register alike."""
     before = await listed(observer, WEATHER)
@@ -137,8 +137,9 @@ async def test_the_example_is_the_same_tool_and_shares_its_calls(
     assert after.definition == before.definition
 
 
+@pytest.mark.usefixtures("weather")
 async def test_tools_are_listed_and_read_by_name_over_every_interface(
-    http: httpx.AsyncClient, nats: NatsClient, observer: ToolServer, weather: None
+    http: httpx.AsyncClient, nats: NatsClient, observer: ToolServer
 ) -> None:
     """R42, R43: what the model is offered: the built-in tools, and the registered ones with their owner."""
     listed_tools = (await http.get("/context/tools")).json()["items"]
@@ -161,8 +162,9 @@ async def test_tools_are_listed_and_read_by_name_over_every_interface(
 
 
 @pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+@pytest.mark.usefixtures("weather")
 async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
-    client: Client, play: Play, weather: None, vendor: str
+    client: Client, play: Play, vendor: str
 ) -> None:
     """R45, R59, R60: the function gets the arguments, and its value is returned as JSON."""
     name = play(
@@ -179,7 +181,8 @@ async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
     assert 65 <= result["temperature"] <= 75
 
 
-async def test_a_missing_location_is_named(client: Client, play: Play, weather: None) -> None:
+@pytest.mark.usefixtures("weather")
+async def test_a_missing_location_is_named(client: Client, play: Play) -> None:
     """R53, R60: the error names the parameter and the reason; the model continues."""
     conversation = await client.create(play(Reply(tool_calls=(call(WEATHER),)), Reply(text="Where?")))
 
@@ -191,8 +194,9 @@ async def test_a_missing_location_is_named(client: Client, play: Play, weather: 
     assert outcome["content"] == "Where?"
 
 
+@pytest.mark.usefixtures("weather")
 async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
-    client: Client, play: Play, weather: None
+    client: Client, play: Play
 ) -> None:
     """R50: the error names the tool; the other call of the reply runs."""
     batch = Reply(tool_calls=(call("get_tides"), call(WEATHER, location="Rome")))
@@ -205,8 +209,9 @@ async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
     assert known["result"]["condition"] == "Sunny"
 
 
+@pytest.mark.usefixtures("weather")
 async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
-    system: System, observer: ToolServer, weather: None, client: Client, play: Play
+    system: System, observer: ToolServer, client: Client, play: Play
 ) -> None:
     """R44: a clear error, the first unchanged and still called."""
     first = await listed(observer, WEATHER)
@@ -317,8 +322,9 @@ async def test_a_failing_tool_returns_an_error_and_others_run(
     assert fine["content"] == {"success": True, "result": 7}
 
 
+@pytest.mark.usefixtures("weather")
 async def test_an_assistant_is_given_every_registered_tool(
-    system: System, client: Client, play: Play, model: ScriptedModel, weather: None
+    system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R56, R57, R58: with tools on, all; with tools off, text only, until it is updated."""
     name = play(Reply(text="Hello."))

@@ -153,7 +153,7 @@ async def test_a_failed_fetch_reports_the_reason(client: Client, play: Play) -> 
 async def test_results_reach_the_model_in_the_vendors_format(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
-    """R77, R92, R95: paired by the vendor's id, in the message that follows the call, with the tool's name."""
+    """R77, R92, R95: paired by the vendor's id, in the message after the call, with the tool's name."""
     call = ToolCall(name="read_file", arguments={"path": "x"}, id="toolu_given_by_the_vendor")
     name = play(Reply(text="Looking.", tool_calls=(call,)), Reply(text="ok"), vendor=vendor)
     conversation = await client.create(name)

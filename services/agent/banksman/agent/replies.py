@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from banksman.runs.approval_policy import Pattern, decide, hosts_fetched, preview, remembered_decisions
 from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, RequestedCall
 from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode
@@ -25,6 +24,7 @@ from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
+from banksman.runs.approval_policy import Pattern, decide, hosts_fetched, preview, remembered_decisions
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.schemas import ArgumentProblem
 from banksman.runs.state import Conversation, Run
