@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.harness.machine import machine
 from benchmarks.harness.sizes import SHORT, Sizes
-from benchmarks.harness.system import Measured, Model, model_server, running
+from benchmarks.harness.system import Measured, Model, end_on_sigterm, model_server, running
 from benchmarks.rows import agents, floors, imports, passthrough, peer, runs, starts, websockets
 
 SYSTEM_ROWS: dict[str, Callable[[Measured, Model, Sizes], Any]] = {
@@ -95,6 +95,7 @@ def parsed() -> argparse.Namespace:
 if __name__ == "__main__":
     # Without bytecode files every start compiles what it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    end_on_sigterm()
     given = parsed()
     chosen = SHORT if given.short else Sizes()
     if given.in_flight:

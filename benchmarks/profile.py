@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness.load import Runs, client
 from benchmarks.harness.processes import service_of
-from benchmarks.harness.system import Measured, model_server, running
+from benchmarks.harness.system import Measured, end_on_sigterm, model_server, running
 from benchmarks.rows.peer import ENVIRONMENT
 from benchmarks.rows.runs import under
 
@@ -122,5 +122,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=10.0)
     given = parser.parse_args()
     assistant = "add" if given.row == "run" else "bash"
+    end_on_sigterm()
     with model_server() as server, running(server) as started:
         asyncio.run(main(started, assistant, given.in_flight, given.seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-COLOURS = ("#3b6ea5", "#d98032", "#4f9d69", "#b0476a", "#8a6fb0", "#8c7a5b", "#6b7680")
+COLOURS = ("#3b6ea5", "#d98032", "#4f9d69", "#b0476a", "#8a6fb0", "#8c7a5b", "#6b7680", "#222222", "#bbbbbb")
 WIDTH = 760
 LEFT, RIGHT, TOP, ROW = 190, 70, 40, 30
 PLOT_HEIGHT = 220

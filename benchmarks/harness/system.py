@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,11 @@ class Model(NamedTuple):
 
     url: str
     pid: int
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as an exception does: its systems would outlive it otherwise."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 @contextmanager
