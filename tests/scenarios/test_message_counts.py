@@ -141,10 +141,14 @@ def per_run(trace: Trace) -> Counts:
 
 
 def check(found: Counts, expected: Counts) -> None:
-    """Compare two tables; the error has a line for each kind of message whose number differs."""
+    """Compare two tables; the error has a line for each kind of message whose number differs.
+
+    Reads may differ by one: on a busy machine a run takes longer than a second, after which its owner and its
+    gateway check once whether they have missed a commit, or a commit arrives before it is read.
+    """
     wrong = [
         f"{client}: {kind}: {found.get((client, kind), 0)} instead of {expected.get((client, kind), 0)}"
         for client, kind in sorted({*found, *expected})
-        if found.get((client, kind), 0) != expected.get((client, kind), 0)
+        if abs(found.get((client, kind), 0) - expected.get((client, kind), 0)) > (".GET." in kind)
     ]
     assert not wrong, "\n".join(["", *wrong])

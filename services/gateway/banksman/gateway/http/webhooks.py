@@ -39,7 +39,7 @@ class CreatedWebhook(WebhookDescription):
     """A new webhook."""
 
     secret: str
-    """Verifies the signatures, by https://www.standardwebhooks.com/. It is shown only here."""
+    """Verifies the signatures, as Standard Webhooks describes. It is shown only here."""
 
 
 class QueuedTest(Stored):
