@@ -48,7 +48,7 @@ from banksman.bus.messages import Message
 from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, send_status, settle
 from banksman.bus.settings import Replicas
 from banksman.bus.work import HEARTBEAT_S
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.wire import parse_as
 
@@ -290,6 +290,8 @@ async def _respond(call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> 
     try:
         reply: BaseModel | bytes | None = await call_next(msg)
     except BanksmanError as error:
+        if error.code is ErrorCode.INTERNAL:
+            logger.error("%s: the handler failed: %s", msg.raw_message.subject, error)
         return error_envelope(error)
     except Exception as error:
         logger.exception("%s: the handler failed", msg.raw_message.subject)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from banksman.contracts.assistant_files import AssistantFiles
 from banksman.contracts.messages import ToolProtocol
@@ -175,6 +175,9 @@ class RunOverrides(Wire):
 
 class ConversationSettings(RunOverrides):
     """Settings that `conversation.create` applies to all runs of the conversation."""
+
+    # They are stored too: a gateway must read what a newer one adds.
+    model_config = ConfigDict(extra="ignore")
 
     system_prompt_id: Token | None = None
 

@@ -109,6 +109,9 @@ def error_body(
 
 def error_response(path: str, error: BanksmanError) -> Response:
     """Return the response to a request that failed with one of our errors."""
+    if error.code is ErrorCode.INTERNAL:
+        # The client is not told what failed inside.
+        logger.error("%s failed: %s", path, error)
     frame = error_frame(error)
     status = STATUS.get(error.code, 500)
     headers: dict[str, str] = {}

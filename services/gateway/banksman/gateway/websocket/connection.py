@@ -303,6 +303,8 @@ class Connection:
                 case _:
                     assert_never(frame)
         except BanksmanError as error:
+            if error.code is ErrorCode.INTERNAL:
+                logger.error("handling %s failed: %s", frame.type, error)
             self.send(error_frame(error, frame.id))
         except Exception:
             logger.exception("handling %s failed", frame.type)
