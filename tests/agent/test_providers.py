@@ -289,8 +289,18 @@ async def test_results_are_sent_in_each_vendors_format(
     if vendor == "openai":
         assert sent[2]["content"] is None
         assert sent[3:] == [
-            {"role": "tool", "tool_call_id": "call_1", "content": '{"success": true, "content": "abc"}'},
-            {"role": "tool", "tool_call_id": "c2", "content": '{"success": false, "exit_code": 1}'},
+            {
+                "role": "tool",
+                "tool_call_id": "call_1",
+                "name": "read_file",
+                "content": '{"success": true, "content": "abc"}',
+            },
+            {
+                "role": "tool",
+                "tool_call_id": "c2",
+                "name": "bash",
+                "content": '{"success": false, "exit_code": 1}',
+            },
         ]
     else:
         first, second = sent[2]["content"]

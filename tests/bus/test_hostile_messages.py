@@ -130,6 +130,7 @@ SUBJECTS: dict[str, Callable[[str], str]] = {
     names.WORKFLOWS: lambda token: subjects.workflow_run("w1", "hostile", token),
     names.TIMERS: lambda token: subjects.timer_fired("approval", "hostile", token),
     names.DEAD: lambda token: subjects.dead("RUNS", token),
+    names.WEBHOOK_QUEUE: lambda token: subjects.webhook_delivery("hostile", token),
     names.ADVISORIES: lambda token: f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.RUNS.{token}",
     **{names.kv_stream(one): partial(_key, one) for one in BUCKETS},
     **{names.object_stream(one): partial(_description, one) for one in STORES},

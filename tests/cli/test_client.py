@@ -22,6 +22,7 @@ from .conftest import banksman, environment
 pytestmark = pytest.mark.timeout(180)
 
 IDLE_S = 10
+MAX_WINDOWS = 4
 LEASES = 2
 """Processes that hold one: the tool-runner and the server of the built-in tools."""
 NEEDS_APPROVAL = "run `echo signal-$((40 + 2))`"
@@ -199,10 +200,20 @@ def test_an_idle_system_sends_few_messages(cli: Cli) -> None:
         stored = sum(int(stream["state"]["last_seq"]) for stream in streams)
         return int(totals["in_msgs"]) + int(totals["out_msgs"]), stored
 
-    sent, stored = counted()
-    scripted_pause(IDLE_S)
-    sent, stored = (after - before for after, before in zip(counted(), (sent, stored), strict=True))
-    assert sent <= (6 + 4 * LEASES) * IDLE_S and stored <= 0.5 * LEASES * IDLE_S + 1
+    def window() -> tuple[int, int]:
+        before = counted()
+        scripted_pause(IDLE_S)
+        sent, stored = (after - first for after, first in zip(counted(), before, strict=True))
+        return sent, stored
+
+    def is_quiet(sent: int, stored: int) -> bool:
+        return sent <= (6 + 4 * LEASES) * IDLE_S and stored <= 0.5 * LEASES * IDLE_S + 1
+
+    # What the commands of earlier tests left to do ends in the first windows.
+    windows = [window()]
+    while not is_quiet(*windows[-1]) and len(windows) < MAX_WINDOWS:
+        windows.append(window())
+    assert is_quiet(*windows[-1]), windows
 
 
 def test_dead_ls_is_empty_and_replay_of_an_unknown_letter_fails(cli: Cli) -> None:

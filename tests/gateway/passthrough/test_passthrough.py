@@ -11,6 +11,7 @@ from anthropic import AsyncAnthropic
 from anthropic import DefaultAioHttpClient as AnthropicHttpClient
 from tests.gateway.conftest import TOKENS, GatewayFactory, Served, key_of
 from tests.support.model_server import ModelServer
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.gateway.settings import ModelSettings
 from banksman.model_server.script import Gate, Reply
@@ -36,7 +37,7 @@ def _client(served: Served, key: str = "any") -> openai.AsyncOpenAI:
         base_url=f"{served.url}/v1",
         api_key=key,
         max_retries=0,
-        timeout=5,
+        timeout=WAIT_TIMEOUT_S,
         http_client=openai.DefaultAioHttpClient(verify=False),
     )
 
@@ -73,7 +74,7 @@ async def test_an_anthropic_client_streams_and_counts_tokens(passing: Served, up
         base_url=passing.url,
         api_key="any",
         max_retries=0,
-        timeout=5,
+        timeout=WAIT_TIMEOUT_S,
         http_client=AnthropicHttpClient(verify=False),
     ) as client:
         messages: Any = [{"role": "user", "content": "hi"}]
