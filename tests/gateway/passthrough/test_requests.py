@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
@@ -33,7 +33,6 @@ WITHHELD = {"cookie": "c=1", "x-forwarded-for": "10.0.0.1", "openai-organization
 EVENTS = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
 
 Handler = Callable[[web.Request], web.Response]
-StartUpstream = Callable[[Handler], AbstractAsyncContextManager[str]]
 
 
 @asynccontextmanager
