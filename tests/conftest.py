@@ -164,7 +164,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         vars(config)["workeroutput"]["about_one_server"] = config.stash.get(ABOUT_ONE_SERVER, [])
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    chosen = config.getoption("markexpr") != WHOLE_SUITE or config.getoption("keyword")
+    options = ("keyword", "lf", "failedfirst", "stepwise", "deselect")
+    chosen = config.getoption("markexpr") != WHOLE_SUITE or any(map(config.getoption, options))
     whole = config.args == config.getini("testpaths") and not chosen
     if isinstance(reporter, pytest.TerminalReporter) and whole:
         session.exitstatus = _write_requirements(reporter, session.exitstatus)
