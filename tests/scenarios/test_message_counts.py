@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import httpx
 import pytest
@@ -27,6 +28,7 @@ RUNS = 10
 """Runs whose messages are divided by their number and rounded: up to four stray messages of a kind, such as
 the end of an earlier test's run, or the last run's missing end, change nothing."""
 CALLS = 3
+MEASUREMENTS = 3
 
 PER_TIME = frozenset(
     {
@@ -92,7 +94,7 @@ async def test_a_run_sends_exactly_these_messages_to_the_broker(
         run = (await http.post("/v1/chat", params={"wait_s": 30}, json=body)).json()
         assert run["status"] == "completed", run
 
-    check(await messages_per_run(system, play, http, execute), EXPECTED)
+    await check(partial(messages_per_run, system, play, http, execute), EXPECTED)
 
 
 async def test_a_run_that_a_client_watches_sends_exactly_these_messages_instead(
@@ -104,7 +106,7 @@ async def test_a_run_that_a_client_watches_sends_exactly_these_messages_instead(
         conversation = await client.create(assistant=assistant)
         assert (await client.run(conversation, "Add."))["status"] == "completed"
 
-    check(await messages_per_run(system, play, http, execute), {**EXPECTED, **WATCHED})
+    await check(partial(messages_per_run, system, play, http, execute), {**EXPECTED, **WATCHED})
 
 
 async def messages_per_run(system: System, play: Play, http: httpx.AsyncClient, execute: Execute) -> Counts:
@@ -140,15 +142,28 @@ def per_run(trace: Trace) -> Counts:
     return {key: round(number / RUNS) for key, number in sorted(found.items()) if number / RUNS >= 0.5}
 
 
-def check(found: Counts, expected: Counts) -> None:
+async def check(measure: Callable[[], Awaitable[Counts]], expected: Counts) -> None:
     """Compare two tables; the error has a line for each kind of message whose number differs.
 
-    Reads may differ by one: on a busy machine a run takes longer than a second, after which its owner and its
-    gateway check once whether they have missed a commit, or a commit arrives before it is read.
+    On a busy machine a call that takes long is requested again, so up to three measurements are made: a
+    message that the code adds is in all of them.
     """
-    wrong = [
+    wrong: list[str] = []
+    for _ in range(MEASUREMENTS):
+        wrong = differences(await measure(), expected)
+        if not wrong:
+            return
+    assert not wrong, "\n".join(["", *wrong])
+
+
+def differences(found: Counts, expected: Counts) -> list[str]:
+    """Return a line for each kind of message whose number differs.
+
+    Reads may differ by one: a run that takes longer than a second has its owner and its gateway check once
+    whether they have missed a commit, and a commit may arrive before it is read.
+    """
+    return [
         f"{client}: {kind}: {found.get((client, kind), 0)} instead of {expected.get((client, kind), 0)}"
         for client, kind in sorted({*found, *expected})
         if abs(found.get((client, kind), 0) - expected.get((client, kind), 0)) > (".GET." in kind)
     ]
-    assert not wrong, "\n".join(["", *wrong])
