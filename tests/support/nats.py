@@ -128,7 +128,9 @@ class NatsServer:
         command = (executable(), "-c", str(config_file))
         if self._launched:
             command = started(command, self.directory / "store")
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        # In a group of its own: the SIGHUP of a closed terminal is a reload for it, during which it may not
+        # respond to the SIGTERM that follows.
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, process_group=0)
 
     def wait_ready(self) -> None:
         """Wait until the server responds to clients.
