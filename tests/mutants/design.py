@@ -45,8 +45,8 @@ MUTANTS = (
         "R21",
         "`terminate` of a call is ignored",
         AGENT + "replies.py",
-        "        terminate=requested.terminate,\n",
-        "        terminate=False,\n",
+        "terminate=requested.terminate or (",
+        "terminate=(",
         SCENARIOS + "test_protocols.py::test_the_prompt_describes_both_values_of_terminate_and_both_work",
     ),
     Mutant(
@@ -173,9 +173,9 @@ MUTANTS = (
     Mutant(
         "R29",
         "an approval request does not show the arguments of its calls",
-        AGENT + "replies.py",
-        "            arguments=call.arguments,\n            digest=call.digest,\n",
-        "            arguments={},\n            digest=call.digest,\n",
+        RUNS + "approval_policy.py",
+        "        arguments=call.arguments,\n        digest=call.digest,\n",
+        "        arguments={},\n        digest=call.digest,\n",
         SCENARIOS + "test_structure.py::test_a_frontend_needs_only_messages_approval_requests_and_outcomes",
     ),
     Mutant(
@@ -198,8 +198,8 @@ MUTANTS = (
         "R36",
         "a tool that is declared terminating does not end the run",
         AGENT + "replies.py",
-        "call.terminate or tool.terminate",
-        "call.terminate",
+        "requested.terminate or (tool is not None and tool.terminate)",
+        "requested.terminate",
         SCENARIOS + "test_native_loop.py::test_a_tool_that_is_declared_terminating_ends_the_run",
     ),
     Mutant(

@@ -147,9 +147,10 @@ async def durable(
             # again too, so a short second attempt decides which of the two it is.
             if isinstance(again.__cause__, TimedOut):
                 if timeout_s == LEADER_TIMEOUT_S:
-                    full = f"{subject}: NATS responds but cannot store messages; its disk may be full"
-                    public = full.removeprefix(f"{subject}: ")
-                    raise Unavailable(full, retry_after_s=DISK_FULL_RETRY_S, public=public) from again
+                    text = "NATS responds but cannot store messages; its disk may be full"
+                    raise Unavailable(
+                        f"{subject}: {text}", retry_after_s=DISK_FULL_RETRY_S, public=text
+                    ) from again
                 timeout_s = LEADER_TIMEOUT_S if await _has_leader(bus, subject) else ACK_TIMEOUT_S
             raise
 

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from banksman.contracts.assistants import ApprovalRule, Decision
-from banksman.contracts.events import Preview
+from banksman.contracts.events import ApprovalItem, Preview
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -73,6 +73,18 @@ def decide(
     if decision != "ask":
         return decision
     return remembered.get(pattern_of(call.name, call.arguments), "ask")
+
+
+def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
+    """Return a call with what its tool's definition states about the execution of calls."""
+    return call.model_copy(
+        update={
+            "requires_approval": tool.requires_approval,
+            "idempotent": tool.idempotent,
+            "timeout_s": tool.timeout_s,
+            "server": tool.server,
+        }
+    )
 
 
 def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
@@ -175,6 +187,18 @@ def _names(message_text: str, host: str) -> bool:
     """Return whether a text names exactly this host, and not one that only contains its name."""
     named = rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)"
     return re.search(named, message_text, re.IGNORECASE) is not None
+
+
+def approval_item(call: ToolCall, *, old_content: str | None = None) -> ApprovalItem:
+    """Return a call as an item of an approval request. `old_content` is that of `preview`."""
+    return ApprovalItem(
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        digest=call.digest,
+        network=call.network,
+        preview=preview(call, old_content=old_content),
+    )
 
 
 def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:

@@ -1,4 +1,4 @@
-"""Requests of a tool server to the registry of tools."""
+"""Requests of tool and workflow servers to the registries."""
 
 from __future__ import annotations
 
@@ -53,20 +53,29 @@ class Registry:
         return ToolList.model_validate_json(await self._request("list", None)).tools
 
     async def _request(self, action: str, body: BaseModel | None) -> bytes:
-        subject = subjects.registry("tool", action)
         data = body.model_dump_json().encode() if body is not None else b""
+        return await request_registry(self._bus, subjects.registry("tool", action), data)
 
-        async def attempt() -> bytes:
-            await self._bus.wait_connected()
-            return checked_reply(await self._bus.request(subject, data, REPLY_TIMEOUT_S))
 
-        def again(error: Exception) -> bool:
-            return error.retryable if isinstance(error, RemoteError) else self._bus.may_recover(error)
+async def request_registry(bus: Bus, subject: str, data: bytes) -> bytes:
+    """Send a request to a registry and return the body of its reply.
 
-        return await retry(
-            attempt,
-            again=again,
-            backoff=Backoff(PAUSE_S, PAUSE_S),
-            budget_s=BUDGET_S,
-            failure=f"{subject}: no response",
-        )
+    Raises:
+        RemoteError: The registry refused the request.
+        Unavailable: No reply within `BUDGET_S`.
+    """
+
+    async def attempt() -> bytes:
+        await bus.wait_connected()
+        return checked_reply(await bus.request(subject, data, REPLY_TIMEOUT_S))
+
+    def again(error: Exception) -> bool:
+        return error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
+
+    return await retry(
+        attempt,
+        again=again,
+        backoff=Backoff(PAUSE_S, PAUSE_S),
+        budget_s=BUDGET_S,
+        failure=f"{subject}: no response",
+    )

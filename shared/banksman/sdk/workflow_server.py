@@ -17,7 +17,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import RemoteError, checked_reply, error_envelope
+from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
@@ -25,9 +25,9 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
 from banksman.contracts.workflow_turns import TURN_S, TurnReply, WorkflowTurn
-from banksman.runtime.backoff import Backoff, retry
+from banksman.runtime.event_loop import run
 from banksman.sdk.local import nats_settings
-from banksman.sdk.registry import BUDGET_S, PAUSE_S, REPLY_TIMEOUT_S
+from banksman.sdk.registry import request_registry
 from banksman.sdk.turns import take_turn
 from banksman.sdk.workflows import Workflow
 
@@ -70,7 +70,7 @@ class WorkflowServer:
             RemoteError: The registry refused a workflow, for example because another server has its name.
             Unavailable: NATS or the registry is unreachable.
         """
-        asyncio.run(self._until_signalled())
+        run(self._until_signalled())
 
     async def withdraw(self, name: str) -> None:
         """Remove the registration of one of its workflows. Its open runs end as failed.
@@ -156,19 +156,4 @@ class WorkflowServer:
         bus = self._bus
         if bus is None:
             raise RuntimeError(f"workflow server {self.name!r} is not connected: use it as a context manager")
-        subject = subjects.registry("workflow", action)
-
-        async def attempt() -> bytes:
-            await bus.wait_connected()
-            return checked_reply(await bus.request(subject, body.encode(), REPLY_TIMEOUT_S))
-
-        def again(error: Exception) -> bool:
-            return error.retryable if isinstance(error, RemoteError) else bus.may_recover(error)
-
-        return await retry(
-            attempt,
-            again=again,
-            backoff=Backoff(PAUSE_S, PAUSE_S),
-            budget_s=BUDGET_S,
-            failure=f"{subject}: no response",
-        )
+        return await request_registry(bus, subjects.registry("workflow", action), body.encode())

@@ -91,10 +91,8 @@ class TextView:
         if data.get("role") == "user":
             self._line(f"> {_text(data.get('content'))}")
             return
-        text, written = (
-            _text(data.get("content"), cleaned=False),
-            self._written.pop(str(data["message_id"]), ""),
-        )
+        text = _text(data.get("content"), cleaned=False)
+        written = self._written.pop(str(data["message_id"]), "")
         if not text.startswith(written):
             # The model request was repeated, and another reply than the printed one was recorded.
             self._end_line()

@@ -11,7 +11,6 @@ from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, Requ
 from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.events import (
-    ApprovalItem,
     ApprovalRequested,
     EventBody,
     MessageCompleted,
@@ -24,7 +23,14 @@ from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
-from banksman.runs.approval_policy import Pattern, decide, hosts_fetched, preview, remembered_decisions
+from banksman.runs.approval_policy import (
+    Pattern,
+    approval_item,
+    decide,
+    hosts_fetched,
+    remembered_decisions,
+    treated,
+)
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.schemas import ArgumentProblem
 from banksman.runs.state import Conversation, Run
@@ -213,20 +219,10 @@ def _call(
         name=requested.name,
         arguments=requested.arguments or {},
         provider_call_id=requested.provider_call_id,
-        terminate=requested.terminate,
+        terminate=requested.terminate or (tool is not None and tool.terminate),
+        network=network if tool is not None and tool.name in NETWORK_TOOLS else None,
     )
-    if tool is None:
-        return call
-    return call.model_copy(
-        update={
-            "terminate": call.terminate or tool.terminate,
-            "requires_approval": tool.requires_approval,
-            "idempotent": tool.idempotent,
-            "timeout_s": tool.timeout_s,
-            "server": tool.server,
-            "network": network if tool.name in NETWORK_TOOLS else None,
-        }
-    )
+    return call if tool is None else treated(call, tool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +294,7 @@ def _refused(call: ToolCall, kind: ErrorKind, text: str) -> _CheckedCall:
 
 def _approval_request(reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
     items = tuple(
-        ApprovalItem(
-            tool_call_id=call.id,
-            name=call.name,
-            arguments=call.arguments,
-            digest=call.digest,
-            network=call.network,
-            preview=preview(call, old_content=reply.old_contents.get(str(call.arguments.get("path")))),
-        )
+        approval_item(call, old_content=reply.old_contents.get(str(call.arguments.get("path"))))
         for call in calls
     )
     return ApprovalRequested(approval_id=reply.approval_id, expires_at=reply.expires_at, items=items)

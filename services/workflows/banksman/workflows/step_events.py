@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.assistants import Decision
 from banksman.contracts.events import (
-    ApprovalItem,
     ApprovalRequested,
     EventBody,
     InputRequested,
@@ -35,7 +34,13 @@ from banksman.contracts.workflow_turns import (
     TurnReply,
     call_of,
 )
-from banksman.runs.approval_policy import decide, hosts_fetched, preview, remembered_decisions
+from banksman.runs.approval_policy import (
+    approval_item,
+    decide,
+    hosts_fetched,
+    remembered_decisions,
+    treated,
+)
 from banksman.runs.state import Conversation, Run
 
 APPROVAL_S = 7 * 86_400
@@ -84,13 +89,12 @@ class RequestedSteps:
     def events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
         """Return the events of the steps: their calls, and the requests that wait for a user."""
         calls = [(step, self._call(run, step)) for step in self.reply.steps]
-        results = [result for step, call in calls if (result := self._result(state, run, step, call))]
-        refused = {result.tool_call_id for result in results}
-        waiting = [
-            call
-            for step, call in calls
-            if call.id not in refused and self._decision(state, run, step, call) == "ask"
+        decisions = self._decisions(state, run, calls)
+        results = [
+            result for step, call in calls if (result := self._result(step, call, decisions.get(call.id)))
         ]
+        refused = {result.tool_call_id for result in results}
+        waiting = [call for _, call in calls if call.id not in refused and decisions.get(call.id) == "ask"]
         return (
             MessageCompleted(
                 message_id=self.message_id, role="assistant", content=None, finish_reason="tool_calls"
@@ -109,15 +113,9 @@ class RequestedSteps:
         tool = self.tools.get(name) if isinstance(step, ToolStep) else None
         if tool is None:
             return call
-        treatment = {
-            "requires_approval": tool.requires_approval,
-            "idempotent": tool.idempotent,
-            "timeout_s": tool.timeout_s,
-            "server": tool.server,
-        }
-        return call.model_copy(update=treatment)
+        return treated(call, tool)
 
-    def _result(self, state: Conversation, run: Run, step: Step, call: ToolCall) -> ToolResult | None:
+    def _result(self, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
         """Return the result of a step that no process executes; None for the others."""
         match step:
             case RunStep():
@@ -130,23 +128,32 @@ class RequestedSteps:
             return failed(call.id, "unknown_tool", f"There is no tool {call.name!r}.")
         if (problem := self.problems.get(step.step)) is not None:
             return failed(call.id, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
-        if self._decision(state, run, step, call) == "deny":
+        if decision == "deny":
             text = f"The policy of the assistant does not allow this call of {call.name}."
             return failed(call.id, "denied", text)
         return None
 
-    def _decision(self, state: Conversation, run: Run, step: Step, call: ToolCall) -> Decision:
-        if not isinstance(step, ToolStep) or run.settings.workflow is None:
+    def _decisions(
+        self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
+    ) -> dict[str, Decision]:
+        """Return what the approval policy decides about the calls of known tools, by id."""
+        if run.settings.workflow is None:
             # Without its invocation the log is of an earlier version, whose calls need no approval.
-            return "auto"
-        return decide(
-            call,
-            self.tools[call.name],
-            run.settings.approval_policy,
-            remembered=remembered_decisions((*state.remembered, *run.remembered)),
-            message_text=text_of(run.message.content),
-            fetched_hosts=hosts_fetched(state.history),
-        )
+            return {}
+        remembered = remembered_decisions((*state.remembered, *run.remembered))
+        fetched_hosts = hosts_fetched(state.history)
+        return {
+            call.id: decide(
+                call,
+                self.tools[call.name],
+                run.settings.approval_policy,
+                remembered=remembered,
+                message_text=text_of(run.message.content),
+                fetched_hosts=fetched_hosts,
+            )
+            for step, call in calls
+            if isinstance(step, ToolStep) and call.name in self.tools
+        }
 
     def _inputs(self, calls: list[tuple[Step, ToolCall]]) -> tuple[InputRequested, ...]:
         return tuple(
@@ -164,16 +171,7 @@ class RequestedSteps:
     def _approvals(self, calls: list[ToolCall]) -> tuple[ApprovalRequested, ...]:
         if not calls:
             return ()
-        items = tuple(
-            ApprovalItem(
-                tool_call_id=call.id,
-                name=call.name,
-                arguments=call.arguments,
-                digest=call.digest,
-                preview=preview(call),
-            )
-            for call in calls
-        )
+        items = tuple(approval_item(call) for call in calls)
         expires_at = self.now + timedelta(seconds=APPROVAL_S)
         return (ApprovalRequested(approval_id=self.approval_id, expires_at=expires_at, items=items),)
 

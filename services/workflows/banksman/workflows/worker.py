@@ -93,16 +93,16 @@ class Worker:
         if owned is not None:
             owned.workspace = start.in_conversation
         parameters = with_defaults(definition.parameters_schema, start.parameters)
-        return await self._drive(message, state, owned, take_turn, parameters)
+        return await self._drive(message, start.run_id, state, owned, take_turn, parameters)
 
     async def _on_resume(self, resume: ResumeRun, state: Conversation, message: WorkMessage) -> Outcome:
         owned = await accept(self.ports, resume, FIRST_WORK_SEQ + message.stream_seq, start_next=False)
         workflow = None if owned is None else owned.run.settings.workflow
         if workflow is None:
-            return await self._drive(message, state, owned, _withdrawn, {})
+            return await self._drive(message, resume.run_id, state, owned, _withdrawn, {})
         definition, take_turn = await self._served(workflow.name, resume.tenant)
         parameters = with_defaults(definition.parameters_schema, workflow.parameters)
-        return await self._drive(message, state, owned, take_turn, parameters)
+        return await self._drive(message, resume.run_id, state, owned, take_turn, parameters)
 
     async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
         """Return a workflow's definition and what takes its turns. One that was withdrawn fails its runs."""
@@ -115,6 +115,7 @@ class Worker:
     async def _drive(
         self,
         message: WorkMessage,
+        run_id: str,
         state: Conversation,
         owned: Ownership | None,
         take_turn: TakeTurn,
@@ -135,7 +136,6 @@ class Worker:
                 return Leave()
         await wake_queue(self.ports, state)
         if claims >= CRASH_LOOP_CLAIMS:
-            run_id = _decode(message).run_id
             raise Poison(message.subject, f"crash_loop: run {run_id} was given up")
         return Done()
 
