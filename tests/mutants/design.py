@@ -205,7 +205,7 @@ MUTANTS = (
     Mutant(
         "R38",
         "the page requests tools instead of workflows",
-        GATEWAY + "page/static/api.mjs",
+        GATEWAY + "page/static/client/api.mjs",
         "'workflows/categories'",
         "'tools/available'",
         SCENARIOS + "test_structure.py::test_the_page_selects_workflows_and_parses_no_calls",

@@ -2,7 +2,7 @@
 
 import { render } from 'preact';
 
-import { Api } from './api.mjs';
+import { Api } from './client/api.mjs';
 import { App } from './components/app.mjs';
 import { StoreContext, html } from './components/ui.mjs';
 import { complete } from './signin.mjs';

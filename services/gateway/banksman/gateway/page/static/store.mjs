@@ -3,7 +3,7 @@
 import { batch, computed, signal } from '@preact/signals';
 
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, openRun, placement } from './events.mjs';
-import { Connection, RequestError, newId } from './socket.mjs';
+import { Connection, RequestError, newId } from './client/connection.mjs';
 import { contentText } from './text.mjs';
 
 const VERSION = '1';
@@ -20,7 +20,7 @@ const detailOf = (details) => (details ? 'full' : 'steps');
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
 
 export class Store {
-  /** @param {{api: import('./api.mjs').Api, session: Storage, preferences: Storage}} options */
+  /** @param {{api: import('./client/api.mjs').Api, session: Storage, preferences: Storage}} options */
   constructor({ api, session, preferences }) {
     Object.assign(this, { api, session, preferences });
     this.connection = signal({ phase: 'connecting' });
