@@ -62,6 +62,18 @@ async def call(
     )
 
 
+async def count_below(bus: Bus, stream: str, below: str) -> int:
+    """Return the number of messages on the subjects that match `below`, as the leader counts them.
+
+    The response names each subject: use it for streams with few of them, such as queues.
+
+    Raises:
+        ApiError, Unavailable, Forbidden: As `call`.
+    """
+    info = await call(bus, api("STREAM.INFO", stream), {"subjects_filter": below})
+    return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
+
+
 async def last_message(
     bus: Bus, stream: str, subject: str, *, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:

@@ -200,6 +200,12 @@ def tenant_registry(kind: str, action: str, tenant: str) -> str:
     return _join(kind, action, tenant)
 
 
+def registering_tenant(subject: str) -> str | None:
+    """Return the tenant whose account sent a registration; None for a service of the platform."""
+    tokens = subject.split(".")
+    return tokens[2] if len(tokens) == 3 else None
+
+
 def workflow_api(action: str) -> str:
     """Requests to the workflows service: list, categories, get, and start, which only checks."""
     return _join("workflows", action)

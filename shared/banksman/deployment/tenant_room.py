@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 from banksman.bus import direct
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import call
+from banksman.bus.jetstream import call, count_below
 from banksman.bus.names import api
 from banksman.contracts.errors import Overloaded
 from banksman.runtime.shares import LENT
@@ -98,9 +98,17 @@ class TenantRoom:
             raise Overloaded(counted.problem, retry_after_s=FULL_S)
         counted.free -= 1
 
+    async def take_part(self, stream: str, below: str, size: int, what: str) -> None:
+        """Count one more message of `size` bytes, of a tenant that may fill its part of a stream (`lent`).
+
+        Raises:
+            Overloaded, Unavailable: As `take`.
+        """
+        charged = charge(size)
+        await self.take(stream, below, lent(charged), what, charged=charged)
+
     async def _count(self, stream: str, below: str, *, by_replica: bool) -> int:
         if by_replica:
             return await direct.count(self._bus, stream, below)
         # A queue is read by its consumers only. It has few messages.
-        info = await call(self._bus, api("STREAM.INFO", stream), {"subjects_filter": below})
-        return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
+        return await count_below(self._bus, stream, below)

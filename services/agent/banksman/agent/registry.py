@@ -24,7 +24,7 @@ from banksman.contracts.registry import (
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.deployment.tenant_room import TenantRoom, charge, lent
+from banksman.deployment.tenant_room import TenantRoom
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
@@ -198,8 +198,8 @@ class ToolRegistry:
                 raise Conflict(f"server id {definition.server!r} belongs to a server of the platform")
 
     async def _take_room(self, tenant: str, size: int) -> None:
-        below, charged = self._bucket.subject(tenant) + f".{ANY}", charge(size)
-        await self._room.take(self._bucket.stream, below, lent(charged), "tools", charged=charged)
+        below = f"{self._bucket.subject(tenant)}.{ANY}"
+        await self._room.take_part(self._bucket.stream, below, size, "tools")
 
     def _listed(self, one: ToolRegistration) -> ListedTool:
         server = one.definition.server

@@ -12,7 +12,6 @@ from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
 from banksman.bus.decoding import check_subject
-from banksman.bus.messages import Message
 from banksman.bus.outcomes import Done, Outcome
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
@@ -99,7 +98,7 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
     )
     async def register(request: RegisterTool, message: Received) -> ToolRegistration:
         """Register a tool and return the registration as it is stored; a repeated one changes nothing."""
-        return await registry.register(_tenant_of(message), request.definition)
+        return await registry.register(subjects.registering_tenant(message.subject), request.definition)
 
     @router.subscriber(subjects.registry("tool", "withdraw"), queue=names.AGENTS, max_workers=CONCURRENCY)
     @router.subscriber(
@@ -107,7 +106,8 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
     )
     async def withdraw(request: WithdrawTool, message: Received) -> ToolRegistration:
         """Withdraw a tool and return its registration."""
-        return await registry.withdraw(_tenant_of(message), request.name, request.server)
+        tenant = subjects.registering_tenant(message.subject)
+        return await registry.withdraw(tenant, request.name, request.server)
 
     @router.subscriber(subjects.registry("tool", "list"), queue=names.AGENTS, max_workers=CONCURRENCY)
     @router.subscriber(
@@ -115,7 +115,7 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
     )
     async def list_tools(message: Received) -> ToolList:
         """Return the tools that the models of the requesting tenant may call."""
-        return registry.list(_tenant_of(message))
+        return registry.list(subjects.registering_tenant(message.subject))
 
     return router
 
@@ -135,10 +135,3 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
         return await reports.on_report(report, message.subject)
 
     return router
-
-
-def _tenant_of(message: Message) -> str | None:
-    """Return the tenant whose account sent a request; None for a service of the platform."""
-    # The broker adds the tenant to the subject when a request crosses from the tenant's account.
-    tokens = message.subject.split(".")
-    return tokens[2] if len(tokens) == 3 else None

@@ -10,7 +10,7 @@ from banksman.bus.names import APPROVALS, RESULTS, RUNNERS, kv_stream, kv_subjec
 from banksman.contracts import subjects
 from banksman.contracts.errors import Overloaded, Unavailable
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import StreamUse, TenantRoom, charge, lent
+from banksman.deployment.tenant_room import StreamUse, TenantRoom
 
 TENANT_SHARE: Final = 8
 """One tenant's results fill about this fraction of their stream at most."""
@@ -79,10 +79,9 @@ class ApprovalRoom:
 
     async def problem(self, tenant: str, size: int) -> str | None:
         """Count an approval request of `size` bytes; return why it must not be stored, None if it may be."""
-        charged = charge(size)
         below = subjects.approval_request(tenant, ANY)
         try:
-            await self._room.take(APPROVALS, below, lent(charged), "approval requests", charged=charged)
+            await self._room.take_part(APPROVALS, below, size, "approval requests")
         except Unavailable:
             # The reply of the model is paid for: its commit waits for the broker, and not this count.
             return None

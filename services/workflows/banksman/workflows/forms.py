@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -28,8 +30,15 @@ def check_form(schema: JsonObject) -> None:
     Raises:
         BadInput: It is not a JSON Schema of an object; the error names the place.
     """
-    try:
+    with naming_form():
         check_schema(schema)
+
+
+@contextmanager
+def naming_form() -> Generator[None]:
+    """Name the form in errors of a check that calls every schema that of a tool."""
+    try:
+        yield
     except BadInput as error:
         field = error.field.replace("input_schema", "parameters_schema", 1)
         raise BadInput(field, error.value, error.expected) from error

@@ -8,7 +8,7 @@ from banksman.bus.names import WORKFLOW_DEFINITIONS
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
 from banksman.contracts.registry import BUILTIN_SERVER, WorkflowDefinition, WorkflowRegistration
 from banksman.runs.schemas import SchemaChecker
-from banksman.workflows.forms import check_form
+from banksman.workflows.forms import check_form, naming_form
 
 MAX_TIMEOUT_S = 86_400.0
 """The longest time limit of a run, in seconds."""
@@ -96,12 +96,9 @@ class Registry:
     async def _check_of_tenant(self, tenant: str, definition: WorkflowDefinition) -> None:
         if definition.server == BUILTIN_SERVER:
             raise BadInput("definition.server", definition.server, "the id of your workflow server")
-        try:
+        with naming_form():
             # In a process with limits: a tenant chose the schema.
             await self._schemas.check_schema(tenant, definition.parameters_schema)
-        except BadInput as error:
-            field = error.field.replace("input_schema", "parameters_schema", 1)
-            raise BadInput(field, error.value, error.expected) from error
         first = await self._bucket.get(_key(definition.name))
         if first is not None:
             raise _taken(first.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from faststream.nats import NatsRouter
 
 from banksman.bus.control import CONCURRENCY, Received
-from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.registry import (
     CheckWorkflow,
@@ -90,7 +89,7 @@ def _registration_router(registry: Registry) -> NatsRouter:
     )
     async def register(request: RegisterWorkflow, message: Received) -> WorkflowRegistration:
         """Register a workflow and return the registration; a repeated one changes nothing."""
-        return await registry.register(request.definition, _tenant_of(message))
+        return await registry.register(request.definition, subjects.registering_tenant(message.subject))
 
     @router.subscriber(subjects.registry("workflow", "withdraw"), queue=QUEUE, max_workers=CONCURRENCY)
     @router.subscriber(
@@ -98,13 +97,7 @@ def _registration_router(registry: Registry) -> NatsRouter:
     )
     async def withdraw(request: WithdrawWorkflow, message: Received) -> WorkflowRegistration:
         """Withdraw a workflow and return its registration."""
-        return await registry.withdraw(_tenant_of(message), request.name, request.server)
+        tenant = subjects.registering_tenant(message.subject)
+        return await registry.withdraw(tenant, request.name, request.server)
 
     return router
-
-
-def _tenant_of(message: Message) -> str | None:
-    """Return the tenant whose account sent a request; None for a service of the platform."""
-    # The broker adds the tenant to the subject when a request crosses from the tenant's account.
-    tokens = message.subject.split(".")
-    return tokens[2] if len(tokens) == 3 else None

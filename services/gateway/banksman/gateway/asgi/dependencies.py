@@ -13,7 +13,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.gateway.identity_settings import Mode, Right
-from banksman.gateway.service.auth import READING, Caller, Keys, bearer
+from banksman.gateway.service.auth import READING, Caller, Keys, key_of
 from banksman.gateway.service.gateway import Gateway
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
@@ -52,8 +52,7 @@ def caller_of(request: Request, mode: Mode) -> Caller:
         Forbidden: The key does not open these endpoints.
     """
     keys: Keys = request.app.state.keys
-    token = bearer(request.headers.get("authorization")) or request.headers.get("x-api-key")
-    caller = keys.caller(token)
+    caller = keys.caller(key_of(request.headers))
     caller.check(mode)
     return caller
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.asgi.errors import error_response
-from banksman.gateway.service.auth import Keys, bearer
+from banksman.gateway.service.auth import Keys, key_of
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.rate_limit import Rates
 
@@ -53,7 +53,7 @@ class Perimeter:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        await self._keys.prepare(_token(headers))
+        await self._keys.prepare(key_of(headers))
         try:
             self._check(scope, headers)
         except BanksmanError as error:
@@ -87,7 +87,7 @@ class Perimeter:
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
 
     def _check_rate(self, headers: Headers, scope: Scope) -> None:
-        token = _token(headers)
+        token = key_of(headers)
         # An unknown key must not give its sender a bucket of its own: the next one would give another.
         known = token is not None and self._keys.known(token)
         self._rates.check(digest(token.encode()) if token and known else _address(scope))
@@ -116,10 +116,6 @@ class _LimitedBody:
         if self._read > self._limit:
             raise BodyTooLarge(self._limit)
         return message
-
-
-def _token(headers: Headers) -> str | None:
-    return bearer(headers.get("authorization")) or headers.get("x-api-key")
 
 
 def _with_headers(send: Send, request_id: str) -> Send:

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
+CLIENT_CLOSED = 499
+"""The status in the access log when the client disconnected before the response, as nginx writes it."""
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 """Blank lines, which end an event: https://html.spec.whatwg.org/multipage/server-sent-events.html"""
 SSE_HEADERS = {

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from banksman.contracts.events import RunFinished
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.errors import error_body
-from banksman.gateway.asgi.streaming import unless_disconnected
+from banksman.gateway.asgi.streaming import CLIENT_CLOSED, unless_disconnected
 from banksman.gateway.http.chat_replies import (
     ChatCompletionWriter,
     Extension,
@@ -33,7 +33,6 @@ from banksman.gateway.http.run_stream import FollowedRun, cancel_abandoned, foll
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 
-CLIENT_CLOSED = 499
 """Status of a response to a client that has disconnected."""
 WAIT_S = 60.0
 """Seconds of one wait for an outcome; the request waits again until the run ends."""

@@ -18,9 +18,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import Received
 from banksman.bus.dead import NATS_API, dead_letter
 from banksman.bus.envelope import error_envelope
-from banksman.bus.jetstream import call
+from banksman.bus.jetstream import count_below
 from banksman.bus.messages import Message
-from banksman.bus.names import DEAD, api
+from banksman.bus.names import DEAD
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import (
     AssistantDeleted,
@@ -237,10 +237,7 @@ class _ReportFailures(BaseMiddleware[Any, Any]):
 
     async def _has_room(self) -> bool:
         """Return whether DEAD has fewer than `MAX_LETTERS` letters of requests, of all tenants together."""
-        below = {"subjects_filter": subjects.all_of("dead", NATS_API)}
-        info = await call(self._bus, api("STREAM.INFO", DEAD), below)
-        counts: dict[str, int] = info["state"].get("subjects") or {}
-        return sum(counts.values()) < MAX_LETTERS
+        return await count_below(self._bus, DEAD, subjects.all_of("dead", NATS_API)) < MAX_LETTERS
 
 
 def _caller(message: Message) -> Caller:

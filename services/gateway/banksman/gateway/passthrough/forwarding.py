@@ -17,7 +17,15 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.usage import CommitUsage
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.errors import error_body
-from banksman.gateway.asgi.streaming import KEEP_ALIVE_S, SSE_HEADERS, Cut, Stream, disconnected, kept_alive
+from banksman.gateway.asgi.streaming import (
+    CLIENT_CLOSED,
+    KEEP_ALIVE_S,
+    SSE_HEADERS,
+    Cut,
+    Stream,
+    disconnected,
+    kept_alive,
+)
 from banksman.gateway.passthrough.metering import Meter
 from banksman.gateway.passthrough.normaliser import ChatNormaliser, normalised_error
 from banksman.gateway.passthrough.prompts import PROMPT_ID, with_prompt
@@ -42,7 +50,6 @@ from banksman.gateway.settings import Dialect
 logger = logging.getLogger(__name__)
 
 UPSTREAM_ERROR = "upstream_error"
-CLIENT_CLOSED = 499
 """Status of a response to a client that has disconnected."""
 
 

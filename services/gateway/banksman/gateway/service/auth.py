@@ -184,6 +184,11 @@ def _caller(key: ApiKey) -> Caller:
     return Caller(key.tenant, key.user, frozenset(key.modes), rights, key.expires_at, key.sha256)
 
 
+def key_of(headers: Mapping[str, str]) -> str | None:
+    """Return the API key or token of a request, from `Authorization: Bearer` or `x-api-key`; None without."""
+    return bearer(headers.get("authorization")) or headers.get("x-api-key")
+
+
 def bearer(authorization: str | None) -> str | None:
     """Return the token of an `Authorization: Bearer` header; None for any other header or none."""
     scheme, _, token = (authorization or "").partition(" ")

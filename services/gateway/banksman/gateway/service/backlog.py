@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
 
 from prometheus_client import Gauge
 
@@ -19,7 +18,7 @@ from banksman.bus.names import AGENTS, RUNS, api
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import TenantRoom, charge, lent
+from banksman.deployment.tenant_room import TenantRoom
 from banksman.gateway.service.log_room import LogRoom
 from banksman.runtime.shares import LENT, within_share
 
@@ -71,8 +70,7 @@ class Backlog:
                 tenant.
         """
         await self.logs.check(tenant)
-        waiting, charged = subjects.run_work(tenant, ANY), charge(size)
-        await self._room.take(RUNS, waiting, lent(charged), "waiting messages", charged=charged)
+        await self._room.take_part(RUNS, subjects.run_work(tenant, ANY), size, "waiting messages")
         async with self._turn:
             await self._refresh()
             if self._total >= self.limit:
@@ -112,10 +110,7 @@ class Backlog:
         self._valid_until = time.monotonic() + COUNT_VALID_S
 
     async def _count_of(self, tenant: str) -> int:
-        wanted = {"subjects_filter": subjects.run_work(tenant, ANY)}
-        info = await jetstream.call(self.bus, api("STREAM.INFO", RUNS), wanted)
-        found = cast(dict[str, int], info["state"].get("subjects") or {})
-        return sum(found.values())
+        return await jetstream.count_below(self.bus, RUNS, subjects.run_work(tenant, ANY))
 
 
 def _too_many(waiting: int, reason: str, most: int) -> TooManyWaiting:

@@ -10,7 +10,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import TenantRoom, charge, lent
+from banksman.deployment.tenant_room import TenantRoom
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -41,10 +41,9 @@ class SharedBucket(Bucket[T]):
             Overloaded: The tenant has filled its part, or as `durable`.
             MessageTooLarge, Unavailable, Forbidden: As `durable`.
         """
-        tenant, charged = key.partition(".")[0], charge(len(value.model_dump_json()))
-        below = f"{self.subject(tenant)}.{ANY}"
+        below = f"{self.subject(key.partition('.')[0])}.{ANY}"
         try:
-            await self._room.take(self.stream, below, lent(charged), self._what, charged=charged)
+            await self._room.take_part(self.stream, below, len(value.model_dump_json()), self._what)
         except Overloaded:
             # A repeated request still finds what its first sending stored.
             if await self.get(key) is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, cast
 
 from pydantic import Field
 
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.contracts.workflow_turns import StepResult
-from banksman.sdk.workflows import WorkflowContext, WorkflowFailed, hint, workflow
+from banksman.sdk.workflows import WorkflowContext, hint, workflow
+from banksman.workflows.builtin.results import check, reply_of
 
 TEST_COMMAND = """\
 if [ -f package.json ] || ls tests/*.test.mjs >/dev/null 2>&1; then node --test --test-reporter=tap
@@ -46,7 +47,7 @@ async def search_code(
     places = {name: value for name, value in (("path", path), ("glob", glob)) if value}
     arguments: JsonObject = {"query": query, "regex": regex, "case_sensitive": case_sensitive, **places}
     found = await context.tool("search_code", arguments, step="search")
-    _check(found, "The search failed")
+    check(found, "The search failed")
     matches = cast(list[dict[str, JsonValue]], found.content.get("matches") or [])
     if not matches:
         return f"Nothing matches `{query}`."
@@ -66,10 +67,10 @@ async def run_tests(
     ] = "",
 ) -> str:
     """Run the tests of a project in the workspace, and show their results as a table."""
-    script = f"cd -- {_quoted(folder)} && {{\n{command or TEST_COMMAND}\n}}"
+    script = f"cd -- {shlex.quote(folder)} && {{\n{command or TEST_COMMAND}\n}}"
     done = await context.tool("bash", {"command": script}, step="run")
     if done.is_error and "exit_code" not in done.content:
-        _check(done, "The tests could not be run")
+        check(done, "The tests could not be run")
     output = f"{done.content.get('stdout', '')}\n{done.content.get('stderr', '')}"
     results = read_results(output)
     if results:
@@ -97,13 +98,11 @@ async def refactor_component(
         looked = await context.tool("search_code", {"query": ".", "regex": True, "path": path}, step="look")
     else:
         looked = await context.tool("read_file", {"path": path}, step="look")
-    _check(looked, f"{path} cannot be read")
+    check(looked, f"{path} cannot be read")
     result = await context.run(
         f"Refactor `{path}`. Goal: {goal}", step="refactor", system_prompt=REFACTOR_PROMPT
     )
-    if result.is_error:
-        raise WorkflowFailed(f"The agent did not finish: {result.content.get('content')}")
-    return str(result.content.get("content"))
+    return reply_of(result, "The agent")
 
 
 def read_results(output: str) -> list[tuple[str, str]]:
@@ -114,12 +113,3 @@ def read_results(output: str) -> list[tuple[str, str]]:
     if not found:
         found = [(name, words[result]) for result, name in _TAP.findall(output)]
     return [(name, result.partition(" ")[0]) for name, result in found]
-
-
-def _check(result: StepResult, problem: str) -> None:
-    if result.is_error:
-        raise WorkflowFailed(f"{problem}: {result.content.get('error')}")
-
-
-def _quoted(folder: str) -> str:
-    return "'" + folder.replace("'", "'\\''") + "'"

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.workflow_turns import StepResult
 from banksman.sdk.workflows import WorkflowContext, WorkflowFailed, hint, workflow
+from banksman.workflows.builtin.results import check
 from banksman.workflows.builtin.templates import files_of
 
 TemplateName = Literal["python", "web", "empty"]
@@ -44,11 +44,9 @@ async def create_project(
     return _summary(name, template, tuple(files))
 
 
-async def _write(context: WorkflowContext, path: str, content: str) -> StepResult:
+async def _write(context: WorkflowContext, path: str, content: str) -> None:
     result = await context.tool("write_file", {"path": path, "content": content}, step=f"write {path}")
-    if result.is_error:
-        raise WorkflowFailed(f"{path} could not be written: {result.content.get('error')}")
-    return result
+    check(result, f"{path} could not be written")
 
 
 async def _refuse_existing(context: WorkflowContext, name: str) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from banksman.contracts.workflow_turns import StepResult
 from banksman.sdk.workflows import WorkflowContext, WorkflowFailed, hint, workflow
+from banksman.workflows.builtin.results import check, reply_of
 
 MAX_PAGE_CHARS = 8_000
 
@@ -36,7 +37,7 @@ async def summarize_conversation(
         tools=(),
         with_conversation=True,
     )
-    return _text(result)
+    return reply_of(result, "The model")
 
 
 @workflow(title="Research report", category="research", timeout_s=1800.0, positional=("question",))
@@ -73,22 +74,15 @@ async def research_report(
         [(f"[{number}]", url, not page.is_error) for number, url, page in pages],
         title="Sources",
     )
-    report = _text(written)
+    report = reply_of(written, "The model")
     if file:
         listed = "\n".join(f"- [{number}] {url}" for number, url, _ in read)
         content = f"# {question}\n\n{report}\n\n## Sources\n\n{listed}\n"
         stored = await context.tool("write_file", {"path": file, "content": content}, step="store")
-        if stored.is_error:
-            raise WorkflowFailed(f"{file} could not be written: {stored.content.get('error')}")
+        check(stored, f"{file} could not be written")
         context.file(file, title="Report")
     return report
 
 
 async def _fetch(context: WorkflowContext, number: int, url: str) -> StepResult:
     return await context.tool("web_fetch", {"url": url}, step=f"fetch {number}")
-
-
-def _text(result: StepResult) -> str:
-    if result.is_error:
-        raise WorkflowFailed(f"The model did not finish: {result.content.get('content')}")
-    return str(result.content.get("content"))

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import get_args
@@ -15,9 +14,9 @@ from pydantic_core import to_json
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letter
-from banksman.bus.jetstream import call
+from banksman.bus.jetstream import count_below
 from banksman.bus.log import decode_commit
-from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS, api
+from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.publish import durable
 from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
@@ -126,10 +125,7 @@ class WebhookQueue:
 
     async def _waiting(self, tenant: str) -> int:
         """Return how many messages of a tenant wait for delivery."""
-        below = {"subjects_filter": subjects.all_of("webhook", tenant)}
-        info = await call(self._bus, api("STREAM.INFO", WEBHOOK_QUEUE), below)
-        counts: Mapping[str, int] = info["state"].get("subjects") or {}
-        return sum(counts.values())
+        return await count_below(self._bus, WEBHOOK_QUEUE, subjects.all_of("webhook", tenant))
 
     async def _watch(self, stop: asyncio.Event) -> None:
         """Follow the tenants as webhooks come and go; stop when there are none."""

@@ -39,10 +39,6 @@ class WebhookStore:
         self.view = BucketView(self.bucket)
         self._deliveries = Bucket(bus, DELIVERIES, Delivery)
 
-    def of_tenant(self, tenant: str) -> list[Webhook]:
-        """Return the webhooks of a tenant as this gateway knows them."""
-        return [entry.value for entry in self.view.entries(f"{tenant}.")]
-
     def tenants(self) -> list[str]:
         """Return the tenants that have webhooks, sorted."""
         return sorted({entry.value.tenant for entry in self.view.entries()})

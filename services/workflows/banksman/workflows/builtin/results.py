@@ -1,0 +1,27 @@
+"""Checks of the results of steps."""
+
+from __future__ import annotations
+
+from banksman.contracts.workflow_turns import StepResult
+from banksman.sdk.workflows import WorkflowFailed
+
+
+def check(result: StepResult, problem: str) -> None:
+    """Check the result of a tool call.
+
+    Raises:
+        WorkflowFailed: The call failed; the text is `problem` and the reason.
+    """
+    if result.is_error:
+        raise WorkflowFailed(f"{problem}: {result.content.get('error')}")
+
+
+def reply_of(result: StepResult, agent: str) -> str:
+    """Return the reply of an agent run.
+
+    Raises:
+        WorkflowFailed: The run did not complete.
+    """
+    if result.is_error:
+        raise WorkflowFailed(f"{agent} did not finish: {result.content.get('content')}")
+    return str(result.content.get("content"))
