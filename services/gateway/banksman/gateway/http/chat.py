@@ -33,7 +33,6 @@ from banksman.gateway.http.run_stream import FollowedRun, cancel_abandoned, foll
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 
-"""Status of a response to a client that has disconnected."""
 WAIT_S = 60.0
 """Seconds of one wait for an outcome; the request waits again until the run ends."""
 SHOWN = frozenset({"approval.requested", "approval.resolved", "input.requested"})

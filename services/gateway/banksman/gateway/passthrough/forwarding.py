@@ -13,7 +13,6 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.contracts.ids import check_token
 from banksman.contracts.usage import CommitUsage
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.errors import error_body
@@ -50,7 +49,6 @@ from banksman.gateway.settings import Dialect
 logger = logging.getLogger(__name__)
 
 UPSTREAM_ERROR = "upstream_error"
-"""Status of a response to a client that has disconnected."""
 
 
 async def forward(
@@ -206,5 +204,5 @@ async def _with_named_prompt(
 ) -> bytes:
     if gateway is None:
         raise Unavailable(NOT_CONNECTED)
-    prompt = await gateway.prompts.get(caller.tenant, check_token(str(given[PROMPT_ID]), PROMPT_ID))
+    prompt = await gateway.prompts.get(caller.tenant, str(given[PROMPT_ID]))
     return with_prompt(given, prompt.content, dialect)

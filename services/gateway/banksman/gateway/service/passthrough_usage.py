@@ -17,7 +17,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
-from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key, usage_key
+from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key
+from banksman.gateway.service.usage import stored_totals
 from banksman.runs.ports import Clock
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -98,9 +99,7 @@ class PassthroughUsage:
         """Return what the tenant's runs and its passthrough consumed."""
         until, totals = self._totals.get(tenant, (0.0, UsageTotals()))
         if time.monotonic() >= until:
-            runs = await self._bucket.get_or_drop(usage_key(tenant))
-            passed = await self._bucket.get_or_drop(passthrough_key(tenant))
-            totals = (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())
+            totals = await stored_totals(self._bucket, tenant)
             self._totals[tenant] = time.monotonic() + READ_VALID_S, totals
         return totals
 

@@ -31,12 +31,21 @@ class UsageReports:
 
     async def of(self, tenant: str) -> UsageReport:
         """Return the usage of a tenant today and this month (UTC), with its limits."""
-        runs = await self._bucket.get(usage_key(tenant))
-        passed = await self._bucket.get(passthrough_key(tenant))
-        totals = (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())
+        totals = await stored_totals(self._bucket, tenant)
         limits, now = self._settings.of(tenant), self._clock.now()
         windows = tuple(_window(window, totals, limits, now) for window in WINDOWS)
         return UsageReport(tenant=tenant, as_of=totals.as_of, windows=windows)
+
+
+async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals:
+    """Return what the tenant's runs and its passthrough consumed.
+
+    Raises:
+        Unavailable: The broker did not respond.
+    """
+    runs = await bucket.get_or_drop(usage_key(tenant))
+    passed = await bucket.get_or_drop(passthrough_key(tenant))
+    return (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())
 
 
 def _window(window: Window, totals: UsageTotals, limits: TenantLimits, now: datetime) -> UsageWindow:
