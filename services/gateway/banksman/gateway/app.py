@@ -68,6 +68,7 @@ from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.log_room import LogRoom
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
@@ -244,6 +245,7 @@ async def _service(
     schemas = await stack.enter_async_context(SchemaChecker())
     runs_of_tenants = Runs(bus, hub, views, conversations)
     key = settings.approvals.key()
+    enhanced_prompts = EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements)
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     return Gateway(
         settings=settings.gateway,
@@ -273,9 +275,8 @@ async def _service(
         feeds=Feeds(bus, hub, views),
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
-        prompts=prompts,
+        prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
-        enhanced_prompts=EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements),
         workflows=workflows,
         workflow_texts=WorkflowTexts(
             workflows=workflows,

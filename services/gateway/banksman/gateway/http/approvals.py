@@ -12,18 +12,19 @@ from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.gateway.asgi.dependencies import ApproverDep, CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
 from banksman.gateway.http.models import (
-    ApprovalPage,
     DecisionBody,
     InputBody,
-    InputPage,
     LateDecision,
     LateValue,
-    PendingApproval,
-    PendingInput,
     ProvidedValue,
     Resolution,
 )
 from banksman.gateway.http.routing import StrictBody, router
+from banksman.gateway.service import resources
+from banksman.gateway.service.bodies import ApprovalPage, InputPage
+
+Limit = Annotated[int, Query(ge=1, le=resources.MAX_PENDING)]
+After = Annotated[int, Query(ge=0, le=resources.MAX_POSITION)]
 
 routes = router("approvals")
 
@@ -32,13 +33,11 @@ routes = router("approvals")
 async def list_approvals(
     gateway: ServiceDep,
     caller: CallerDep,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-    after: Annotated[int, Query(ge=0, le=2**63 - 2)] = 0,
+    limit: Limit = resources.MAX_PENDING,
+    after: After = 0,
 ) -> ApprovalPage:
     """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
-    pending = await gateway.approvals.pending(caller.tenant, limit=limit, after=after)
-    items = tuple(PendingApproval.model_validate(request.model_dump()) for _, request in pending)
-    return ApprovalPage(items=items, next=pending[-1][0] if len(pending) == limit else None)
+    return await resources.list_approvals(gateway, caller.tenant, limit=limit, after=after)
 
 
 @routes.post(
@@ -72,16 +71,11 @@ async def decide_approval(
 async def list_inputs(
     gateway: ServiceDep,
     caller: CallerDep,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
-    after: Annotated[int, Query(ge=0, le=2**63 - 2)] = 0,
+    limit: Limit = resources.MAX_PENDING,
+    after: After = 0,
 ) -> InputPage:
     """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
-    pending = await gateway.approvals.pending(caller.tenant, limit=limit, after=after, inputs=True)
-    items = (PendingInput.of(request) for _, request in pending)
-    return InputPage(
-        items=tuple(item for item in items if item is not None),
-        next=pending[-1][0] if len(pending) == limit else None,
-    )
+    return await resources.list_inputs(gateway, caller.tenant, limit=limit, after=after)
 
 
 @routes.post(

@@ -17,7 +17,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
-from banksman.gateway.http.models import RequestBody
+from banksman.gateway.service.bodies import RequestBody
 
 CLIENT_PROMPT = "client_prompt"
 """The variable with the client's system messages. The prompt is `{{client_prompt}}`, and values of variables

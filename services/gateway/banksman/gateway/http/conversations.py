@@ -10,9 +10,11 @@ from pydantic_core import to_json
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.frames import DETAILS, ConversationCreate, Detail, detail_of
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.http.models import Conversation, ConversationPage, EventPage, NewConversation, Rename
+from banksman.gateway.http.models import EventPage, NewConversation
 from banksman.gateway.http.routing import StrictBody, router
-from banksman.gateway.service.event_frames import encoded_event, subscribed
+from banksman.gateway.service import resources
+from banksman.gateway.service.bodies import Conversation, ConversationPage, Rename
+from banksman.gateway.service.event_frames import encoded_event
 
 MAX_EVENTS = 1_000
 
@@ -40,17 +42,13 @@ async def list_conversations(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> ConversationPage:
     """List conversations, newest first; with `q`, those whose title contains it or whose id it is."""
-    page = await gateway.conversations.list(caller.tenant, query=q, cursor=cursor, limit=limit)
-    return ConversationPage(items=tuple(page.items), next=page.next)
+    return await resources.list_conversations(gateway, caller.tenant, query=q, cursor=cursor, limit=limit)
 
 
 @routes.get("/context/conversations/{conversation_id}")
 async def read_conversation(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> Conversation:
     """Read a conversation, its open run and its open approval requests."""
-    record = await gateway.conversations.current(caller.tenant, conversation_id)
-    view = await gateway.views.read(caller.tenant, conversation_id)
-    head = subscribed(conversation_id, view).model_dump(exclude={"type", "reply_to"})
-    return Conversation.model_validate({**head, **record.model_dump()})
+    return await resources.read_conversation(gateway, caller.tenant, conversation_id)
 
 
 @routes.patch("/context/conversations/{conversation_id}")

@@ -1,39 +1,18 @@
-"""The bodies of requests and responses. OpenAPI is generated from them."""
+"""The bodies of requests and responses that only HTTP has. OpenAPI is generated from them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from banksman.contracts.assistants import ConversationRecord, ConversationSettings, RunOverrides
-from banksman.contracts.events import (
-    ApprovalItem,
-    ApprovalOutcome,
-    InputOutcome,
-    ItemDecision,
-    Outcome,
-    Remember,
-    RunError,
-    RunStatus,
-    TrackedCall,
-)
+from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.events import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.frames import Ack
-from banksman.contracts.messages import Content, ToolProtocol, Usage
-from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token, Wire
-from banksman.contracts.work import ApprovalRequest
+from banksman.contracts.messages import Content
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 from banksman.gateway.asgi.errors import ErrorDetail
-from banksman.gateway.service.runs import FoundRun
-
-T = TypeVar("T")
-
-
-class RequestBody(Wire):
-    """The body of a request."""
-
-    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
-    model_config = ConfigDict(defer_build=False)
+from banksman.gateway.service.bodies import LogHead, RequestBody
 
 
 class NewConversation(RequestBody):
@@ -44,12 +23,6 @@ class NewConversation(RequestBody):
     system_prompt_id: Token | None = None
     model: str | None = Field(default=None, max_length=200)
     settings: ConversationSettings = ConversationSettings()
-
-
-class Rename(RequestBody):
-    """The new title of a conversation."""
-
-    title: str = Field(max_length=200)
 
 
 class NewMessage(RequestBody):
@@ -100,135 +73,11 @@ class InputBody(RequestBody):
     value: JsonValue
 
 
-class PromptBody(RequestBody):
-    """The content of a system prompt."""
-
-    name: str = Field(default="", max_length=200)
-    content: str = Field(max_length=256 * 1024)
-
-
-class NewPrompt(PromptBody):
-    """A system prompt to create."""
-
-    id: Token | None = None
-    """None for a generated id."""
-
-
 class NewWorkflowRun(RequestBody):
     """The parameters of a workflow run."""
 
     parameters: JsonObject = Field(default_factory=dict)
     conversation_id: Token | None = None
-
-
-class WorkflowText(RequestBody):
-    """What a user wrote to start a workflow."""
-
-    text: str = Field(min_length=1, max_length=20_000)
-    """A command such as `/create_project demo template=web`, or plain language, which a model reads."""
-    model: str | None = Field(default=None, max_length=200)
-    """`provider:model` for plain language; None for that of the default assistant."""
-
-
-class Listing(Stored, Generic[T]):
-    """A list in one page."""
-
-    items: tuple[T, ...]
-    next: None = None
-
-
-class ConversationPage(Stored):
-    """A page of the list of conversations, newest first."""
-
-    items: tuple[ConversationRecord, ...]
-    next: str | None
-    """`cursor` of the next page; null at the end."""
-
-
-class RunApproval(Stored):
-    """An open approval request of a run."""
-
-    approval_id: Token
-    expires_at: Timestamp
-    items: tuple[ApprovalItem, ...]
-
-
-class ConversationApproval(RunApproval):
-    """An open approval request of a conversation."""
-
-    run_id: Token
-
-
-class PendingApproval(ConversationApproval):
-    """An open approval request of a tenant."""
-
-    conversation_id: Token
-
-
-class ApprovalPage(Stored):
-    """A page of the open approval requests, oldest first."""
-
-    items: tuple[PendingApproval, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-
-
-class PendingInput(Stored):
-    """A workflow's open request for a value."""
-
-    request_id: Token
-    conversation_id: Token
-    run_id: Token
-    message: str
-    schema_: JsonObject = Field(alias="schema")
-    expires_at: Timestamp
-
-    @classmethod
-    def of(cls, request: ApprovalRequest) -> Self | None:
-        """Return the body of a stored request; None for an approval request."""
-        if request.input is None:
-            return None
-        return cls(
-            request_id=request.approval_id,
-            conversation_id=request.conversation_id,
-            run_id=request.run_id,
-            message=request.input.message,
-            schema=request.input.schema_,
-            expires_at=request.expires_at,
-        )
-
-
-class InputPage(Stored):
-    """A page of the open requests for a value, oldest first."""
-
-    items: tuple[PendingInput, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-
-
-class ActiveRun(Stored):
-    """The open run of a conversation."""
-
-    run_id: Token
-    status: RunStatus
-
-
-class LogHead(Stored):
-    """The head of a conversation's log."""
-
-    head_seq: int
-    """Number of the last event; 0 for none."""
-    oldest_seq: int
-    """Number of the oldest stored event."""
-    log_epoch: str
-    """Changes when the log was restored from a backup."""
-
-
-class Conversation(ConversationRecord, LogHead):
-    """A conversation with the head of its log."""
-
-    active_run: ActiveRun | None
-    pending_approvals: tuple[ConversationApproval, ...]
 
 
 class EventFrame(Stored):
@@ -302,88 +151,8 @@ class LateDecision(Resolution):
     error: ErrorDetail
 
 
-class Run(Stored):
-    """An open run."""
-
-    run_id: Token
-    conversation_id: Token
-    message_id: str | None
-    status: RunStatus | Outcome
-    model: str | None
-    iterations: int
-    asked_at: Timestamp
-    started_at: Timestamp | None
-    finished_at: Timestamp | None
-    pending_approvals: tuple[RunApproval, ...]
-
-
-class EndedRun(Run):
-    """A run with its outcome."""
-
-    content: str
-    service: str
-    tool_calls: tuple[TrackedCall, ...]
-    tool_calls_ref: str | None
-    """Path of all calls, if `tool_calls` lacks some or has cut texts."""
-    max_iterations_reached: bool
-    usage: Usage
-    error: RunError | None
-
-
-class ListedCall(TrackedCall):
-    """A call of a run. Its complete output is at `…/tool-calls/{tool_call_id}/output`."""
-
-    tool_call_id: Token
-
-
-class CallPage(Stored):
-    """A page of the calls of a run that have a result, in the order of their results."""
-
-    items: tuple[ListedCall, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-    total: int
-    """Number of calls with a result."""
-
-
-def run_body(found: FoundRun) -> Run:
-    """Return the body that shows a run: an `EndedRun` if its outcome is known."""
-    body: dict[str, Any] = {
-        **asdict(found.view),
-        "conversation_id": found.conversation_id,
-        "pending_approvals": [approval.model_dump() for approval in found.approvals],
-    }
-    return Run(**body) if found.outcome is None else EndedRun(**{**body, **dict(found.outcome)})
-
-
-class StoredFile(Stored):
-    """A file that was uploaded."""
-
-    path: str
-    size: int
-    """Bytes."""
-
-
 class IssuedTicket(Stored):
     """A ticket that opens one websocket: `GET /ws?ticket=…`."""
 
     ticket: str
     expires_in_s: int
-
-
-class EnhancedPromptBody(Stored):
-    """A system prompt with tools and instructions."""
-
-    id: Token
-    name: str
-    content: str
-    base: str
-    """The rendered prompt alone."""
-    tools: tuple[str, ...]
-    dropped_tools: tuple[str, ...]
-    """Tools that did not fit, the first one dropped first."""
-    shortened: bool
-    """Whether descriptions were cut to fit."""
-    estimated_tokens: int
-    protocol: ToolProtocol
-    revision: int

@@ -7,15 +7,14 @@ from typing import Annotated
 from fastapi import Query, Response
 from pydantic import TypeAdapter
 
-from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.ids import check_token
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
-from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
-from banksman.gateway.http.models import EnhancedPromptBody, Listing, NewPrompt, PromptBody
+from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.http.routing import StrictBody, router
+from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, PromptBody
 from banksman.gateway.service.enhanced_prompts import PromptContext
-from banksman.prompting.templates import render, variables_of
 
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
@@ -25,19 +24,21 @@ routes = router("system prompts")
 @routes.get("/v1/system-prompts")
 async def list_prompts(gateway: ServiceDep, caller: CallerDep) -> Listing[SystemPrompt]:
     """List system prompts."""
-    return Listing[SystemPrompt](items=tuple(await gateway.prompts.list(caller.tenant)))
+    return Listing[SystemPrompt](items=await gateway.prompts.list(caller.tenant))
 
 
 @routes.post("/v1/system-prompts", status_code=201)
-async def create_prompt(body: StrictBody[NewPrompt], gateway: ServiceDep, caller: CallerDep) -> SystemPrompt:
+async def create_prompt(
+    body: StrictBody[NewPrompt], gateway: ServiceDep, caller: CallerDep, request_id: RequestId
+) -> SystemPrompt:
     """Create a system prompt."""
-    return await gateway.prompts.create(caller.tenant, _prompt(body.id or new_id("p"), body))
+    return await gateway.prompts.create(caller, body, request_id)
 
 
 @routes.get("/v1/system-prompts/{prompt_id}")
 async def read_prompt(prompt_id: str, gateway: ServiceDep, caller: CallerDep) -> SystemPrompt:
     """Read a system prompt."""
-    return await gateway.prompts.get(caller.tenant, check_token(prompt_id, "prompt_id"))
+    return await gateway.prompts.get(caller.tenant, prompt_id)
 
 
 @routes.put("/v1/system-prompts/{prompt_id}")
@@ -45,16 +46,13 @@ async def update_prompt(
     prompt_id: str, body: StrictBody[PromptBody], gateway: ServiceDep, caller: CallerDep
 ) -> SystemPrompt:
     """Replace a system prompt."""
-    prompt = _prompt(check_token(prompt_id, "prompt_id"), body)
-    return await gateway.prompts.replace(caller.tenant, prompt, rewrite_equal=True)
+    return await gateway.prompts.replace(caller.tenant, prompt_id, body)
 
 
 @routes.delete("/v1/system-prompts/{prompt_id}", status_code=204, response_class=Response)
 async def delete_prompt(prompt_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a system prompt."""
-    # `get` stores the built-in prompt first: deleting it succeeds also before its first use.
-    prompt = await gateway.prompts.get(caller.tenant, check_token(prompt_id, "prompt_id"))
-    await gateway.prompts.delete(caller.tenant, prompt.id)
+    await gateway.prompts.delete(caller.tenant, prompt_id)
 
 
 @routes.get("/v1/system-prompts/{prompt_id}/enhanced")
@@ -81,27 +79,11 @@ async def read_enhanced_prompt(
         conversation_id and check_token(conversation_id, "conversation_id"),
         user_message,
     )
-    prompt = await gateway.prompts.get(caller.tenant, check_token(prompt_id, "prompt_id"))
-    base = prompt.content
-    if variables is not None:
-        base = render(base, parse_as(VARIABLES, variables, what="variables"))
-    if protocol is None:
-        protocol = await gateway.enhanced_prompts.protocol(caller, context)
-    enhanced = await gateway.enhanced_prompts.enhanced(caller, base, protocol, budget_tokens, context)
-    return EnhancedPromptBody(
-        id=prompt.id,
-        name=prompt.name,
-        content=enhanced.text,
-        base=base,
-        tools=tuple(tool.name for tool in enhanced.tools),
-        dropped_tools=enhanced.dropped,
-        shortened=enhanced.shortened,
-        estimated_tokens=enhanced.estimated_tokens,
+    return await gateway.prompts.enhanced(
+        caller,
+        prompt_id,
+        context,
         protocol=protocol,
-        revision=prompt.revision,
+        budget_tokens=budget_tokens,
+        variables=None if variables is None else parse_as(VARIABLES, variables, what="variables"),
     )
-
-
-def _prompt(prompt_id: str, body: PromptBody) -> SystemPrompt:
-    variables_of(body.content)  # refuses malformed placeholders
-    return SystemPrompt(id=prompt_id, name=body.name, content=body.content)

@@ -13,25 +13,19 @@ from banksman.gateway.http.conversations import creation
 from banksman.gateway.http.models import (
     AcceptedRequest,
     AcceptedRun,
-    CallPage,
     CancelBody,
     ContextChat,
-    EndedRun,
-    ListedCall,
-    Listing,
     NewChat,
     NewRun,
-    Run,
-    run_body,
 )
 from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.http.run_stream import run_stream
+from banksman.gateway.service import resources
 from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.bodies import CallPage, EndedRun, Listing, Run, run_body
 from banksman.gateway.service.gateway import Gateway
 
 MAX_WAIT_S = 60
-MAX_CALLS = 50
-"""Calls in one page. One has up to 256 KiB, usually a few."""
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
 Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
 
@@ -112,16 +106,13 @@ async def context_chat(
 @routes.get("/context/conversations/{conversation_id}/runs")
 async def list_runs(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> Listing[Run]:
     """List the runs of a conversation in the order of their requests, without their outcomes."""
-    found = await gateway.runs.of_conversation(caller.tenant, conversation_id)
-    return Listing[Run](items=tuple(run_body(run) for run in found))
+    return await resources.list_runs(gateway, caller.tenant, conversation_id)
 
 
 @routes.get("/context/runs/{run_id}", response_model=EndedRun | Run)
 async def read_run(run_id: str, gateway: ServiceDep, caller: CallerDep, wait_s: Wait = 0) -> Run:
     """Read a run, once it has ended or after `wait_s`."""
-    if wait_s:
-        return run_body(await gateway.runs.wait(caller.tenant, run_id, wait_s))
-    return run_body(await gateway.runs.get(caller.tenant, run_id))
+    return await resources.read_run(gateway, caller.tenant, run_id, wait_s)
 
 
 @routes.get("/context/runs/{run_id}/tool-calls")
@@ -130,20 +121,13 @@ async def list_calls(
     gateway: ServiceDep,
     caller: CallerDep,
     after: Annotated[int, Query(ge=0, description="Calls to skip.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=MAX_CALLS)] = MAX_CALLS,
+    limit: Annotated[int, Query(ge=1, le=resources.MAX_CALLS)] = resources.MAX_CALLS,
 ) -> CallPage:
     """List all calls of a run that have a result, with whole parameters and results (R102).
 
     The `tool_calls` of an outcome are the same while they fit one message.
     """
-    calls = await gateway.runs.calls(caller.tenant, run_id)
-    page = calls[after : after + limit]
-    end = after + len(page)
-    return CallPage(
-        items=tuple(ListedCall(tool_call_id=one.tool_call_id, **dict(one.tracked)) for one in page),
-        next=end if end < len(calls) else None,
-        total=len(calls),
-    )
+    return await resources.list_calls(gateway, caller.tenant, run_id, after=after, limit=limit)
 
 
 @routes.post("/context/runs/{run_id}/cancel", status_code=202)

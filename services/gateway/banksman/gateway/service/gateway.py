@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.bus.approval_slots import ApprovalSlots
-from banksman.contracts.registry import SystemPrompt
 from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.conversations import Conversations
-from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
-from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
@@ -43,8 +41,7 @@ class Gateway:
     feeds: Feeds
     approvals: ApprovalSlots
     assistants: Assistants
-    prompts: TenantStore[SystemPrompt]
-    enhanced_prompts: EnhancedPrompts
+    prompts: Prompts
     tools: ToolCatalog
     workflows: Workflows
     workflow_texts: WorkflowTexts
