@@ -165,7 +165,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     options = ("keyword", "lf", "failedfirst", "stepwise", "deselect")
-    chosen = config.getoption("markexpr") != WHOLE_SUITE or any(map(config.getoption, options))
+    # An option is missing if its plugin is switched off.
+    is_part = any(config.getoption(option, False) for option in options)
+    chosen = config.getoption("markexpr") != WHOLE_SUITE or is_part
     whole = config.args == config.getini("testpaths") and not chosen
     if isinstance(reporter, pytest.TerminalReporter) and whole:
         session.exitstatus = _write_requirements(reporter, session.exitstatus)

@@ -92,12 +92,20 @@ async def test_an_unknown_finish_reason_still_returns_the_content(client: Client
     assert (outcome["status"], outcome["content"]) == ("completed", "Half an answer")
 
 
-async def test_the_reply_is_streamed_while_it_is_written(client: Client, play: Play) -> None:
-    """R30: deltas with offsets, and one message that replaces them."""
-    conversation = await client.create(play(Reply(text="one two three four", chunk_chars=4)))
+async def test_the_reply_is_streamed_while_it_is_written(
+    client: Client, model: ScriptedModel, play: Play
+) -> None:
+    """R30: deltas with offsets while the model still writes, and one message that replaces them."""
+    halfway = Reply(text="one two three four", chunk_chars=4, gate=Gate(name="halfway", after_events=4))
+    conversation = await client.create(play(halfway))
 
-    await client.run(conversation, "go")
+    run_id = await client.chat(conversation, "go")
+    first = await client.event("message.delta", run_id=run_id)
+    assert client.events(conversation, "message.completed") == []
+    model.open_gate("halfway")
+    await client.finished(run_id)
 
+    assert "one two three four".startswith(first["data"]["text"])
     deltas = [f for f in client.frames if f["type"] == "message.delta"]
     [message] = [
         e for e in client.events(conversation, "message.completed") if e["data"]["role"] == "assistant"
