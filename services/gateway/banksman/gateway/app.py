@@ -41,6 +41,7 @@ from banksman.gateway.http import (
     conversations,
     files,
     prompts,
+    run_steps,
     runs,
     sign_in,
     tools,
@@ -71,6 +72,7 @@ from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.shared_bucket import SharedBucket
+from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
@@ -245,7 +247,9 @@ async def _service(
     schemas = await stack.enter_async_context(SchemaChecker())
     runs_of_tenants = Runs(bus, hub, views, conversations)
     key = settings.approvals.key()
-    enhanced_prompts = EnhancedPrompts(conversations, views, assistants, tools, settings.agent, placements)
+    enhanced_prompts = EnhancedPrompts(
+        conversations, views, assistants, prompts, tools, settings.agent, placements
+    )
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     return Gateway(
         settings=settings.gateway,
@@ -273,6 +277,7 @@ async def _service(
         views=views,
         runs=runs_of_tenants,
         feeds=Feeds(bus, hub, views),
+        steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
         prompts=Prompts(prompts, requests, enhanced_prompts),
@@ -315,7 +320,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (api_keys, sign_in, webhooks):
+    for part in (run_steps, api_keys, sign_in, webhooks):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

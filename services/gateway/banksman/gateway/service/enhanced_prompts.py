@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.contracts.assistants import Assistant, ToolSettings
+from banksman.contracts.assistants import Assistant, RunSettings, ToolSettings
 from banksman.contracts.errors import NotFound
-from banksman.contracts.messages import Message, ToolProtocol, UserMessage
+from banksman.contracts.messages import Message, ToolProtocol, UserMessage, text_of
+from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversations import Conversations
@@ -15,11 +16,13 @@ from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
 from banksman.gateway.settings import OfferSettings
+from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import EnhancedPrompt, enhance
 from banksman.prompting.relevance import needs_of
+from banksman.prompting.templates import render, run_variables
 from banksman.runs.fold import apply_commit
 from banksman.runs.placement import Placements
-from banksman.runs.state import Conversation
+from banksman.runs.state import Conversation, Run
 
 NEXT_MESSAGE = "next"
 """Stands for the id of the user's next message."""
@@ -43,6 +46,7 @@ class EnhancedPrompts:
     conversations: Conversations
     views: Views
     assistants: TenantStore[Assistant]
+    prompts: TenantStore[SystemPrompt]
     tools: Tools
     settings: OfferSettings
     placements: Placements
@@ -78,12 +82,40 @@ class EnhancedPrompts:
         history = (*await self._history(caller, context), next_message)
         return enhance(
             base,
-            await self._available_tools(caller, tool_settings),
+            await self._available_tools(caller.tenant, tool_settings),
             protocol,
             budget_tokens=self.settings.prompt_budget_tokens if budget_tokens is None else budget_tokens,
             max_tools=self.settings.max_offered_tools,
             needs=needs_of(history, NEXT_MESSAGE, tool_settings.always_offered),
         )
+
+    async def of_run(
+        self, tenant: str, run: Run, history: tuple[Message, ...]
+    ) -> tuple[str, tuple[ToolDefinition, ...]]:
+        """Return the system prompt and the tools of a run's next model request, as they are now.
+
+        Raises:
+            BadInput: A variable of the prompt is missing.
+            NotFound: The system prompt was deleted.
+        """
+        settings = run.settings
+        variables = run_variables(
+            service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
+        )
+        enhanced = enhance(
+            render(await self._base_prompt(tenant, settings), variables),
+            await self._available_tools(tenant, settings.tools),
+            settings.tool_protocol,
+            budget_tokens=self.settings.prompt_budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of(history, run.message.message_id, settings.tools.always_offered),
+        )
+        return enhanced.text, enhanced.tools
+
+    async def _base_prompt(self, tenant: str, settings: RunSettings) -> str:
+        if settings.system_prompt_id is not None:
+            return (await self.prompts.get(tenant, settings.system_prompt_id)).content
+        return DEFAULT_PROMPT if settings.system_prompt is None else settings.system_prompt
 
     async def _tool_settings(self, caller: Caller, context: PromptContext) -> ToolSettings:
         assistant_id = context.assistant
@@ -94,11 +126,11 @@ class EnhancedPrompts:
             return ToolSettings(enabled=True)
         return (await self.assistants.get(caller.tenant, assistant_id)).tools
 
-    async def _available_tools(self, caller: Caller, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
+    async def _available_tools(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
         if not (self.settings.tools_enabled and settings.enabled):
             return ()
         allowed = settings.allowed_tools
-        found = await self.tools.available(caller.tenant, self.placements)
+        found = await self.tools.available(tenant, self.placements)
         return tuple(tool for tool in found if allowed is None or tool.name in allowed)
 
     async def _history(self, caller: Caller, context: PromptContext) -> tuple[Message, ...]:

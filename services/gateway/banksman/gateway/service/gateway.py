@@ -15,6 +15,7 @@ from banksman.gateway.service.files import Files
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
@@ -38,6 +39,7 @@ class Gateway:
     conversations: Conversations
     views: Views
     runs: Runs
+    steps: StepDetails
     feeds: Feeds
     approvals: ApprovalSlots
     assistants: Assistants

@@ -15,7 +15,7 @@ from banksman.bus.log import StoredCommit
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound
-from banksman.contracts.events import ApprovalRequested, InputRequested, RunFinished, ToolCallCompleted
+from banksman.contracts.events import ApprovalRequested, Event, InputRequested, RunFinished, ToolCallCompleted
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import RunWork, StartRun
@@ -59,7 +59,7 @@ class Runs:
             BadInput: The id is not a run id.
             NotFound: This tenant has no such run.
         """
-        conversation_id = await self._conversation(tenant, run_id)
+        conversation_id = await self.conversation(tenant, run_id)
         run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
             run = await self._queued(tenant, conversation_id, run_id)
@@ -96,7 +96,7 @@ class Runs:
             NotFound: This tenant has no such run.
         """
         kinds = ENDED_OR_PARKED if or_parked else ENDED
-        conversation_id = conversation_of(run_id) if started else await self._conversation(tenant, run_id)
+        conversation_id = conversation_of(run_id) if started else await self.conversation(tenant, run_id)
         view = self._views.known(tenant, conversation_id)
         if not started:
             view = await self._views.read(tenant, conversation_id)
@@ -136,12 +136,20 @@ class Runs:
         Raises:
             NotFound: This tenant has no such run.
         """
-        conversation_id = await self._conversation(tenant, run_id)
+        return calls_of(await self.events(tenant, run_id), run_id)
+
+    async def events(self, tenant: str, run_id: str) -> tuple[Event, ...]:
+        """Return the stored events of a conversation from the first one of a run.
+
+        Raises:
+            NotFound: This tenant has no such run.
+        """
+        conversation_id = await self.conversation(tenant, run_id)
         run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
             raise NotFound("run", run_id)
         stored = await self._views.events(tenant, conversation_id, after_seq=max(0, run.first_seq - 1))
-        return calls_of(stored.events, run_id)
+        return stored.events
 
     async def result(self, tenant: str, run_id: str, tool_call_id: str) -> ToolResult:
         """Return the result of a tool call.
@@ -149,7 +157,7 @@ class Runs:
         Raises:
             NotFound: This run has no such call, or the call has no result yet.
         """
-        conversation_id = await self._conversation(tenant, run_id)
+        conversation_id = await self.conversation(tenant, run_id)
         view = await self._views.read(tenant, conversation_id)
         stored = await self._views.commit(tenant, conversation_id, view.outputs.get(tool_call_id, 0))
         for event in stored.commit.events if stored else ():
@@ -162,7 +170,12 @@ class Runs:
                     continue
         raise NotFound("result of a tool call", tool_call_id)
 
-    async def _conversation(self, tenant: str, run_id: str) -> str:
+    async def conversation(self, tenant: str, run_id: str) -> str:
+        """Return the conversation of a run id.
+
+        Raises:
+            NotFound: This tenant has no such conversation.
+        """
         conversation_id = conversation_of(run_id)
         try:
             await self._conversations.get(tenant, conversation_id)

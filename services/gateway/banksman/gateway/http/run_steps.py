@@ -1,0 +1,51 @@
+"""The steps of a run: what each one requested, returned, took and cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from banksman.contracts.wire import Stored
+from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
+from banksman.gateway.http.routing import router
+from banksman.gateway.service.run_steps import RunStep
+from banksman.gateway.service.step_details import StepDetail
+
+MAX_STEPS = 500
+
+routes = router("runs")
+
+
+class StepPage(Stored):
+    """A page of the steps of a run, in the order in which they began."""
+
+    items: tuple[RunStep, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+    total: int
+
+
+@routes.get("/context/runs/{run_id}/steps")
+async def list_steps(
+    run_id: str,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    after: Annotated[int, Query(ge=0, description="Steps to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS,
+) -> StepPage:
+    """List the steps of a run: model requests, tool calls, approval requests and waits."""
+    steps = await gateway.steps.list(caller.tenant, run_id)
+    page = steps[after : after + limit]
+    end = after + len(page)
+    return StepPage(items=tuple(page), next=end if end < len(steps) else None, total=len(steps))
+
+
+@routes.get("/context/runs/{run_id}/steps/{step_id}")
+async def read_step(run_id: str, step_id: str, gateway: ServiceDep, caller: CallerDep) -> StepDetail:
+    """Read a step with its request and its result.
+
+    The messages of a model request are those of the log. Its system prompt and its tools are built from the
+    settings of the run again: a stored prompt, or a registered tool, may have changed since.
+    """
+    return await gateway.steps.get(caller.tenant, run_id, step_id)
