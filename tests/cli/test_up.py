@@ -39,7 +39,7 @@ def test_up_reports_each_ready_process_with_its_start_time_and_then_the_url(shar
     assert set(ready) == {"nats", "model-server"}
     assert all(0 < after_s < WAIT_TIMEOUT_S for after_s in ready.values())
     assert last["url"] == f"http://127.0.0.1:{up.port}"
-    assert [notice for notice in last["notices"] if "demo model replies because no key is set" in notice]
+    assert [notice for notice in last["notices"] if "You're using the demo model" in notice]
 
 
 def test_streams_of_up_pass_the_check(shared_up: Up) -> None:

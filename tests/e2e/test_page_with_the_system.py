@@ -38,11 +38,13 @@ async def test_a_user_sends_a_message_approves_and_reads_the_report(page: Page, 
     await send_message(page, "list the files, then write a short report about them to report.md")
 
     for tool in ("bash", "write_file"):
-        await expect(page.get_by_role("heading", name=f"Allow {tool}?")).to_be_visible(
+        await expect(page.get_by_role("heading", name=f"Approve {tool}?")).to_be_visible(
             timeout=WAIT_TIMEOUT_MS
         )
         await page.get_by_role("button", name="Approve").click()
-        await expect(page.get_by_role("heading", name=f"Allow {tool}?")).to_be_hidden(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.get_by_role("heading", name=f"Approve {tool}?")).to_be_hidden(
+            timeout=WAIT_TIMEOUT_MS
+        )
     await expect(page.get_by_text("I wrote a report to")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
     await send_message(page, "read report.md")
 
@@ -54,9 +56,9 @@ async def test_a_user_sends_a_message_approves_and_reads_the_report(page: Page, 
 async def test_an_approval_request_survives_a_reload_and_a_rejection_is_shown(page: Page) -> None:
     """R13, R34: the card is shown again after a reload, and the rejection is shown."""
     await send_message(page, "run `touch never`")
-    await expect(page.get_by_role("heading", name="Allow bash?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+    await expect(page.get_by_role("heading", name="Approve bash?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
     await page.reload()
-    await expect(page.get_by_role("heading", name="Allow bash?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+    await expect(page.get_by_role("heading", name="Approve bash?")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
     await page.get_by_role("button", name="Reject").click()
 

@@ -26,7 +26,7 @@ from banksman.cli.state import DataDir, Instance, Lock
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.runtime.settings import load
 
-DEMO_NOTICE = "The demo model replies because no key is set (ANTHROPIC_API_KEY or OPENAI_API_KEY)."
+DEMO_NOTICE = "You're using the demo model. Set ANTHROPIC_API_KEY or OPENAI_API_KEY for a real one."
 _LEFTOVERS = "killed processes of a dead `banksman up`"
 _STOP_RESERVE_S = 10.0
 _DETACH_POLL_S = 0.1

@@ -100,7 +100,8 @@ RECONNECT_AFTER_S = 1.0
 FINISH_SHARE = 0.9
 """Share of `drain_s` in which open streams may finish; error events are sent in the rest."""
 DEMO_NOTICE = (
-    "No model key is set: a demo model replies. It understands plain requests such as “run `ls`” only."
+    "You're using the demo model, which understands plain requests such as “run `ls`”. "
+    "Set an API key for a real one."
 )
 
 
@@ -276,8 +277,8 @@ async def _service(
         conversations=conversations,
         views=views,
         runs=runs_of_tenants,
-        feeds=Feeds(bus, hub, views),
         steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
+        feeds=Feeds(bus, hub, views),
         approvals=approvals,
         assistants=Assistants(assistants, prompts, requests),
         prompts=Prompts(prompts, requests, enhanced_prompts),

@@ -1,5 +1,7 @@
 /** Draw diagrams in a sandboxed frame of an opaque origin, and return them as pictures. */
 
+import { t } from './strings.mjs';
+
 const DRAW_TIMEOUT_MS = 20_000;
 
 let frame = null;
@@ -13,7 +15,7 @@ function start() {
   frame.setAttribute('sandbox', 'allow-scripts');
   frame.className = 'diagram-frame';
   frame.tabIndex = -1;
-  frame.title = 'Diagram renderer';
+  frame.title = t('content.diagramFrame');
   frame.setAttribute('aria-hidden', 'true');
   ready = new Promise((resolve) => waiting.set('ready', { resolve }));
   addEventListener('message', receive);
@@ -57,7 +59,7 @@ async function render(source, dark) {
   const id = `diagram${counter}`;
   const svg = await new Promise((resolve, reject) => {
     waiting.set(id, { resolve, reject });
-    setTimeout(() => waiting.delete(id) && reject(new Error('The diagram took too long to draw.')), DRAW_TIMEOUT_MS);
+    setTimeout(() => waiting.delete(id) && reject(new Error(t('content.diagramSlow'))), DRAW_TIMEOUT_MS);
     frame.contentWindow.postMessage({ id, source, dark }, '*');
   });
   const size = sizeOf(svg);

@@ -5,6 +5,7 @@
  * entries (messages, reasoning, calls, approvals, input requests, notices) in the order of their events.
  */
 
+import { known, t } from './strings.mjs';
 import { codePoints, contentText } from './text.mjs';
 
 /** Statuses that end a run. */
@@ -93,22 +94,15 @@ export function pendingApprovals(conversation) {
 
 /** One line about the present activity of a run. */
 export function activity(run) {
-  if (run.status === 'queued') return run.position ? `Queued (${run.position})` : 'Queued';
-  if (run.cancelling) return 'Stopping';
-  if (run.entries.some((entry) => entry.kind === 'approval' && !entry.resolved)) return 'Waiting for your approval';
-  if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return 'Waiting for your input';
-  if (run.progress) return `${run.progress.message || 'Working'} (${run.progress.step}/${run.progress.total})`;
-  if (!run.iteration) return 'Agent is working';
-  return `Agent is working (${run.iteration}${run.maxIterations ? `/${run.maxIterations}` : ''})`;
+  if (run.status === 'queued') return run.position ? t('activity.queuedAt', { position: run.position }) : t('activity.queued');
+  if (run.cancelling) return t('activity.stopping');
+  if (run.entries.some((entry) => entry.kind === 'approval' && !entry.resolved)) return t('activity.approval');
+  if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return t('activity.input');
+  if (run.progress) return t('activity.progress', { ...run.progress, message: run.progress.message || t('activity.working') });
+  if (!run.iteration) return t('activity.agent');
+  const { iteration: n, maxIterations: max } = run;
+  return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });
 }
-
-const OUTCOME_TITLES = {
-  failed: 'The run failed',
-  cancelled: 'Stopped',
-  timed_out: 'Time limit',
-  rejected: 'Ended by a rejection',
-  max_iterations: 'Iteration limit',
-};
 
 /**
  * What is shown of the end of a run besides its messages; null if it completed.
@@ -116,7 +110,7 @@ const OUTCOME_TITLES = {
  * @returns {{title: string, text: string, code: string | null} | null} `text` adds to the title, or is empty
  */
 export function outcomeOf({ status, error }) {
-  const title = OUTCOME_TITLES[status];
+  const title = known(`outcome.${status}`, null);
   if (!title) return null;
   const plain = status === 'cancelled' && error?.message === 'The run was cancelled.';
   return { title, text: plain ? '' : (error?.message ?? ''), code: status === 'failed' ? (error?.code ?? null) : null };
@@ -204,7 +198,7 @@ const RUN_EVENTS = {
   'reasoning.delta': (run, data, frame) => addDelta(run, 'reasoning', data, frame),
   'message.completed': addMessage,
   'protocol.retry': (run, data, frame) =>
-    addNotice(withoutDrafts(run), frame, 'warning', `The reply of the model could not be parsed (attempt ${data.attempt} of ${data.max}): ${data.error}`, true),
+    addNotice(withoutDrafts(run), frame, 'warning', t('notice.protocolRetry', data), true),
   'tool_call.requested': addCall,
   'tool_call.started': (run, data, frame) =>
     changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', runner: data.runner, startedAt: frame.ts ?? null })),
@@ -323,14 +317,12 @@ function addNotice(run, frame, tone, text, detail) {
 
 function restoredText(data) {
   const lost = data.lost_calls?.length ?? 0;
-  const base = 'The workspace was restored from a snapshot on another runner.';
-  return lost ? `${base} The changes of ${lost} call${lost === 1 ? '' : 's'} may be lost.` : base;
+  return lost ? t('notice.restoredLost', { count: lost }) : t('notice.restored');
 }
 
 function compactedText(data) {
-  const tokens = `${data.tokens_before?.toLocaleString('en') ?? '?'} → ${data.tokens_after?.toLocaleString('en') ?? '?'} tokens`;
-  const change = data.how === 'summarised' ? 'is replaced by a summary' : 'is left out';
-  return `For the model, the older part of the conversation ${change} (${tokens}). The history shown here is complete.`;
+  const tokens = { before: data.tokens_before ?? '?', after: data.tokens_after ?? '?' };
+  return t(data.how === 'summarised' ? 'notice.summarised' : 'notice.leftOut', tokens);
 }
 
 function addCall(run, data, frame) {

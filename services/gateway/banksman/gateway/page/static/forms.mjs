@@ -1,5 +1,7 @@
 /** Forms from JSON Schema: their fields, initial values, and the value of a filled form. */
 
+import { t } from './strings.mjs';
+
 /** Resolve local references, a nullable `anyOf` and a single `allOf`. */
 export function resolve(schema, root) {
   let node = schema ?? {};
@@ -118,7 +120,7 @@ export function readForm(fields, raw) {
     try {
       const read = readField(field, raw[field.name]);
       if (read !== undefined) value[field.name] = read;
-      else if (field.required) errors[field.name] = `${field.label} is required.`;
+      else if (field.required) errors[field.name] = t('check.required', { label: field.label });
     } catch (error) {
       errors[field.name] = error.message;
     }
@@ -147,8 +149,8 @@ function readField(field, raw) {
 
 function numberFrom(field, text) {
   const value = Number(text.replace(',', '.'));
-  if (!Number.isFinite(value)) throw new Error('Enter a number.');
-  if (field.kind === 'integer' && !Number.isInteger(value)) throw new Error('Enter a whole number.');
+  if (!Number.isFinite(value)) throw new Error(t('check.number'));
+  if (field.kind === 'integer' && !Number.isInteger(value)) throw new Error(t('check.integer'));
   return value;
 }
 
@@ -156,7 +158,7 @@ function jsonFrom(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`Not valid JSON: ${error.message}`);
+    throw new Error(t('check.json', { reason: error.message }));
   }
 }
 
@@ -180,7 +182,7 @@ export function firstViolation(value, schema) {
 /** @returns {{path: string, problem: string}[]} */
 function violations(value, schema, root, path) {
   const node = resolve(schema, root);
-  if (value === null) return node.nullable || node.type === 'null' || !node.type ? [] : [{ path, problem: 'must not be null' }];
+  if (value === null) return node.nullable || node.type === 'null' || !node.type ? [] : [{ path, problem: t('check.notNull') }];
   const wrong = typeProblem(value, node) ?? choiceProblem(value, node) ?? rangeProblem(value, node);
   if (wrong) return [{ path, problem: wrong }];
   if (Array.isArray(value) && node.items) {
@@ -191,12 +193,12 @@ function violations(value, schema, root, path) {
 
 function objectViolations(value, node, root, path) {
   const at = (key) => (path ? `${path}.${key}` : key);
-  const missing = (node.required ?? []).filter((key) => !(key in value)).map((key) => ({ path: at(key), problem: 'is missing' }));
+  const missing = (node.required ?? []).filter((key) => !(key in value)).map((key) => ({ path: at(key), problem: t('check.missing') }));
   const known = node.properties ?? {};
   const extra = node.additionalProperties === false ? Object.keys(value).filter((key) => !(key in known)) : [];
   return [
     ...missing,
-    ...extra.map((key) => ({ path: at(key), problem: 'is not a known field' })),
+    ...extra.map((key) => ({ path: at(key), problem: t('check.unknown') })),
     ...Object.keys(known).filter((key) => key in value).flatMap((key) => violations(value[key], known[key], root, at(key))),
   ];
 }
@@ -214,34 +216,34 @@ function typeProblem(value, node) {
     array: Array.isArray(value),
     object: isObject(value),
   }[node.type];
-  return fits === false ? `must be ${/^[aeio]/.test(node.type) ? 'an' : 'a'} ${node.type}` : null;
+  return fits === false ? t(`check.type.${node.type}`) : null;
 }
 
 function choiceProblem(value, node) {
   const choices = choicesOf(node);
-  return choices.length && !choices.includes(value) ? `must be one of ${choices.map((c) => JSON.stringify(c)).join(', ')}` : null;
+  return choices.length && !choices.includes(value) ? t('check.choice', { choices: choices.map((c) => JSON.stringify(c)).join(', ') }) : null;
 }
 
 function rangeProblem(value, node) {
   if (typeof value === 'number') return numberProblem(value, node);
   if (typeof value === 'string') return stringProblem(value, node);
   if (!Array.isArray(value)) return null;
-  if (node.minItems !== undefined && value.length < node.minItems) return `must have at least ${node.minItems} entries`;
-  if (node.maxItems !== undefined && value.length > node.maxItems) return `must have at most ${node.maxItems} entries`;
+  if (node.minItems !== undefined && value.length < node.minItems) return t('check.minItems', { count: node.minItems });
+  if (node.maxItems !== undefined && value.length > node.maxItems) return t('check.maxItems', { count: node.maxItems });
   return null;
 }
 
 function numberProblem(value, node) {
-  if (node.minimum !== undefined && value < node.minimum) return `must be at least ${node.minimum}`;
-  if (node.maximum !== undefined && value > node.maximum) return `must be at most ${node.maximum}`;
-  if (node.exclusiveMinimum !== undefined && value <= node.exclusiveMinimum) return `must be more than ${node.exclusiveMinimum}`;
-  if (node.exclusiveMaximum !== undefined && value >= node.exclusiveMaximum) return `must be less than ${node.exclusiveMaximum}`;
+  if (node.minimum !== undefined && value < node.minimum) return t('check.minimum', { limit: node.minimum });
+  if (node.maximum !== undefined && value > node.maximum) return t('check.maximum', { limit: node.maximum });
+  if (node.exclusiveMinimum !== undefined && value <= node.exclusiveMinimum) return t('check.above', { limit: node.exclusiveMinimum });
+  if (node.exclusiveMaximum !== undefined && value >= node.exclusiveMaximum) return t('check.below', { limit: node.exclusiveMaximum });
   return null;
 }
 
 function stringProblem(value, node) {
-  if (node.minLength !== undefined && value.length < node.minLength) return `must have at least ${node.minLength} characters`;
-  if (node.maxLength !== undefined && value.length > node.maxLength) return `must have at most ${node.maxLength} characters`;
+  if (node.minLength !== undefined && value.length < node.minLength) return t('check.minLength', { count: node.minLength });
+  if (node.maxLength !== undefined && value.length > node.maxLength) return t('check.maxLength', { count: node.maxLength });
   if (node.pattern !== undefined && !matches(node.pattern, value)) return patternProblem(node);
   return null;
 }
@@ -255,20 +257,19 @@ function matches(pattern, value) {
 }
 
 const CLASS_WORDS = [
-  ['a-zA-Z', 'letters'],
-  ['A-Za-z', 'letters'],
-  ['a-z', 'lower-case letters'],
-  ['A-Z', 'upper-case letters'],
-  ['0-9', 'digits'],
+  ['a-zA-Z', 'pattern.letters'],
+  ['A-Za-z', 'pattern.letters'],
+  ['a-z', 'pattern.lower'],
+  ['A-Z', 'pattern.upper'],
+  ['0-9', 'pattern.digits'],
 ];
 const PIECE = /(?:\[([^\]^\\][^\]\\]*)\]|(\\d)|([\w -]))(\{\d+(?:,\d*)?\}|[+*?])?/y;
 
 /** What a pattern requires, in words: a regular expression is no text for users. */
 function patternProblem({ pattern, examples }) {
   const words = patternWords(pattern);
-  if (words) return `must be ${words}`;
-  const example = Array.isArray(examples) && examples.length ? `, such as ${examples[0]}` : '';
-  return `does not have the required form${example}`;
+  if (words) return t('check.pattern', { pattern: words });
+  return Array.isArray(examples) && examples.length ? t('check.formExample', { example: String(examples[0]) }) : t('check.form');
 }
 
 /** A simple pattern in words, or null: a sequence of at most three characters or classes, such as `^[a-z]{2,4}$`. */
@@ -282,37 +283,39 @@ export function patternWords(pattern) {
     if (!piece || words.length === 3) return null;
     words.push(pieceWords(piece));
   }
-  return words.join(', then ');
+  return words.join(t('pattern.then'));
 }
 
 function pieceWords([, set, digit, character, quantifier = '']) {
-  if (character && !quantifier) return `“${character}”`;
-  const what = digit ? 'digits' : character ? `“${character}”` : classWords(set);
+  if (character && !quantifier) return quoted(character);
+  const what = digit ? t('pattern.digits') : character ? quoted(character) : classWords(set);
   const [, least, comma, most] = /^\{(\d+)(,?)(\d*)\}$/.exec(quantifier) ?? [];
-  if (quantifier === '') return `one of: ${what}`;
-  if (quantifier === '?') return `optionally one of: ${what}`;
-  if (quantifier === '+') return `one or more of: ${what}`;
-  if (quantifier === '*') return `any number of: ${what}`;
-  if (!comma) return `${least} of: ${what}`;
-  if (!most) return `at least ${least} of: ${what}`;
-  return least === '0' ? `up to ${most} of: ${what}` : `${least} to ${most} of: ${what}`;
+  if (quantifier === '') return t('pattern.one', { what });
+  if (quantifier === '?') return t('pattern.optional', { what });
+  if (quantifier === '+') return t('pattern.some', { what });
+  if (quantifier === '*') return t('pattern.any', { what });
+  if (!comma) return t('pattern.exactly', { least, what });
+  if (!most) return t('pattern.atLeast', { least, what });
+  return least === '0' ? t('pattern.upTo', { most, what }) : t('pattern.between', { least, most, what });
 }
+
+const quoted = (text) => t('pattern.quoted', { text });
 
 function classWords(set) {
   const words = [];
   let rest = set;
   for (const [range, word] of CLASS_WORDS) {
     if (rest.includes(range)) {
-      words.push(word);
+      words.push(t(word));
       rest = rest.replace(range, '');
     }
   }
-  return [...words, ...[...rest].map((character) => (character === ' ' ? 'spaces' : `“${character}”`))].join(', ');
+  return [...words, ...[...rest].map((character) => (character === ' ' ? t('pattern.spaces') : quoted(character)))].join(', ');
 }
 
 /** An error of the server without the pattern that it names. */
 export function withoutPattern(message) {
-  return message.replaceAll(/does not match "(?:[^"\\]|\\.)*"/g, 'does not have the required form');
+  return message.replaceAll(/does not match "(?:[^"\\]|\\.)*"/g, t('check.form'));
 }
 
 /**
@@ -339,7 +342,7 @@ export function readArguments(fields) {
     try {
       value[name] = isText ? text : JSON.parse(text);
     } catch (error) {
-      return { problem: `${label} is not valid JSON: ${error.message}` };
+      return { problem: t('check.fieldJson', { label, reason: error.message }) };
     }
   }
   return { value };

@@ -2,6 +2,8 @@
 
 import { diffLines } from 'diff/line';
 
+import { t } from './strings.mjs';
+
 const MAX_INPUT_CHARACTERS = 200_000;
 const CONTEXT_LINES = 3;
 
@@ -58,5 +60,5 @@ function folded(rows) {
 }
 
 function skippedRow(count) {
-  return { kind: 'skipped', text: `${count} unchanged line${count === 1 ? '' : 's'}` };
+  return { kind: 'skipped', text: t('diff.unchanged', { count }) };
 }

@@ -6,7 +6,12 @@ import { Api } from './client/api.mjs';
 import { App } from './components/app.mjs';
 import { StoreContext, html } from './components/ui.mjs';
 import { complete } from './signin.mjs';
+import { languageFor, setLanguage } from './strings.mjs';
 import { Store } from './store.mjs';
+
+const language = languageFor([localStorage.getItem('banksman.language'), ...navigator.languages]);
+const languageLoaded = setLanguage(language);
+document.documentElement.lang = language;
 
 const api = new Api({
   base: new URL('./', document.baseURI).href,
@@ -19,5 +24,6 @@ const signedIn = await complete(api, { session: sessionStorage, location, histor
 if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
 store.signInError = signedIn?.error ?? null;
 
+await languageLoaded;
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
 store.start();

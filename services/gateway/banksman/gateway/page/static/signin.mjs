@@ -5,6 +5,8 @@
  * back hands the code to the gateway, which exchanges it for a token.
  */
 
+import { explain, t } from './strings.mjs';
+
 const PENDING = 'banksman.signin';
 
 const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
@@ -44,13 +46,13 @@ export async function complete(api, { session, location, history }) {
   session.removeItem(PENDING);
   // The code must not stay in the address, and a reload must not send it again.
   history.replaceState(null, '', here(location) + pending.hash);
-  if (returned.get('state') !== pending.state) return { error: 'The sign-in was not started by this page.' };
+  if (returned.get('state') !== pending.state) return { error: t('login.notOurs') };
   const code = returned.get('code');
-  if (!code) return { error: returned.get('error_description') ?? returned.get('error') ?? 'The sign-in failed.' };
+  if (!code) return { error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
     const { token } = await api.signIn({ code, code_verifier: pending.verifier, redirect_uri: here(location) });
     return { token };
   } catch (failure) {
-    return { error: failure.message };
+    return { error: explain(failure) };
   }
 }

@@ -4,7 +4,10 @@ import { batch, computed, signal } from '@preact/signals';
 
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, openRun, placement } from './events.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
+import { routeOf } from './router.mjs';
+import { explain } from './strings.mjs';
 import { contentText } from './text.mjs';
+import { VIEWS } from './views.mjs';
 
 const VERSION = '1';
 const MAX_SUBSCRIPTIONS = 12;
@@ -27,6 +30,7 @@ export class Store {
     this.welcome = signal(null);
     this.list = signal({ items: [], next: null, loading: true, error: null, query: '' });
     this.currentId = signal(null);
+    this.route = signal(routeOf('', VIEWS));
     this.details = signal(preferences.getItem('banksman.details') === 'on');
     this.outbox = signal([]);
     this.toasts = signal([]);
@@ -233,13 +237,13 @@ export class Store {
     if (!view) return;
     view.reading = false;
     view.resetting = false;
-    view.state.value = { ...view.state.value, replayed: true, error: error.message };
+    view.state.value = { ...view.state.value, replayed: true, error: explain(error) };
   }
 
   #received(frame) {
     const view = frame.conversation_id ? this.views.get(frame.conversation_id) : null;
     if (view) return this.#buffer(frame.conversation_id, view, frame);
-    if (frame.type === 'error' && !frame.reply_to) this.toast(frame.message);
+    if (frame.type === 'error' && !frame.reply_to) this.toast(explain(frame));
   }
 
   #buffer(id, view, frame) {
@@ -355,11 +359,12 @@ export class Store {
   }
 
   #openFromUrl() {
-    const id = /^#\/c\/([\w-]{1,64})$/.exec(location.hash)?.[1] ?? null;
+    const route = routeOf(location.hash, VIEWS);
     batch(() => {
-      this.currentId.value = id;
+      this.route.value = route;
+      this.currentId.value = route.conversationId;
       this.sidebar.value = false;
-      if (id) this.follow(id);
+      if (route.conversationId) this.follow(route.conversationId);
     });
   }
 
@@ -371,7 +376,7 @@ export class Store {
       const items = cursor ? [...this.list.value.items, ...page.items] : page.items;
       this.list.value = { ...this.list.value, items, next: page.next ?? null, loading: false, error: null };
     } catch (error) {
-      this.list.value = { ...this.list.value, loading: false, error: error.message };
+      this.list.value = { ...this.list.value, loading: false, error: explain(error) };
     }
   }
 
@@ -390,7 +395,7 @@ export class Store {
       });
       this.refreshList();
     } catch (error) {
-      this.#changeOutbox(entry.key, { error: error.message });
+      this.#changeOutbox(entry.key, { error: explain(error) });
     }
   }
 
@@ -415,7 +420,7 @@ export class Store {
       await action();
     } catch (error) {
       if (!(error instanceof RequestError) && error.name !== 'ApiError') throw error;
-      this.toast(error.message);
+      this.toast(explain(error));
     }
   }
 }

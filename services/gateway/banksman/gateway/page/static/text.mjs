@@ -1,5 +1,7 @@
 /** Format sizes, durations and costs, and make invisible characters visible. */
 
+import { locale, t } from './strings.mjs';
+
 /** Format, control and blank characters, which can make text look different from what it is. */
 const HIDDEN = /[\p{Cf}\p{Cc}\p{Zl}\p{Zp}\u115F\u1160\u3164\uFFA0\u2800]|[^\S \n\t]/gu;
 
@@ -65,12 +67,12 @@ export function formatBytes(bytes) {
 
 /** @param {number} milliseconds */
 export function formatDuration(milliseconds) {
-  if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
+  if (milliseconds < 1000) return t('duration.ms', { n: Math.round(milliseconds) });
   const seconds = milliseconds / 1000;
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  if (seconds < 60) return t('duration.s', { n: seconds < 10 ? Math.round(seconds * 10) / 10 : Math.round(seconds) });
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  if (minutes < 60) return t('duration.min', { min: minutes, s: Math.round(seconds % 60) });
+  return t('duration.h', { h: Math.floor(minutes / 60), min: minutes % 60 });
 }
 
 /** @param {number | null | undefined} dollars `null` for an unknown price, which is not zero. */
@@ -78,11 +80,6 @@ export function formatCost(dollars) {
   if (dollars === null || dollars === undefined) return '';
   if (dollars === 0) return '$0';
   return `$${dollars < 0.01 ? dollars.toFixed(4) : dollars.toFixed(2)}`;
-}
-
-/** @param {number} count @param {string} noun */
-export function plural(count, noun) {
-  return `${count.toLocaleString('en')} ${noun}${count === 1 ? '' : 's'}`;
 }
 
 /**
@@ -96,10 +93,10 @@ export function formatWhen(timestamp, now = new Date()) {
   const moment = new Date(timestamp);
   if (Number.isNaN(moment.getTime())) return '';
   if (moment.toDateString() === now.toDateString()) {
-    return moment.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' });
+    return moment.toLocaleTimeString(locale(), { hour: '2-digit', minute: '2-digit' });
   }
   const sameYear = moment.getFullYear() === now.getFullYear();
-  return moment.toLocaleDateString([], { day: 'numeric', month: 'short', ...(sameYear ? {} : { year: 'numeric' }) });
+  return moment.toLocaleDateString(locale(), { day: 'numeric', month: 'short', ...(sameYear ? {} : { year: 'numeric' }) });
 }
 
 /**
@@ -112,7 +109,7 @@ export function contentText(content) {
   if (typeof content === 'string') return content;
   if (!Array.isArray(content)) return contentText(content.content ?? content.text);
   return content
-    .map((part) => (part.type === 'text' ? part.text : part.type === 'file' ? `[file ${part.path}]` : '[image]'))
+    .map((part) => (part.type === 'text' ? part.text : part.type === 'file' ? t('content.filePart', { path: part.path }) : t('content.imagePart')))
     .join('\n\n');
 }
 

@@ -3,6 +3,7 @@
 import { useEffect } from 'preact/hooks';
 
 import { pendingApprovals } from '../events.mjs';
+import { t } from '../strings.mjs';
 import { Composer } from './composer.mjs';
 import { FilePanel } from './files.mjs';
 import { Header, titleOf } from './header.mjs';
@@ -11,28 +12,34 @@ import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
 import { html, useStore } from './ui.mjs';
+import { LazyView } from './view.mjs';
 import { WorkflowDialog } from './workflows.mjs';
 
 export function App() {
   const store = useStore();
   const { phase } = store.connection.value;
-  useDocumentTitle(store);
+  const { view, path } = store.route.value;
   if (phase === 'unauthorized') return html`<${Login} />`;
   return html`<div class=${`app ${store.sidebar.value ? 'sidebar-open' : ''}`}>
-    <a class="skip" href="#composer" onClick=${focusComposer}>Skip to the message box</a>
+    <a class="skip" href="#composer" onClick=${focusComposer}>${t('app.skip')}</a>
     <${Sidebar} />
     <div class="scrim" onClick=${() => (store.sidebar.value = false)} />
     <main class="main">
-      <${Header} />
-      <${ConnectionBanner} />
-      <${Notices} />
-      <${Timeline} />
-      <${Composer} />
+      ${view === 'chat' ? html`<${Chat} />` : html`<${LazyView} key=${view} name=${view} path=${path} />`}
     </main>
     ${store.panel.value === 'files' && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
     ${store.workflowsOpen.value && html`<${WorkflowDialog} />`}
     <${Toasts} />
   </div>`;
+}
+
+function Chat() {
+  useDocumentTitle(useStore());
+  return html`<${Header} />
+    <${ConnectionBanner} />
+    <${Notices} />
+    <${Timeline} />
+    <${Composer} />`;
 }
 
 function focusComposer(event) {

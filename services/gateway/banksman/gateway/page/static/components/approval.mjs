@@ -4,18 +4,10 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
 import { argumentFields, firstViolation, readArguments, withoutPattern } from '../forms.mjs';
 import { lineRows } from '../linediff.mjs';
+import { explain, known, locale, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
 import { Exact, Icon, html, memo, useStore } from './ui.mjs';
-
-const OUTCOME_WORDS = {
-  approved: 'Approved',
-  rejected: 'Rejected',
-  mixed: 'Partly approved',
-  expired: 'Expired',
-  cancelled: 'Cancelled with the run',
-  superseded: 'Superseded by a newer message',
-};
 
 export const ApprovalCard = memo(function ApprovalCard({ approval }) {
   return approval.resolved ? html`<${Resolved} approval=${approval} />` : html`<${Pending} approval=${approval} />`;
@@ -24,12 +16,12 @@ export const ApprovalCard = memo(function ApprovalCard({ approval }) {
 function Resolved({ approval }) {
   const { outcome, by, decisions = [], remember } = approval.resolved;
   const byCall = new Map(decisions.map((decision) => [decision.tool_call_id, decision]));
-  return html`<section class=${`approval resolved ${outcome}`} role="group" aria-label="Approval, decided">
+  return html`<section class=${`approval resolved ${outcome}`} role="group" aria-label=${t('approval.decided')}>
     <p class="approval-outcome">
       <${Icon} name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'} size=${16} />
-      <strong>${OUTCOME_WORDS[outcome] ?? outcome}</strong>
-      ${by && html`<span>by ${by}</span>`}
-      ${remember && html`<span>, remembered for this ${remember}</span>`}
+      <strong>${known(`approval.outcome.${outcome}`, outcome)}</strong>
+      ${by && html`<span>${t('approval.by', { user: by })}</span>`}
+      ${remember && html`<span>${known(`approval.remembered.${remember}`, '')}</span>`}
     </p>
     <ul class="approval-trace">
       ${approval.items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}
@@ -41,7 +33,7 @@ function Trace({ item, decision }) {
   const shown = decision?.arguments ?? item.arguments;
   return html`<li class=${decision?.decision ?? ''}>
     <span class="tool-name">${item.name}</span> <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>
-    ${decision?.arguments && html`<em>edited</em>`}
+    ${decision?.arguments && html`<em>${t('approval.edited')}</em>`}
     ${decision?.reason && html`<q>${decision.reason}</q>`}
   </li>`;
 }
@@ -67,7 +59,7 @@ function Pending({ approval }) {
     try {
       await store.decide(approval.id, replyFor(items, decisionOf, { edits, reason, remember }));
     } catch (failure) {
-      setError(withoutPattern(failure.message));
+      setError(withoutPattern(explain(failure)));
       setSending(false);
     }
   };
@@ -110,7 +102,7 @@ function Pending({ approval }) {
     </ol>
     ${reason !== null &&
     html`<label class="approval-reason">
-      <span>Reason, sent to the agent</span>
+      <span>${t('approval.reason')}</span>
       <input type="text" maxlength="2000" value=${reason} onInput=${(event) => setReason(event.target.value)} />
     </label>`}
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
@@ -122,21 +114,21 @@ function Pending({ approval }) {
             disabled=${sending || invalid || chosen < items.length}
             onClick=${() => submit((item) => choices[item.tool_call_id])}
           >
-            ${chosen < items.length ? `${items.length - chosen} undecided` : `Submit: ${count('approve')} approved, ${count('reject')} rejected`}
+            ${chosen < items.length ? t('approval.undecided', { count: items.length - chosen }) : t('approval.submit', { approved: count('approve'), rejected: count('reject') })}
           </button>`
         : html`<button type="button" class="button primary" disabled=${sending || invalid} onClick=${approveAll}>
-              ${items.length > 1 ? `Approve all ${items.length}` : 'Approve'} <kbd>A</kbd>
+              ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')} <kbd>A</kbd>
             </button>
             <button type="button" class="button" disabled=${sending} onClick=${rejectAll}>
-              ${items.length > 1 ? 'Reject all' : 'Reject'} <kbd>R</kbd>
+              ${t(items.length > 1 ? 'approval.rejectAll' : 'approval.reject')} <kbd>R</kbd>
             </button>`}
-      ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>Add a reason</button>`}
+      ${reason === null && html`<button type="button" class="link" onClick=${() => setReason('')}>${t('approval.addReason')}</button>`}
       <label class="approval-remember">
-        <span>Require approval</span>
+        <span>${t('approval.remember')}</span>
         <select value=${remember} onChange=${(event) => setRemember(event.target.value)}>
-          <option value="">for every call</option>
-          <option value="run">not again in this run</option>
-          <option value="conversation">not again in this conversation</option>
+          <option value="">${t('approval.rememberNot')}</option>
+          <option value="run">${t('approval.rememberRun')}</option>
+          <option value="conversation">${t('approval.rememberConversation')}</option>
         </select>
       </label>
     </footer>
@@ -144,7 +136,7 @@ function Pending({ approval }) {
 }
 
 function titleOf(items) {
-  return items.length === 1 ? `Allow ${items[0].name}?` : `Allow ${items.length} calls?`;
+  return items.length === 1 ? t('approval.titleOne', { tool: items[0].name }) : t('approval.title', { count: items.length });
 }
 
 /** The shortest reply: `all` if no call is edited and no reason is given. It names the calls that were shown. */
@@ -180,9 +172,9 @@ function readJson(text) {
   try {
     const value = JSON.parse(text);
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
-    return isObject ? { value } : { problem: 'Arguments must be a JSON object.' };
+    return isObject ? { value } : { problem: t('check.object') };
   } catch (error) {
-    return { problem: `Not valid JSON: ${error.message}` };
+    return { problem: t('check.json', { reason: error.message }) };
   }
 }
 
@@ -204,15 +196,15 @@ function Item({ item, single, choice, onChoice, edit, onToggleEdit, onEdit }) {
     <div class="approval-item-head">
       <${Icon} name=${toolIcon(item.name)} size=${16} />
       <span class="tool-name">${item.name}</span>
-      ${edit?.changed && html`<span class="badge">edited</span>`}
+      ${edit?.changed && html`<span class="badge">${t('approval.edited')}</span>`}
       ${!single &&
-      html`<span class="choice" role="group" aria-label=${`Decide ${item.name}`}>
-        <button type="button" aria-pressed=${choice === 'approve'} onClick=${() => onChoice('approve')}>Approve</button>
-        <button type="button" aria-pressed=${choice === 'reject'} onClick=${() => onChoice('reject')}>Reject</button>
+      html`<span class="choice" role="group" aria-label=${t('approval.decide', { tool: item.name })}>
+        <button type="button" aria-pressed=${choice === 'approve'} onClick=${() => onChoice('approve')}>${t('approval.approve')}</button>
+        <button type="button" aria-pressed=${choice === 'reject'} onClick=${() => onChoice('reject')}>${t('approval.reject')}</button>
       </span>`}
       ${item.editable !== false &&
       html`<button type="button" class="link edit" aria-expanded=${Boolean(edit)} onClick=${onToggleEdit}>
-        ${edit ? 'Undo edit' : 'Edit'} ${!edit && html`<kbd>E</kbd>`}
+        ${t(edit ? 'approval.undoEdit' : 'approval.edit')} ${!edit && html`<kbd>E</kbd>`}
       </button>`}
     </div>
     <${Preview} item=${item} shown=${shown} />
@@ -239,10 +231,10 @@ function Editor({ id, edit, onEdit }) {
     />`;
   return html`<div class="approval-editor" ref=${root}>
     ${draft.json === undefined
-      ? draft.fields.map(({ name, label, text, isText }) => area(name, isText ? label : `${label} (JSON)`, text, (next) => change(name, next)))
-      : area('json', 'Arguments (JSON)', draft.json, (json) => onEdit({ json }))}
+      ? draft.fields.map(({ name, label, text, isText }) => area(name, isText ? label : t('approval.jsonField', { label }), text, (next) => change(name, next)))
+      : area('json', t('approval.jsonArguments'), draft.json, (json) => onEdit({ json }))}
     <p class="form-error" id=${`edit-${id}-problem`} role="status">${edit.problem ?? ''}</p>
-    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>Edit all arguments as JSON</button>`}
+    ${draft.json === undefined && html`<button type="button" class="link" onClick=${asJson}>${t('approval.editJson')}</button>`}
   </div>`;
 }
 
@@ -253,7 +245,7 @@ function longestOf(areas) {
 function ExactArguments({ item }) {
   const text = JSON.stringify(item.arguments, null, 2);
   return html`<details class="exact" open=${item.preview?.kind === 'text' || !item.preview}>
-    <summary>Exact arguments <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span></summary>
+    <summary>${t('approval.exact')} <span class="digest" title=${item.digest}>${item.digest ? `#${item.digest.slice(0, 8)}` : ''}</span></summary>
     <pre tabindex="0"><${Exact} text=${text} /></pre>
   </details>`;
 }
@@ -279,7 +271,7 @@ function Diff({ path, before, after }) {
   return html`<div class="diff">
     <p class="diff-head">
       <code><${Exact} text=${path} /></code>
-      <span>${before === null ? 'new file' : 'changed'}</span>
+      <span>${t(before === null ? 'approval.newFile' : 'approval.changed')}</span>
       <span class="added">+${added}</span> <span class="removed">−${removed}</span>
     </p>
     <pre tabindex="0">${rows.map(
@@ -292,8 +284,8 @@ function Expiry({ at }) {
   if (!at) return null;
   const left = Date.parse(at) - Date.now();
   const days = Math.round(left / 86_400_000);
-  const words = left <= 0 ? 'expired' : days >= 1 ? `expires in ${days} day${days === 1 ? '' : 's'}` : `expires in ${formatDuration(left)}`;
-  return html`<span class="expiry" title=${new Date(at).toLocaleString()}>${words}</span>`;
+  const words = left <= 0 ? t('approval.expired') : days >= 1 ? t('approval.expiresDays', { count: days }) : t('approval.expires', { duration: formatDuration(left) });
+  return html`<span class="expiry" title=${new Date(at).toLocaleString(locale())}>${words}</span>`;
 }
 
 /**

@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun, pendingApprovals } from '../events.mjs';
+import { parts, t } from '../strings.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 export function Composer() {
@@ -34,36 +35,36 @@ export function Composer() {
         id="composer"
         ref=${area}
         rows="1"
-        placeholder=${open ? placeholderFor(mode) : 'Write a message'}
-        aria-label="Message"
+        placeholder=${open ? placeholderFor(mode) : t('composer.placeholder')}
+        aria-label=${t('composer.label')}
         value=${text}
         onInput=${(event) => (store.draft.value = event.target.value)}
         onKeyDown=${onKeyDown}
       />
       <div class="composer-row">
         <button type="button" class="toggle" onClick=${() => (store.workflowsOpen.value = true)}>
-          <${Icon} name="workflow" size=${16} /><span>Workflows</span>
+          <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
         </button>
         ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
-        <span class="composer-hint" aria-hidden="true"><kbd>Enter</kbd> sends</span>
+        <span class="composer-hint" aria-hidden="true">${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span>
         ${open && !text.trim()
-          ? html`<${IconButton} name="stop" label="Stop the run" class="icon-button send" disabled=${open.cancelling} onClick=${() => store.cancel(open.id)} />`
-          : html`<button class="icon-button send" aria-label="Send" title="Send" disabled=${!text.trim()}><${Icon} name="send" size=${18} /></button>`}
+          ? html`<${IconButton} name="stop" label=${t('composer.stop')} class="icon-button send" disabled=${open.cancelling} onClick=${() => store.cancel(open.id)} />`
+          : html`<button class="icon-button send" aria-label=${t('composer.send')} title=${t('composer.send')} disabled=${!text.trim()}><${Icon} name="send" size=${18} /></button>`}
       </div>
     </div>
   </form>`;
 }
 
 function placeholderFor(mode) {
-  return mode === 'steer' ? 'Steer the agent: it reads this before its next step' : 'Write the next message: it is queued';
+  return t(mode === 'steer' ? 'composer.steerPlaceholder' : 'composer.queuePlaceholder');
 }
 
 /** While a run is open, a message is either queued behind it or steers it. */
 function ModeChoice({ mode, onMode }) {
   const option = (value, label, title) => html`<button type="button" aria-pressed=${mode === value} title=${title} onClick=${() => onMode(value)}>${label}</button>`;
-  return html`<span class="choice" role="group" aria-label="While the agent works">
-    ${option('queue', 'Queue', 'Send after this run has ended')}
-    ${option('steer', 'Steer', 'Send to the running agent')}
+  return html`<span class="choice" role="group" aria-label=${t('composer.mode')}>
+    ${option('queue', t('composer.queue'), t('composer.queueTitle'))}
+    ${option('steer', t('composer.steer'), t('composer.steerTitle'))}
   </span>`;
 }
 
@@ -78,8 +79,8 @@ function ApprovalHint({ conversation }) {
   };
   return html`<button type="button" class="approval-hint" onClick=${show}>
     <${Icon} name="shield" size=${16} />
-    <span>${waiting.length === 1 ? 'An approval request waits for you' : `${waiting.length} approval requests wait for you`}</span>
-    <strong>Review</strong>
+    <span>${t('composer.waiting', { count: waiting.length })}</span>
+    <strong>${t('composer.review')}</strong>
   </button>`;
 }
 

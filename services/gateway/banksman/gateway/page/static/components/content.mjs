@@ -8,6 +8,7 @@ import { draw } from '../diagrams.mjs';
 import { blocksOf, imagePath, isImageData } from '../markdown.mjs';
 import { mathsFor } from '../maths.mjs';
 import { sanitise } from '../sanitise.mjs';
+import { explain, t } from '../strings.mjs';
 import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
@@ -40,6 +41,7 @@ const MAX_IMAGE_BYTES = 10 * 1024 * 1024;
 export const MessageImage = memo(function MessageImage({ address, text }) {
   const store = useStore();
   const [shown, setShown] = useState(isImageData(address) ? { url: address } : null);
+  const name = isImageData(address) ? '' : imagePath(address);
   const id = store.currentId.value;
   const version = store.filesVersion.value;
   useEffect(() => {
@@ -50,19 +52,18 @@ export const MessageImage = memo(function MessageImage({ address, text }) {
       (blob) => {
         if (!current) return;
         url = blob.size > MAX_IMAGE_BYTES ? null : URL.createObjectURL(blob);
-        setShown(url ? { url } : { problem: 'is too large to show' });
+        setShown(url ? { url } : { problem: t('content.imageTooLarge', { name }) });
       },
-      (error) => current && setShown({ problem: `could not be loaded: ${error.message}` }),
+      (error) => current && setShown({ problem: t('content.imageFailed', { name, reason: explain(error) }) }),
     );
     return () => {
       current = false;
       if (url) URL.revokeObjectURL(url);
     };
   }, [address, id, version]);
-  const name = isImageData(address) ? '' : imagePath(address);
-  if (shown?.problem) return html`<p class="notice info" role="note">The image ${name} ${shown.problem}</p>`;
+  if (shown?.problem) return html`<p class="notice info" role="note">${shown.problem}</p>`;
   return html`<figure class="message-image">
-    ${shown && html`<img src=${shown.url} alt=${text || name || 'Image'} />`}
+    ${shown && html`<img src=${shown.url} alt=${text || name || t('content.image')} />`}
     <figcaption>${text || name}</figcaption>
   </figure>`;
 });
@@ -76,7 +77,7 @@ const Prose = memo(function Prose({ markup }) {
 export const Code = memo(function Code({ language, source, label }) {
   const markup = useMemo(() => highlighted(language, source), [language, source]);
   return html`<figure class="code">
-    <figcaption><span>${label ?? (language || 'text')}</span><${CopyButton} text=${source} label="Copy code" /></figcaption>
+    <figcaption><span>${label ?? (language || 'text')}</span><${CopyButton} text=${source} label=${t('content.copyCode')} /></figcaption>
     <pre tabindex="0">${markup === null
       ? html`<code>${source}</code>`
       : html`<code class="hljs" dangerouslySetInnerHTML=${{ __html: markup }} />`}</pre>
@@ -102,16 +103,16 @@ const Diagram = memo(function Diagram({ source }) {
   }, [source, isDark]);
   if (error !== null) {
     return html`<div class="diagram-error">
-      <p role="note">This diagram could not be drawn.</p>
+      <p role="note">${t('content.diagramFailed')}</p>
       <pre class="diagram-message">${error}</pre>
       <${Code} language="mermaid" source=${source} />
     </div>`;
   }
-  if (picture === null) return html`<div class="diagram pending" role="status">Drawing the diagram…</div>`;
+  if (picture === null) return html`<div class="diagram pending" role="status">${t('content.drawing')}</div>`;
   return html`<figure class="diagram">
     <div class="diagram-scroll" tabindex="0">
-      <img src=${picture.url} width=${picture.width} height=${picture.height} style=${{ minWidth: `${Math.min(picture.width, LEGIBLE_WIDTH_PX)}px` }} alt=${`Diagram: ${source}`} />
+      <img src=${picture.url} width=${picture.width} height=${picture.height} style=${{ minWidth: `${Math.min(picture.width, LEGIBLE_WIDTH_PX)}px` }} alt=${t('content.diagram', { source })} />
     </div>
-    <figcaption><${CopyButton} text=${source} label="Copy the diagram's source" /></figcaption>
+    <figcaption><${CopyButton} text=${source} label=${t('content.copyDiagram')} /></figcaption>
   </figure>`;
 });

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
+import { explain, t } from '../strings.mjs';
 import { formatBytes, formatWhen } from '../text.mjs';
 import { Code } from './content.mjs';
 import { saveBlob } from './tools.mjs';
@@ -22,7 +23,7 @@ export function FilePanel() {
   const read = () =>
     store.api.files(id).then(
       (page) => (setItems(page.items), setError(null)),
-      (failure) => setError(failure.message),
+      (failure) => setError(explain(failure)),
     );
   useEffect(() => void read(), [version]);
   useEffect(() => panel.current.focus(), []);
@@ -31,7 +32,7 @@ export function FilePanel() {
     try {
       for (const file of files) await store.api.upload(id, file.name, file);
     } catch (failure) {
-      store.toast(failure.message);
+      store.toast(explain(failure));
     }
     setBusy(false);
     await read();
@@ -40,7 +41,7 @@ export function FilePanel() {
     try {
       await store.api.deleteFile(id, path);
     } catch (failure) {
-      store.toast(failure.message);
+      store.toast(explain(failure));
     }
     await read();
   };
@@ -51,7 +52,7 @@ export function FilePanel() {
   const close = () => (store.panel.value = null);
   return html`<aside
     class="panel"
-    aria-label="Files"
+    aria-label=${t('files.label')}
     tabindex="-1"
     ref=${panel}
     onDragOver=${(event) => event.preventDefault()}
@@ -59,11 +60,11 @@ export function FilePanel() {
     onKeyDown=${(event) => event.key === 'Escape' && (opened ? setOpened(null) : close())}
   >
     <header class="panel-head">
-      ${opened && html`<${IconButton} name="back" label="All files" onClick=${() => setOpened(null)} />`}
-      <h2>${opened ? opened.path.split('/').at(-1) : 'Files'}</h2>
-      ${!opened && html`<${IconButton} name="refresh" label="Refresh" onClick=${read} /><${IconButton} name="upload" label="Upload" disabled=${busy} onClick=${() => picker.current.click()} />`}
-      ${opened && html`<${IconButton} name="download" label="Download" onClick=${() => download(store, id, opened.path)} />`}
-      <${IconButton} name="close" label="Close files" onClick=${close} />
+      ${opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`}
+      <h2>${opened ? opened.path.split('/').at(-1) : t('files.label')}</h2>
+      ${!opened && html`<${IconButton} name="refresh" label=${t('files.refresh')} onClick=${read} /><${IconButton} name="upload" label=${t('files.upload')} disabled=${busy} onClick=${() => picker.current.click()} />`}
+      ${opened && html`<${IconButton} name="download" label=${t('files.download')} onClick=${() => download(store, id, opened.path)} />`}
+      <${IconButton} name="close" label=${t('files.close')} onClick=${close} />
       <input ref=${picker} type="file" multiple hidden onChange=${(event) => upload([...event.target.files]).then(() => (event.target.value = ''))} />
     </header>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
@@ -78,17 +79,17 @@ export function FilePanel() {
                 <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
               </button>
               <${Menu}
-                label=${`Actions for ${file.path}`}
+                label=${t('files.actions', { path: file.path })}
                 items=${[
-                  { label: 'Download', icon: 'download', action: () => download(store, id, file.path) },
-                  { label: 'Delete', icon: 'trash', danger: true, action: () => remove(file.path) },
+                  { label: t('files.download'), icon: 'download', action: () => download(store, id, file.path) },
+                  { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => remove(file.path) },
                 ]}
               />
             </li>`,
           )}
         </ul>
-        ${items?.length === 0 && html`<p class="empty">The workspace is empty. Drop files here, or let the agent write some.</p>`}
-        ${!items && !error && html`<p class="empty"><span class="spinner" /> Loading…</p>`}`}
+        ${items?.length === 0 && html`<p class="empty">${t('files.empty')}</p>`}
+        ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}`}
   </aside>`;
 }
 
@@ -101,7 +102,7 @@ async function download(store, id, path) {
   try {
     saveBlob(await store.api.file(id, path), path.split('/').at(-1));
   } catch (error) {
-    store.toast(error.message);
+    store.toast(explain(error));
   }
 }
 
@@ -119,7 +120,7 @@ function Preview({ id, file }) {
     let current = true;
     preview(store.api, id, file).then(
       (result) => current && setShown(result),
-      (error) => current && setShown({ kind: 'note', text: error.message }),
+      (error) => current && setShown({ kind: 'note', text: explain(error) }),
     );
     return () => (current = false);
   }, [file]);
@@ -132,18 +133,18 @@ function Preview({ id, file }) {
     case 'note':
       return html`<p class="empty">${shown.text}</p>`;
     default:
-      return html`<p class="empty"><span class="spinner" /> Loading…</p>`;
+      return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
   }
 }
 
 async function preview(api, id, file) {
-  if (file.size > MAX_PREVIEW_BYTES) return { kind: 'note', text: `${formatBytes(file.size)} is too large to preview: download it instead.` };
+  if (file.size > MAX_PREVIEW_BYTES) return { kind: 'note', text: t('files.tooLarge', { size: formatBytes(file.size) }) };
   const blob = await api.file(id, file.path);
   if (/\.(png|jpe?g|gif|webp)$/i.test(file.path)) return { kind: 'image', url: URL.createObjectURL(blob) };
   const bytes = await blob.arrayBuffer();
   try {
     return { kind: 'text', text: new TextDecoder('utf-8', { fatal: true }).decode(bytes) };
   } catch {
-    return { kind: 'note', text: 'Not text: download it instead.' };
+    return { kind: 'note', text: t('files.notText') };
   }
 }

@@ -2,7 +2,8 @@
 
 import { useState } from 'preact/hooks';
 
-import { DeleteDialog, RenameDialog } from './sidebar.mjs';
+import { t } from '../strings.mjs';
+import { DeleteDialog, RenameDialog, openSidebar } from './sidebar.mjs';
 import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
@@ -11,21 +12,21 @@ export function Header() {
   const [dialog, setDialog] = useState(null);
   const title = titleOf(store, conversation);
   return html`<header class="header">
-    <${IconButton} name="menu" label="Conversations" class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
+    <${IconButton} name="menu" label=${t('sidebar.label')} class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
     <h1>${title}</h1>
     <div class="header-actions">
-      <button type="button" class="toggle" aria-pressed=${store.details.value} title="Show every step of the agent" onClick=${() => store.setDetails(!store.details.value)}>
-        <${Icon} name="details" size=${16} /><span>Details</span>
+      <button type="button" class="toggle" aria-pressed=${store.details.value} title=${t('header.detailsTitle')} onClick=${() => store.setDetails(!store.details.value)}>
+        <${Icon} name="details" size=${16} /><span>${t('header.details')}</span>
       </button>
       ${conversation &&
-      html`<button type="button" class="toggle" aria-pressed=${store.panel.value === 'files'} title="Files of the workspace" onClick=${() => togglePanel(store)}>
-          <${Icon} name="folder" size=${16} /><span>Files</span>
+      html`<button type="button" class="toggle" aria-pressed=${store.panel.value === 'files'} title=${t('header.filesTitle')} onClick=${() => togglePanel(store)}>
+          <${Icon} name="folder" size=${16} /><span>${t('header.files')}</span>
         </button>
         <${Menu}
-          label="Conversation actions"
+          label=${t('conversation.actions')}
           items=${[
-            { label: 'Rename', icon: 'pencil', action: () => setDialog('rename') },
-            { label: 'Delete', icon: 'trash', danger: true, action: () => setDialog('delete') },
+            { label: t('conversation.rename'), icon: 'pencil', action: () => setDialog('rename') },
+            { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
           ]}
         />`}
     </div>
@@ -34,18 +35,13 @@ export function Header() {
   </header>`;
 }
 
-function openSidebar(store) {
-  store.sidebar.value = true;
-  requestAnimationFrame(() => document.querySelector('.sidebar .new')?.focus());
-}
-
 function togglePanel(store) {
   store.panel.value = store.panel.value === 'files' ? null : 'files';
 }
 
 /** The title of a conversation: from its log, else from the list. */
 export function titleOf(store, conversation) {
-  if (!conversation) return 'New conversation';
+  if (!conversation) return t('sidebar.new');
   const listed = store.list.value.items.find((item) => item.conversation_id === conversation.id);
-  return conversation.title || listed?.title || 'Untitled';
+  return conversation.title || listed?.title || t('conversation.untitled');
 }

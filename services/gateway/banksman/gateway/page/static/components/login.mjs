@@ -3,6 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { begin } from '../signin.mjs';
+import { explain, t } from '../strings.mjs';
 import { Mark, html, useStore } from './ui.mjs';
 
 export function Login() {
@@ -12,7 +13,7 @@ export function Login() {
   const [failure, setFailure] = useState(store.signInError);
   const refused = Boolean(store.token);
   useEffect(() => {
-    store.api.provider().then(setProvider, (error) => setFailure(error.message));
+    store.api.provider().then(setProvider, (error) => setFailure(explain(error)));
   }, []);
   const submit = (event) => {
     event.preventDefault();
@@ -23,13 +24,13 @@ export function Login() {
     <form onSubmit=${submit}>
       <${Mark} size=${48} />
       <h1>Banksman</h1>
-      <p>This gateway requires a token.</p>
+      <p>${t('login.intro')}</p>
       ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
-      ${refused && html`<p class="form-error" role="alert">The token is wrong or has expired.</p>`}
-      ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>Sign in with your account</button>`}
-      <label for="token">Token</label>
+      ${refused && html`<p class="form-error" role="alert">${t('login.wrong')}</p>`}
+      ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
+      <label for="token">${t('login.token')}</label>
       <input id="token" type="password" autocomplete="current-password" autofocus value=${token} onInput=${(event) => setToken(event.target.value)} />
-      <button class="button primary" disabled=${!token.trim()}>Sign in</button>
+      <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
     </form>
   </main>`;
 }

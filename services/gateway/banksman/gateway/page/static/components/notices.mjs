@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { t } from '../strings.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 const SHOW_CONNECTING_AFTER_MS = 1500;
@@ -14,19 +15,19 @@ export function ConnectionBanner() {
   const again = (label) => html`<button type="button" class="link" onClick=${() => store.reconnect()}>${label}</button>`;
   switch (phase) {
     case 'connecting':
-      return late ? html`<div class="banner" role="status"><span class="spinner" />Connecting…</div>` : null;
+      return late ? html`<div class="banner" role="status"><span class="spinner" />${t('connection.connecting')}</div>` : null;
     case 'offline':
       return html`<div class="banner warning" role="status">
         <${Icon} name="warning" size=${16} />
-        <span>Disconnected. Your runs continue; reconnecting ${left > 0 ? `in ${left} s` : 'now'}…</span>${again('Reconnect now')}
+        <span>${left > 0 ? t('connection.offline', { count: left }) : t('connection.offlineNow')}</span>${again(t('connection.reconnect'))}
       </div>`;
     case 'outdated':
       return html`<div class="banner warning" role="alert">
-        <span>The server uses a newer protocol than this page.</span>
-        <button type="button" class="link" onClick=${() => location.reload()}>Reload</button>
+        <span>${t('connection.outdated')}</span>
+        <button type="button" class="link" onClick=${() => location.reload()}>${t('connection.reload')}</button>
       </div>`;
     case 'stopped':
-      return html`<div class="banner warning" role="alert"><span>The connection was closed: ${reason}.</span>${again('Connect again')}</div>`;
+      return html`<div class="banner warning" role="alert"><span>${t('connection.stopped', { reason })}</span>${again(t('connection.again'))}</div>`;
     default:
       return null;
   }
@@ -63,7 +64,7 @@ export function Notices() {
   return html`<div class="notice-bar" role="note">
     <${Icon} name="info" size=${16} />
     <div>${notices.map((notice) => html`<p>${notice}</p>`)}</div>
-    <${IconButton} name="close" label="Hide" size=${16} onClick=${() => setHidden(text)} />
+    <${IconButton} name="close" label=${t('notices.hide')} size=${16} onClick=${() => setHidden(text)} />
   </div>`;
 }
 
@@ -73,7 +74,7 @@ export function Toasts() {
     ${store.toasts.value.map(
       (toast) => html`<div class=${`toast ${toast.tone}`} key=${toast.key}>
         <span>${toast.text}</span>
-        <${IconButton} name="close" label="Dismiss" size=${16} onClick=${() => store.dismiss(toast.key)} />
+        <${IconButton} name="close" label=${t('notices.dismiss')} size=${16} onClick=${() => store.dismiss(toast.key)} />
       </div>`,
     )}
   </div>`;

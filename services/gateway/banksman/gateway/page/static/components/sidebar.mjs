@@ -3,7 +3,10 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { isBusy, pendingApprovals } from '../events.mjs';
+import { addressOf } from '../router.mjs';
+import { parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
+import { VIEWS } from '../views.mjs';
 import { Dialog, Icon, IconButton, Mark, Menu, html, useStore } from './ui.mjs';
 
 const SEARCH_DELAY_MS = 200;
@@ -12,27 +15,48 @@ export function Sidebar() {
   const store = useStore();
   const { items, next, loading, error, query } = store.list.value;
   const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
-  return html`<nav class="sidebar" aria-label="Conversations" onKeyDown=${onKeyDown}>
+  return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
       <a class="brand" href="#/"><${Mark} size=${28} /><span>Banksman</span></a>
-      <${IconButton} name="close" label="Close the list" onClick=${() => (store.sidebar.value = false)} class="icon-button narrow-only" />
+      <${IconButton} name="close" label=${t('sidebar.close')} onClick=${() => (store.sidebar.value = false)} class="icon-button narrow-only" />
     </div>
-    <button type="button" class="button new" onClick=${() => newConversation(store)}><${Icon} name="plus" size=${16} />New conversation</button>
+    <button type="button" class="button new" onClick=${() => newConversation(store)}><${Icon} name="plus" size=${16} />${t('sidebar.new')}</button>
+    <${Navigation} />
     <${Search} />
     <ul class="conversations">
       ${items.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
     </ul>
-    ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.refreshList()}>Try again</button></p>`}
-    ${!error && !loading && !items.length && html`<p class="sidebar-note">${query ? 'No results.' : 'No conversations yet.'}</p>`}
-    ${next && html`<button type="button" class="link more" onClick=${() => store.moreConversations()}>Show more</button>`}
+    ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.refreshList()}>${t('app.tryAgain')}</button></p>`}
+    ${!error && !loading && !items.length && html`<p class="sidebar-note">${t(query ? 'app.noResults' : 'sidebar.empty')}</p>`}
+    ${next && html`<button type="button" class="link more" onClick=${() => store.moreConversations()}>${t('app.showMore')}</button>`}
     <${Account} />
   </nav>`;
+}
+
+/** Show the list on a narrow page. */
+export function openSidebar(store) {
+  store.sidebar.value = true;
+  requestAnimationFrame(() => document.querySelector('.sidebar .new')?.focus());
 }
 
 function newConversation(store) {
   store.open(null);
   store.sidebar.value = false;
   document.getElementById('composer')?.focus();
+}
+
+/** Links to the views that the user may open. */
+function Navigation() {
+  const store = useStore();
+  const rights = store.welcome.value?.rights;
+  const shown = Object.entries(VIEWS).filter(([, view]) => view.icon && (!view.right || !rights || rights.includes(view.right)));
+  return shown.length > 0 && html`<ul class="views">
+    ${shown.map(
+      ([name, view]) => html`<li key=${name}>
+        <a href=${addressOf(name)} aria-current=${store.route.value.view === name ? 'page' : undefined}><${Icon} name=${view.icon} size=${16} /><span>${t(view.title)}</span></a>
+      </li>`,
+    )}
+  </ul>`;
 }
 
 function Search() {
@@ -45,7 +69,7 @@ function Search() {
   };
   return html`<div class="search">
     <${Icon} name="search" size=${15} />
-    <input type="search" placeholder="Search" aria-label="Search conversations" onInput=${onInput} />
+    <input type="search" placeholder=${t('sidebar.search')} aria-label=${t('sidebar.searchLabel')} onInput=${onInput} />
   </div>`;
 }
 
@@ -57,22 +81,20 @@ function Item({ item }) {
   const state = stateOf(store, item);
   return html`<li class=${`conversation ${current ? 'current' : ''}`}>
     <a href=${`#/c/${id}`} aria-current=${current ? 'page' : undefined}>
-      <span class="conversation-title">${item.title || 'Untitled'}</span>
-      <span class="conversation-meta">${state ? html`<span class=${`dot ${state}`} />${STATE_WORDS[state]}` : formatWhen(item.updated_at)}</span>
+      <span class="conversation-title">${item.title || t('conversation.untitled')}</span>
+      <span class="conversation-meta">${state ? html`<span class=${`dot ${state}`} />${t(`sidebar.${state}`)}` : formatWhen(item.updated_at)}</span>
     </a>
     <${Menu}
-      label=${`Actions for ${item.title || 'conversation'}`}
+      label=${t('sidebar.actions', { title: item.title || t('conversation.untitled') })}
       items=${[
-        { label: 'Rename', icon: 'pencil', action: () => setDialog('rename') },
-        { label: 'Delete', icon: 'trash', danger: true, action: () => setDialog('delete') },
+        { label: t('conversation.rename'), icon: 'pencil', action: () => setDialog('rename') },
+        { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
       ]}
     />
     ${dialog === 'rename' && html`<${RenameDialog} id=${id} title=${item.title ?? ''} onClose=${() => setDialog(null)} />`}
-    ${dialog === 'delete' && html`<${DeleteDialog} id=${id} title=${item.title || 'this conversation'} onClose=${() => setDialog(null)} />`}
+    ${dialog === 'delete' && html`<${DeleteDialog} id=${id} title=${item.title || t('conversation.this')} onClose=${() => setDialog(null)} />`}
   </li>`;
 }
-
-const STATE_WORDS = { working: 'Working', waiting: 'Waiting for you' };
 
 /** The state of a subscribed conversation is newer than that of the list. */
 function stateOf(store, item) {
@@ -95,12 +117,12 @@ export function RenameDialog({ id, title, onClose }) {
     if (value.trim() && value.trim() !== title) store.rename(id, value.trim());
     onClose();
   };
-  return html`<${Dialog} title="Rename conversation" onClose=${onClose}>
+  return html`<${Dialog} title=${t('conversation.renameTitle')} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      <label class="form-field"><span>Title</span><input ref=${input} maxlength="200" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
+      <label class="form-field"><span>${t('conversation.title')}</span><input ref=${input} maxlength="200" value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>Cancel</button>
-        <button class="button primary" disabled=${!value.trim()}>Rename</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button class="button primary" disabled=${!value.trim()}>${t('conversation.rename')}</button>
       </div>
     </form>
   <//>`;
@@ -112,12 +134,12 @@ export function DeleteDialog({ id, title, onClose }) {
     store.remove(id);
     onClose();
   };
-  return html`<${Dialog} title="Delete conversation" onClose=${onClose}>
+  return html`<${Dialog} title=${t('conversation.deleteTitle')} onClose=${onClose}>
     <div class="dialog-body">
-      <p>Delete <strong>${title}</strong> with its history and workspace? This cannot be undone.</p>
+      <p>${parts('conversation.deleteQuestion', { title: html`<strong>${title}</strong>` })}</p>
       <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>Cancel</button>
-        <button type="button" class="button danger" onClick=${confirm}>Delete</button>
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button type="button" class="button danger" onClick=${confirm}>${t('conversation.delete')}</button>
       </div>
     </div>
   <//>`;
@@ -130,6 +152,6 @@ function Account() {
   return html`<footer class="account">
     <span>${[welcome.user, welcome.tenant].filter(Boolean).join(' · ')}</span>
     <span class="version">${welcome.server_version ? `v${welcome.server_version}` : ''}</span>
-    ${store.token && html`<${IconButton} name="exit" label="Sign out" size=${16} onClick=${() => store.logout()} />`}
+    ${store.token && html`<${IconButton} name="exit" label=${t('sidebar.signOut')} size=${16} onClick=${() => store.logout()} />`}
   </footer>`;
 }

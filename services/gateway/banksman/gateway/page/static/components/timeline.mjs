@@ -3,7 +3,8 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { activity, outcomeOf } from '../events.mjs';
-import { formatCost, formatDuration, formatWhen, plural } from '../text.mjs';
+import { known, t } from '../strings.mjs';
+import { formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { ApprovalCard } from './approval.mjs';
 import { Markdown } from './content.mjs';
 import { InputCard, LinkedWorkflow } from './workflows.mjs';
@@ -14,11 +15,7 @@ import { Value } from './value.mjs';
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
 
-const SUGGESTIONS = [
-  { title: 'List the files', text: 'Run `ls -la` and explain the result.' },
-  { title: 'Write a file', text: 'Write notes.md with three ideas for a weekend project.' },
-  { title: 'Draw a diagram', text: 'Draw a mermaid diagram of how a request travels from a browser to a database.' },
-];
+const SUGGESTIONS = ['list', 'write', 'draw'];
 
 export function Timeline() {
   const store = useStore();
@@ -29,15 +26,15 @@ export function Timeline() {
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
   const streaming = conversation?.runs.some((run) => run.entries.some((entry) => entry.kind === 'message' && !entry.complete));
   return html`<div class="scroller" ref=${scroller} onScroll=${follow.onScroll} tabindex="-1">
-    <div class="log" role="log" aria-live="polite" aria-label="Conversation" aria-busy=${Boolean(streaming)}>
+    <div class="log" role="log" aria-live="polite" aria-label=${t('timeline.label')} aria-busy=${Boolean(streaming)}>
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
-      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> Loading the conversation…</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">No messages yet.</p>`}
+      ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
       ${conversation?.runs.map((run) => html`<${Run} key=${run.id} run=${run} details=${store.details.value} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
-    ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />Latest</button>`}
+    ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
   </div>`;
 }
 
@@ -90,13 +87,15 @@ function Welcome() {
   };
   return html`<section class="welcome">
     <${Mark} size=${56} />
-    <h2>What should the agent do?</h2>
-    <p>The agent works in a sandbox. Calls that require approval wait for your decision.</p>
+    <h2>${t('welcome.title')}</h2>
+    <p>${t('welcome.text')}</p>
     <div class="suggestions">
       ${SUGGESTIONS.map(
-        ({ title, text }) => html`<button type="button" onClick=${() => fill(text)}><strong>${title}</strong><span>${text.replaceAll('`', '')}</span></button>`,
+        (name) => html`<button type="button" onClick=${() => fill(t(`welcome.${name}Text`))}>
+          <strong>${t(`welcome.${name}`)}</strong><span>${t(`welcome.${name}Text`).replaceAll('`', '')}</span>
+        </button>`,
       )}
-      <button type="button" onClick=${() => (store.workflowsOpen.value = true)}><strong>Start a workflow</strong><span>Pick a prepared action and fill in its form.</span></button>
+      <button type="button" onClick=${() => (store.workflowsOpen.value = true)}><strong>${t('welcome.workflow')}</strong><span>${t('welcome.workflowText')}</span></button>
     </div>
   </section>`;
 }
@@ -107,9 +106,9 @@ function Outgoing({ entry }) {
     <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${entry.content}</div>
     ${entry.error &&
     html`<p class="send-error" role="alert">
-      Not sent: ${entry.error}
-      <button type="button" class="link" onClick=${() => store.resend(entry.key)}>Try again</button>
-      <button type="button" class="link" onClick=${() => store.discard(entry.key)}>Discard</button>
+      ${t('timeline.notSent', { reason: entry.error })}
+      <button type="button" class="link" onClick=${() => store.resend(entry.key)}>${t('app.tryAgain')}</button>
+      <button type="button" class="link" onClick=${() => store.discard(entry.key)}>${t('timeline.discard')}</button>
     </p>`}
   </article>`;
 }
@@ -121,7 +120,7 @@ const Run = memo(function Run({ run, details }) {
     ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'} />`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
-      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>Hide the steps</button>`}
+      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
       ${run.finished ? html`<${Outcome} run=${run} />` : html`<${Activity} run=${run} />`}
     </div>
   </section>`;
@@ -146,7 +145,7 @@ function Entry({ entry, run, onExpand }) {
     case 'message':
       return entry.role === 'user' ? html`<${UserMessage} text=${entry.text} />` : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
-      return html`<details class="reasoning"><summary><${Icon} name="brain" size=${15} />Reasoning</summary><p>${entry.text}</p></details>`;
+      return html`<details class="reasoning"><summary><${Icon} name="brain" size=${15} />${t('timeline.reasoning')}</summary><p>${entry.text}</p></details>`;
     case 'calls':
       return html`<${Calls} group=${entry} runId=${run.id} succeeded=${run.status === 'completed'} onExpand=${onExpand} />`;
     case 'approval':
@@ -165,25 +164,25 @@ function Entry({ entry, run, onExpand }) {
 }
 
 function UserMessage({ text, at, queued }) {
-  return html`<article class="turn user" aria-label="You">
+  return html`<article class="turn user" aria-label=${t('timeline.you')}>
     <div class="bubble">${text}</div>
-    ${(queued || at) && html`<p class="turn-meta">${queued ? 'Queued' : formatWhen(at)}</p>`}
+    ${(queued || at) && html`<p class="turn-meta">${queued ? t('timeline.queued') : formatWhen(at)}</p>`}
   </article>`;
 }
 
 const AssistantMessage = memo(function AssistantMessage({ entry }) {
   const value = entry.isResult ? parsed(entry.text) : undefined;
-  return html`<article class="turn assistant" aria-label="Agent" data-complete=${entry.complete}>
+  return html`<article class="turn assistant" aria-label=${t('timeline.agent')} data-complete=${entry.complete}>
     ${value === undefined ? html`<${Markdown} text=${entry.text} streaming=${!entry.complete} />` : html`<${Value} value=${value} />`}
-    ${entry.gap && html`<p class="notice info" role="note">Some text is missing here. It appears with the complete message.</p>`}
+    ${entry.gap && html`<p class="notice info" role="note">${t('timeline.gap')}</p>`}
     ${entry.partial && html`<p class="notice info" role="note"><${Icon} name="stop" size=${14} />${partialText(entry)}</p>`}
-    ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label="Copy this message" /></div>`}
+    ${entry.complete && html`<div class="turn-tools"><${CopyButton} text=${entry.text} label=${t('timeline.copyMessage')} /></div>`}
   </article>`;
 });
 
 function partialText({ endedBy, unstored }) {
-  const text = endedBy === 'cancelled' ? 'Stopped here.' : 'The reply ends here.';
-  return unstored ? `${text} This text was not stored, and is missing after a reload.` : text;
+  const text = t(endedBy === 'cancelled' ? 'timeline.stoppedHere' : 'timeline.endsHere');
+  return unstored ? `${text} ${t('timeline.unstored')}` : text;
 }
 
 /** The object or list that a result holds as JSON; undefined for text. */
@@ -208,7 +207,7 @@ function Calls({ group, runId, succeeded, onExpand }) {
   const running = calls.some((call) => call.status === 'running' || (!call.result && !call.requiresApproval));
   return html`<button type="button" class="calls-line" onClick=${onExpand} aria-expanded="false">
     ${running ? html`<span class="spinner" />` : html`<${Icon} name="chevron" size=${14} />`}
-    <span>${plural(calls.length, 'tool call')}: ${toolCounts(calls)}</span>
+    <span>${t('timeline.calls', { count: calls.length, tools: toolCounts(calls) })}</span>
     ${marks.map(({ kind, text }) => html`<span class=${`status ${kind}`}>${text}</span>`)}
   </button>`;
 }
@@ -220,7 +219,7 @@ function Changed({ paths }) {
   return html`<p class="changed">
     <${Icon} name="file" size=${14} />
     ${paths.map(
-      ({ path, change }) => html`<button type="button" class=${`chip ${change}`} title=${`${change}: ${path}`} onClick=${() => (store.panel.value = 'files')}>
+      ({ path, change }) => html`<button type="button" class=${`chip ${change}`} title=${t('timeline.change', { change: known(`timeline.change.${change}`, change), path })} onClick=${() => (store.panel.value = 'files')}>
         <span>${CHANGE_SIGNS[change] ?? ''}</span>${path}
       </button>`,
     )}
@@ -236,7 +235,7 @@ function Activity({ run }) {
     <span class="activity-text">${activity(run)}</span>
     ${elapsed >= 3000 && !waiting && html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`}
     <button type="button" class="button small stop" disabled=${run.cancelling} onClick=${() => store.cancel(run.id)}>
-      <${Icon} name="stop" size=${14} />${run.cancelling ? 'Stopping…' : 'Stop'}
+      <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}
     </button>
   </div>`;
 }
@@ -258,10 +257,10 @@ function Outcome({ run }) {
 
 function usageParts(run, usage) {
   const took = run.startedAt && run.finishedAt ? formatDuration(Date.parse(run.finishedAt) - Date.parse(run.startedAt)) : '';
-  const cached = usage?.cached_tokens ? ` (${usage.cached_tokens.toLocaleString('en')} cached)` : '';
+  const cached = usage?.cached_tokens ? t('usage.cached', { count: usage.cached_tokens }) : '';
   const tokens = usage && (usage.input_tokens || usage.output_tokens)
-    ? `${usage.input_tokens.toLocaleString('en')} in${cached} · ${usage.output_tokens.toLocaleString('en')} out`
+    ? t('usage.tokens', { input: usage.input_tokens, cached, output: usage.output_tokens })
     : '';
-  const iterations = run.finished.iterations ? plural(run.finished.iterations, 'iteration') : '';
+  const iterations = run.finished.iterations ? t('usage.iterations', { count: run.finished.iterations }) : '';
   return [run.finished.model, iterations, tokens, formatCost(usage?.cost_usd), took].filter(Boolean);
 }

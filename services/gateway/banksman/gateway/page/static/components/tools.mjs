@@ -2,22 +2,10 @@
 
 import { useState } from 'preact/hooks';
 
+import { explain, known, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
 import { CopyButton, Exact, Icon, html, memo, useElapsed, useStore } from './ui.mjs';
-
-const STATUS_WORDS = {
-  requested: 'Waiting',
-  running: 'Running',
-  done: 'Done',
-  failed: 'Failed',
-  rejected: 'Rejected',
-  not_executed: 'Not run',
-  cancelled: 'Cancelled',
-  denied: 'Denied',
-  timeout: 'Timed out',
-  unknown_outcome: 'Outcome unknown',
-};
 
 /** The most important argument of a call, on one line. */
 export function summaryOf(call) {
@@ -27,19 +15,20 @@ export function summaryOf(call) {
 }
 
 function statusOf(call) {
-  return call.result?.error_kind && STATUS_WORDS[call.result.error_kind] ? call.result.error_kind : call.status;
+  const kind = call.result?.error_kind;
+  return kind && known(`tool.status.${kind}`, null) ? kind : call.status;
 }
 
 export const ToolCard = memo(function ToolCard({ call, runId }) {
   const [open, setOpen] = useState(false);
   const status = statusOf(call);
-  return html`<section class=${`tool ${status}`} role="group" aria-label=${`Tool call ${call.name}`}>
+  return html`<section class=${`tool ${status}`} role="group" aria-label=${t('tool.label', { name: call.name })}>
     <button type="button" class="tool-head" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <${Icon} name=${toolIcon(call.name)} size=${16} />
       <span class="tool-name">${call.name}</span>
       <code class="tool-summary"><${Exact} text=${summaryOf(call)} /></code>
       <${Timing} call=${call} />
-      <span class=${`status ${status}`}>${STATUS_WORDS[status]}</span>
+      <span class=${`status ${status}`}>${t(`tool.status.${status}`)}</span>
       <${Icon} name="chevron" size=${14} />
     </button>
     ${open && html`<div class="tool-body"><${Arguments} call=${call} /><${Output} call=${call} runId=${runId} /></div>`}
@@ -60,20 +49,20 @@ function Timing({ call }) {
 function Arguments({ call }) {
   const text = JSON.stringify(call.arguments, null, 2);
   return html`<div class="field">
-    <div class="field-head"><span>Arguments${call.edited ? ' (edited by the approver)' : ''}</span><${CopyButton} text=${text} /></div>
+    <div class="field-head"><span>${t(call.edited ? 'tool.argumentsEdited' : 'tool.arguments')}</span><${CopyButton} text=${text} /></div>
     <pre tabindex="0"><${Exact} text=${text} /></pre>
   </div>`;
 }
 
 function Output({ call, runId }) {
-  if (!call.result) return call.output ? html`<${OutputText} label="Output so far" text=${call.output} />` : null;
+  if (!call.result) return call.output ? html`<${OutputText} label=${t('tool.outputSoFar')} text=${call.output} />` : null;
   const { exit_code: exitCode, truncated, error_kind: errorKind } = call.result;
   return html`
     ${sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
     <p class="tool-facts">
-      ${exitCode !== null && exitCode !== undefined && html`<span>exit code ${exitCode}</span>`}
+      ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
       ${errorKind && html`<span>${errorKind.replaceAll('_', ' ')}</span>`}
-      ${call.runner && html`<span>runner ${call.runner}</span>`}
+      ${call.runner && html`<span>${t('tool.runner', { runner: call.runner })}</span>`}
       ${truncated && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
     </p>
   `;
@@ -81,12 +70,12 @@ function Output({ call, runId }) {
 
 /** The sections of a result: each text under its name, other values as JSON. */
 export function sections(content) {
-  if (typeof content === 'string') return [['Output', content]];
+  if (typeof content === 'string') return [[t('tool.output'), content]];
   const { success, exit_code: exitCode, error_kind: errorKind, ...rest } = content ?? {};
   const texts = Object.entries(rest).filter(([, value]) => typeof value === 'string' && value !== '');
   const others = Object.fromEntries(Object.entries(rest).filter(([, value]) => typeof value !== 'string' && value !== null));
-  const named = texts.map(([key, value]) => [key === 'error' ? 'Error' : key, value]);
-  return Object.keys(others).length ? [...named, ['Result', JSON.stringify(others, null, 2)]] : named;
+  const named = texts.map(([key, value]) => [key === 'error' ? t('tool.error') : key, value]);
+  return Object.keys(others).length ? [...named, [t('tool.result'), JSON.stringify(others, null, 2)]] : named;
 }
 
 function OutputText({ label, text }) {
@@ -102,10 +91,10 @@ function WholeOutput({ runId, callId }) {
     try {
       saveBlob(await store.api.output(runId, callId), `${callId}.txt`);
     } catch (error) {
-      store.toast(error.message);
+      store.toast(explain(error));
     }
   };
-  return html`<button type="button" class="link" onClick=${download}>The output was truncated: download the complete output</button>`;
+  return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
 }
 
 /** Hand a blob to the browser as a download. */
@@ -123,21 +112,13 @@ export function toolCounts(calls) {
   return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(', ');
 }
 
-
-const UNSUCCESSFUL = [
-  ['rejected', 'rejected'],
-  ['not_executed', 'not run'],
-  ['cancelled', 'cancelled'],
-  ['unknown_outcome', 'with an unknown outcome'],
-  ['failed', 'failed'],
-];
+const UNSUCCESSFUL = ['rejected', 'not_executed', 'cancelled', 'unknown_outcome', 'failed'];
 
 /** How many calls were rejected, not run or failed, in words. */
 export function unsuccessful(calls) {
   const kinds = calls.filter((call) => call.result?.is_error).map((call) => call.result.error_kind);
-  const known = new Set(UNSUCCESSFUL.map(([kind]) => kind));
-  const named = kinds.map((kind) => (known.has(kind) ? kind : 'failed'));
-  return UNSUCCESSFUL.map(([kind, word]) => ({ kind, count: named.filter((name) => name === kind).length, word }))
+  const named = kinds.map((kind) => (UNSUCCESSFUL.includes(kind) ? kind : 'failed'));
+  return UNSUCCESSFUL.map((kind) => ({ kind, count: named.filter((name) => name === kind).length }))
     .filter(({ count }) => count > 0)
-    .map(({ kind, count, word }) => ({ kind, text: `${count} ${word}` }));
+    .map(({ kind, count }) => ({ kind, text: t(`tool.count.${kind}`, { count }) }));
 }

@@ -4,6 +4,7 @@ import { Component, createContext, h } from 'preact';
 import { useContext, useEffect, useRef, useState } from 'preact/hooks';
 import htm from 'htm';
 
+import { t } from '../strings.mjs';
 import { reveal } from '../text.mjs';
 import { icon } from './icons.mjs';
 
@@ -46,15 +47,15 @@ export function IconButton({ name, label, onClick, pressed, disabled, size, ...r
   </button>`;
 }
 
-export function CopyButton({ text, label = 'Copy' }) {
+export function CopyButton({ text, label = t('app.copy') }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
     await copyText(typeof text === 'function' ? text() : text);
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  return html`<button type="button" class="copy" onClick=${copy} aria-label=${copied ? 'Copied' : label} title=${label}>
-    <${Icon} name=${copied ? 'check' : 'copy'} size=${15} /><span>${copied ? 'Copied' : 'Copy'}</span>
+  return html`<button type="button" class="copy" onClick=${copy} aria-label=${copied ? t('app.copied') : label} title=${label}>
+    <${Icon} name=${copied ? 'check' : 'copy'} size=${15} /><span>${t(copied ? 'app.copied' : 'app.copy')}</span>
   </button>`;
 }
 
@@ -73,7 +74,7 @@ async function copyText(text) {
 /** Show text from left to right, with its hidden characters as marks. */
 export function Exact({ text }) {
   return html`<bdo dir="ltr">${reveal(text).map((piece) =>
-    piece.hidden ? html`<span class="hidden-character" title="Invisible character">${piece.text}</span>` : piece.text,
+    piece.hidden ? html`<span class="hidden-character" title=${t('app.hidden')}>${piece.text}</span>` : piece.text,
   )}</bdo>`;
 }
 
@@ -99,7 +100,7 @@ export function Dialog({ title, onClose, children, wide }) {
     <div class="dialog-frame">
       <header class="dialog-head">
         <h2>${title}</h2>
-        <${IconButton} name="close" label="Close" onClick=${onClose} />
+        <${IconButton} name="close" label=${t('app.close')} onClick=${onClose} />
       </header>
       ${children}
     </div>

@@ -3,6 +3,7 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
 import { fieldsOf, initialValues, readForm, withoutPattern } from '../forms.mjs';
+import { explain, t } from '../strings.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
 
@@ -16,17 +17,17 @@ export function WorkflowDialog() {
   useEffect(() => {
     store.api.workflowCategories().then(
       (page) => setCategories(page.items),
-      (failure) => setError(failure.message),
+      (failure) => setError(explain(failure)),
     );
   }, []);
   const found = useMemo(() => matching(categories ?? [], query), [categories, query]);
-  return html`<${Dialog} title="Workflows" onClose=${close} wide>
+  return html`<${Dialog} title=${t('workflow.title')} onClose=${close} wide>
     <div class=${`workflows ${chosen ? 'chosen' : ''}`}>
       <div class="workflow-list">
-        <div class="search"><${Icon} name="search" size=${15} /><input type="search" placeholder="Find a workflow" aria-label="Find a workflow" value=${query} onInput=${(event) => setQuery(event.target.value)} /></div>
+        <div class="search"><${Icon} name="search" size=${15} /><input type="search" placeholder=${t('workflow.find')} aria-label=${t('workflow.find')} value=${query} onInput=${(event) => setQuery(event.target.value)} /></div>
         ${error && html`<p class="form-error" role="alert">${error}</p>`}
-        ${!categories && !error && html`<p class="empty"><span class="spinner" /> Loading…</p>`}
-        ${categories && !found.length && html`<p class="empty">${query ? 'No results.' : 'No workflows are registered.'}</p>`}
+        ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+        ${categories && !found.length && html`<p class="empty">${t(query ? 'app.noResults' : 'workflow.none')}</p>`}
         ${found.map(
           (category) => html`<section>
             <h3>${category.title || category.name}</h3>
@@ -45,7 +46,7 @@ export function WorkflowDialog() {
       <div class="workflow-form">
         ${chosen
           ? html`<${WorkflowForm} key=${chosen.name} workflow=${chosen} onBack=${() => setChosen(null)} onStarted=${close} />`
-          : html`<p class="empty">Choose a workflow to see its form.</p>`}
+          : html`<p class="empty">${t('workflow.choose')}</p>`}
       </div>
     </div>
   <//>`;
@@ -63,10 +64,10 @@ function WorkflowForm({ workflow, onBack, onStarted }) {
     await store.startWorkflow(workflow.name, parameters);
     onStarted();
   };
-  return html`<button type="button" class="link back" onClick=${onBack}><${Icon} name="back" size=${15} />All workflows</button>
+  return html`<button type="button" class="link back" onClick=${onBack}><${Icon} name="back" size=${15} />${t('workflow.all')}</button>
     <h3>${workflow.title || workflow.name}</h3>
     <p class="muted">${workflow.description}</p>
-    <${SchemaForm} schema=${workflow.parameters_schema} submitLabel="Start" onSubmit=${start} />`;
+    <${SchemaForm} schema=${workflow.parameters_schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
 }
 
 let forms = 0;
@@ -97,15 +98,15 @@ export function SchemaForm({ schema, submitLabel, onSubmit }) {
     try {
       await onSubmit(read.value);
     } catch (error) {
-      setFailure(withoutPattern(error.message));
+      setFailure(withoutPattern(explain(error)));
       setSending(false);
     }
   };
   return html`<form class="schema-form" novalidate onSubmit=${submit}>
     ${fields.map((field) => html`<${Field} key=${field.name} id=${`${prefix}-${field.name}`} field=${field} value=${raw[field.name]} error=${errors[field.name]} onChange=${change} />`)}
-    ${!fields.length && html`<p class="muted">No parameters.</p>`}
+    ${!fields.length && html`<p class="muted">${t('form.noParameters')}</p>`}
     ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
-    <div class="dialog-actions"><button class="button primary" disabled=${sending}>${sending ? 'Sending…' : submitLabel}</button></div>
+    <div class="dialog-actions"><button class="button primary" disabled=${sending}>${sending ? t('form.sending') : submitLabel}</button></div>
   </form>`;
 }
 
@@ -121,7 +122,7 @@ function Field({ id, field, value, error, onChange }) {
     </div>`;
   }
   return html`<div class="form-field">
-    <label for=${id}>${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> optional</span>`}</label>
+    <label for=${id}>${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}</label>
     <${Control} field=${field} common=${common} value=${value} onChange=${onChange} />
     ${help}
   </div>`;
@@ -132,11 +133,11 @@ function Control({ field, common, value, onChange }) {
   switch (field.kind) {
     case 'choice':
       return html`<select ...${common} value=${value} onChange=${onInput}>
-        <option value="">${field.required ? 'Choose…' : 'None'}</option>
+        <option value="">${t(field.required ? 'form.choose' : 'form.none')}</option>
         ${field.choices.map((choice, at) => html`<option value=${String(at)}>${String(choice)}</option>`)}
       </select>`;
     case 'strings':
-      return html`<textarea ...${common} rows="3" placeholder="One per line" value=${value} onInput=${onInput} />`;
+      return html`<textarea ...${common} rows="3" placeholder=${t('form.perLine')} value=${value} onInput=${onInput} />`;
     case 'text':
       return html`<textarea ...${common} rows="4" value=${value} onInput=${onInput} />`;
     case 'json':
@@ -157,14 +158,14 @@ function Control({ field, common, value, onChange }) {
 export function InputCard({ request }) {
   const store = useStore();
   if (request.resolved) {
-    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">Submitted${request.resolved.by ? ` by ${request.resolved.by}` : ''}:</p><${Value} value=${request.resolved.value} /></section>`;
+    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">${request.resolved.by ? t('input.submittedBy', { user: request.resolved.by }) : t('input.submitted')}</p><${Value} value=${request.resolved.value} /></section>`;
   }
   const isObject = request.schema?.type === 'object';
-  const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: 'Value', ...request.schema } }, required: ['value'] };
+  const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: t('input.value'), ...request.schema } }, required: ['value'] };
   const submit = (read) => store.replyToInput(request.id, isObject ? read : read.value);
-  return html`<section class="input-card" role="group" aria-label="Input requested">
+  return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
     <h2>${request.message}</h2>
-    <${SchemaForm} schema=${schema} submitLabel="Submit" onSubmit=${submit} />
+    <${SchemaForm} schema=${schema} submitLabel=${t('input.submit')} onSubmit=${submit} />
   </section>`;
 }
 
@@ -173,8 +174,8 @@ export function LinkedWorkflow({ link, Run }) {
   const store = useStore();
   const linked = useMemo(() => store.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
   const run = linked.value.runs.find((candidate) => candidate.id === link.workflow_run_id);
-  return html`<section class="linked" role="group" aria-label=${`Workflow ${link.workflow}`}>
+  return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>
-    ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> Starting…</p>`}
+    ${run ? html`<${Run} run=${run} details=${store.details.value} />` : html`<p class="empty"><span class="spinner" /> ${t('workflow.starting')}</p>`}
   </section>`;
 }

@@ -1,0 +1,54 @@
+/** A view besides the conversation: its module is loaded when it is first opened. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { t } from '../strings.mjs';
+import { VIEWS } from '../views.mjs';
+import { ConnectionBanner } from './notices.mjs';
+import { openSidebar } from './sidebar.mjs';
+import { IconButton, html, useStore } from './ui.mjs';
+
+const loaded = new Map();
+
+/** The view of an address. @param {{name: string, path: string[]}} properties */
+export function LazyView({ name, path }) {
+  const [attempt, setAttempt] = useState(0);
+  const [failed, setFailed] = useState(false);
+  const Component = loaded.get(name);
+  useEffect(() => {
+    if (loaded.has(name)) return undefined;
+    let current = true;
+    setFailed(false);
+    VIEWS[name].load().then(
+      (module) => {
+        loaded.set(name, module.default);
+        if (current) setAttempt(attempt + 1);
+      },
+      () => current && setFailed(true),
+    );
+    return () => (current = false);
+  }, [name, attempt]);
+  if (Component) return html`<${Component} path=${path} />`;
+  return html`<${Frame} title=${t(VIEWS[name].title)}>
+    ${failed
+      ? html`<p class="empty" role="alert">${t('app.retry')} <button type="button" class="link" onClick=${() => setAttempt(attempt + 1)}>${t('app.tryAgain')}</button></p>`
+      : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+  <//>`;
+}
+
+/** The frame of a view: its heading, which gets the focus, actions beside it, and a body that scrolls. */
+export function Frame({ title, actions, children }) {
+  const store = useStore();
+  const heading = useRef(null);
+  useEffect(() => {
+    heading.current.focus({ preventScroll: true });
+    document.title = `${title} · Banksman`;
+  }, [title]);
+  return html`<header class="header">
+      <${IconButton} name="menu" label=${t('sidebar.label')} class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
+      <h1 tabindex="-1" ref=${heading}>${title}</h1>
+      <div class="header-actions">${actions}</div>
+    </header>
+    <${ConnectionBanner} />
+    <div class="scroller" tabindex="-1"><div class="view">${children}</div></div>`;
+}

@@ -1,0 +1,12 @@
+/** The views of the page besides the conversation, by the first segment of their address. */
+
+/**
+ * @typedef {object} View
+ * @property {() => Promise<{default: Function}>} load the module; its default is the component, which gets `path`
+ * @property {string} title key of the title
+ * @property {string} [icon] shown in the sidebar with the title; without it, only links lead to the view
+ * @property {string} [right] the right that a user needs for it
+ */
+
+/** @type {Record<string, View>} */
+export const VIEWS = {};
