@@ -1,6 +1,7 @@
 """Call the gateway with OpenAI's own SDK, as any OpenAI client does: the request is forwarded unchanged.
 
-Run it against `banksman up`; the demo model replies if no upstream is configured:
+Run it against `banksman up`, after `.venv/bin/pip install openai`; the demo model replies if no upstream is
+configured:
 
     python examples/openai_passthrough.py "Say hello"
 

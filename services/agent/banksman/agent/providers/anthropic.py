@@ -15,11 +15,12 @@ from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.collect import ReplyBuilder, well_formed
 from banksman.agent.providers.loose_json import as_count, as_object, as_text
-from banksman.agent.providers.sdk import SdkProvider, TransientFault, status_fault
+from banksman.agent.providers.retries import RetryingProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.runtime.imports import defer
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, Timeout
@@ -33,15 +34,19 @@ _INVALID_THINKING = "`signature` in `thinking` block"
 
 _log = structlog.get_logger(__name__)
 
+# The adapter uses the client, its stream and its errors. The types of all requests and replies, which
+# `__init__` imports, are 2,900 modules.
+defer("anthropic", "_client", "_streaming", "_exceptions", "_base_client")
 
-class Anthropic(SdkProvider["AsyncAnthropic"]):
+
+class Anthropic(RetryingProvider["AsyncAnthropic"]):
     """The `Provider` of Claude models."""
 
     def __init__(self, settings: ProviderSettings) -> None:
         super().__init__("anthropic", settings)
 
     def make_client(self) -> AsyncAnthropic:
-        """See `SdkProvider.make_client`."""
+        """See `RetryingProvider.make_client`."""
         from anthropic import AsyncAnthropic, DefaultAioHttpClient
 
         key = self.settings.anthropic_api_key
@@ -61,7 +66,7 @@ class Anthropic(SdkProvider["AsyncAnthropic"]):
         return Timeout(silence_s, connect=self.settings.connect_timeout_s)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `SdkProvider.attempts`."""
+        """See `RetryingProvider.attempts`."""
         return partial(self._attempt, request, deltas)
 
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:

@@ -25,7 +25,7 @@ from banksman.agent.providers.backboard_request import (
     tools,
 )
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.sdk import SdkProvider, TransientFault
+from banksman.agent.providers.retries import RetryingProvider, TransientFault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 
@@ -40,7 +40,7 @@ _NOT_FOUND = 404
 _log = structlog.get_logger(__name__)
 
 
-class Backboard(SdkProvider["BackboardApi"]):
+class Backboard(RetryingProvider["BackboardApi"]):
     """The `Provider` of every model behind Backboard.
 
     Model names are `vendor/model`. The API has no parameters for the options of a request, so they are
@@ -51,13 +51,13 @@ class Backboard(SdkProvider["BackboardApi"]):
         super().__init__("backboard", settings)
 
     def make_client(self) -> BackboardApi:
-        """See `SdkProvider.make_client`. The SDK has no retries of its own."""
+        """See `RetryingProvider.make_client`. The SDK has no retries of its own."""
         from banksman.agent.providers.backboard_api import BackboardApi
 
         return BackboardApi(self.name, self.settings)
 
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """See `SdkProvider.attempts`. Later attempts use the assistant that an earlier one created."""
+        """See `RetryingProvider.attempts`. Later attempts use the assistant that an earlier one created."""
         return _Attempts(self.client, self.name, request, deltas).attempt
 
 

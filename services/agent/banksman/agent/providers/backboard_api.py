@@ -17,7 +17,7 @@ from backboard import BackboardAPIError, BackboardClient  # pyright: ignore[repo
 from pydantic import ValidationError
 
 from banksman.agent.providers.base import ProviderSettings
-from banksman.agent.providers.sdk import TransientFault, status_fault
+from banksman.agent.providers.retries import TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
 

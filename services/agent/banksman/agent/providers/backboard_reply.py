@@ -6,7 +6,7 @@ from banksman.agent.protocols.base import ModelReply
 from banksman.agent.providers.base import DeltaSink
 from banksman.agent.providers.collect import ReplyBuilder
 from banksman.agent.providers.loose_json import as_count, as_list, as_object, as_text
-from banksman.agent.providers.sdk import TransientFault
+from banksman.agent.providers.retries import TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject

@@ -46,7 +46,7 @@ class Provider(Protocol):
         ...
 
     def warm(self) -> None:
-        """Import the SDK and create its client, which takes up to a second, before the first request."""
+        """Import the library and create the client, which takes up to a second, before the first request."""
         ...
 
     async def close(self) -> None:

@@ -42,7 +42,7 @@ class Providers:
         return ("anthropic", "openai", "backboard", *demo)
 
     async def warm(self, model: str) -> None:
-        """Import the SDK and the price list that the first request to `model` needs, off the event loop.
+        """Import the library and the price list that the first request to `model` needs, off the event loop.
 
         Raises:
             BadInput: See `choose`.

@@ -1,7 +1,7 @@
-"""The base of the adapters of vendor SDKs: one client per process, and the retries of requests.
+"""The base of the adapters: one client per process, and the retries of requests.
 
-The SDKs' own retries are disabled. They know neither the deadline of the run nor the text that clients have
-received of an attempt that failed.
+The retries of vendors' SDKs are disabled. They know neither the deadline of the run nor the text that clients
+have received of an attempt that failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Generic, Protocol, TypeVar
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.contracts.errors import ProviderFailed, ProviderTimedOut
-from banksman.runtime.imports import defer
 from banksman.runtime.redaction import redacted
 
 MAX_DELAY_S = 8.0
@@ -33,11 +32,6 @@ _MAY_BE_BILLED = frozenset({504, 524})
 _MAX_MESSAGE_CHARS = 500
 
 logger = logging.getLogger(__name__)
-
-# Adapters use the client, its stream and its errors. The types of all requests and replies, which `__init__`
-# imports, are 500 modules of OpenAI's SDK and 2,900 of Anthropic's.
-for _library in ("anthropic", "openai"):
-    defer(_library, "_client", "_streaming", "_exceptions", "_base_client")
 
 
 class TransientFault(Exception):
@@ -53,7 +47,7 @@ class TransientFault(Exception):
 
 
 class Closable(Protocol):
-    """An SDK's client."""
+    """The client of a model API."""
 
     async def close(self) -> None:
         """Close its connections."""
@@ -63,8 +57,8 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
-class SdkProvider(ABC, Generic[C]):
-    """A `Provider` that uses a vendor's SDK. Only `make_client` and the attempts import the SDK."""
+class RetryingProvider(ABC, Generic[C]):
+    """A `Provider` with one client. Only `make_client` and the attempts import the client's library."""
 
     def __init__(self, name: str, settings: ProviderSettings) -> None:
         self.name = name
@@ -169,12 +163,12 @@ class SdkProvider(ABC, Generic[C]):
 
     @cached_property
     def client(self) -> C:
-        """The SDK's client, one per process."""
+        """The client, one per process."""
         return self.make_client()
 
     @abstractmethod
     def make_client(self) -> C:
-        """Import the SDK and create its client with the SDK's own retries disabled."""
+        """Import the library and create its client, without retries of its own."""
 
     @abstractmethod
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:

@@ -1,0 +1,142 @@
+"""Requests to a server of the OpenAI format over one connection pool, and the chunks of its replies.
+
+Importing this module imports aiohttp.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.providers.loose_json import as_object, as_text
+from banksman.agent.providers.retries import TransientFault, status_fault
+from banksman.agent.providers.sse import event_data
+from banksman.contracts.errors import ProviderFailed
+
+_LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
+_LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "content_filter"})
+
+_MAX_ERROR_BYTES = 64 * 1024
+"""Bytes to read of the body of a refusal."""
+
+_END = b"[DONE]"
+"""The data of the last event of a stream."""
+
+
+class OpenAIApi:
+    """The Chat Completions API of one address."""
+
+    def __init__(
+        self, provider: str, settings: ProviderSettings, *, base_url: str, api_key: str | None
+    ) -> None:
+        self._provider = provider
+        self._connect_s = settings.connect_timeout_s
+        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        # The proxy is looked up once: aiohttp would do so in a thread for each request.
+        self._proxy = _proxy(self._url)
+        self._headers = {
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            "User-Agent": "banksman",
+        }
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    async def chunks(self, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[dict[str, Any]]:
+        """Send the request of a streamed reply and yield its chunks. A chunk that is no object is empty.
+
+        Raises:
+            TimeoutError: No byte arrived for `silence_s` seconds.
+            TransientFault: Another attempt may succeed.
+            ProviderFailed: The server refused the request.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s, sock_read=silence_s)
+        data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            async with self._session.post(
+                self._url, data=data, timeout=timeout, proxy=self._proxy
+            ) as response:
+                if response.status != 200:
+                    raise await self._refusal(response)
+                async for event in event_data(response.content, _END):
+                    yield self._chunk(event)
+        except aiohttp.SocketTimeoutError as error:
+            raise TimeoutError from error
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise TransientFault(f"the connection failed: {error}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise TransientFault(f"the stream broke off: {error}") from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if "_session" in self.__dict__:
+            await self._session.close()
+
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        # Not in `__init__`, which runs in a thread: a session belongs to the event loop.
+        return aiohttp.ClientSession(
+            headers=self._headers,
+            # An open stream occupies its connection: with a limit, requests would wait for others.
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    def _chunk(self, data: bytes) -> dict[str, Any]:
+        try:
+            chunk = as_object(json.loads(data))
+        except (ValueError, RecursionError) as error:
+            raise TransientFault(f"the stream broke off: {error}") from error
+        if chunk.get("error"):
+            raise self._stream_fault(chunk["error"])
+        return chunk
+
+    async def _refusal(self, response: aiohttp.ClientResponse) -> Exception:
+        error = _error_in(await _beginning(response.content))
+        message = f"{response.status} {response.reason or ''}".rstrip()
+        if text := as_text(error.get("message")):
+            message = f"{message}: {text}"
+        if error.get("code") in _LASTING_CODES:
+            no_quota = response.status == 429
+            return ProviderFailed(self._provider, message, status=response.status, unavailable=no_quota)
+        return status_fault(self._provider, response.status, message, response.headers)
+
+    def _stream_fault(self, error: object) -> Exception:
+        fields = as_object(error)
+        message = as_text(fields.get("message")) or as_text(error) or "an error in the stream"
+        if fields.get("type") in _LASTING_TYPES or fields.get("code") in _LASTING_CODES:
+            return ProviderFailed(self._provider, message)
+        return TransientFault(message)
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for a URL."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return proxies.get(parts.scheme) or proxies.get("all")
+
+
+def _error_in(body: bytes) -> dict[str, Any]:
+    """Return the error object of a refusal; of another body its text as the message."""
+    try:
+        fields = as_object(json.loads(body))
+    except (ValueError, RecursionError):
+        return {"message": body.decode("utf-8", "replace").strip()}
+    error = fields.get("error", fields)
+    return {"message": error} if isinstance(error, str) else as_object(error)
+
+
+async def _beginning(content: aiohttp.StreamReader) -> bytes:
+    read = bytearray()
+    while len(read) < _MAX_ERROR_BYTES and (piece := await content.read(_MAX_ERROR_BYTES - len(read))):
+        read += piece
+    return bytes(read)
