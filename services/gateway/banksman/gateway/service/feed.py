@@ -57,7 +57,7 @@ class Feed:
         self.conversation_id = conversation_id
         self.head = subscribed(conversation_id, view)
         self.ended = asyncio.Event()
-        """Set when the run that `only` named has ended."""
+        """Set when no event follows: the run that `only` named has ended, or the events cannot be read."""
         self._hub = hub
         self._channels = channels
         self._sink = sink
@@ -116,6 +116,7 @@ class Feed:
         if self._closed:
             return
         self._closed = True
+        self.ended.set()
         resync = ResyncRequired(
             conversation_id=self.conversation_id, oldest_seq=self.head.oldest_seq, reason=reason
         )
