@@ -15,7 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from banksman.gateway.page.routes import routes
+from banksman.gateway.page.routes import IMMUTABLE, routes
 from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -23,7 +23,8 @@ STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
 IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
-IMPORT = re.compile(r"(?:from|import)\s*\(?'([^']+)'")
+IMPORT = re.compile(r"(?:from|import)\s*\(?'([^']+\.m?js|[^'.]+)'")
+STATIC_IMPORT = re.compile(r"^(?:import|} from)[^(;]*'([^']+)';$", re.MULTILINE)
 
 
 @pytest.fixture
@@ -100,6 +101,38 @@ async def test_an_unchanged_file_is_not_sent_again(client: httpx.AsyncClient) ->
     again = await client.get("/static/main.mjs", headers={"if-none-match": first.headers["etag"]})
     assert first.headers["cache-control"] == "no-cache"
     assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_the_page_names_files_that_a_browser_stores_for_a_year(client: httpx.AsyncClient) -> None:
+    """R38: their address changes with the files; the page itself and the sources are revalidated."""
+    page = await client.get("/")
+    assert page.headers["cache-control"] == "no-cache"
+    addresses = set(re.findall(r"static/[^\"]+", page.text))
+    folders = {address.split("/")[1] for address in addresses}
+    assert len(folders) == 1
+    for address in sorted(addresses):
+        answer = await client.get(f"/{address}")
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, IMMUTABLE), address
+
+
+async def test_a_file_of_another_version_is_not_stored(client: httpx.AsyncClient) -> None:
+    """Two gateways may serve one page during an update."""
+    answer = await client.get("/static/v000000000000/main.mjs")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
+
+
+async def test_the_page_lists_every_module_of_its_start(client: httpx.AsyncClient) -> None:
+    """R38: a module that is missing would cost a round trip for each level of imports."""
+    page = (await client.get("/")).text
+    listed = re.findall(r'<link rel="modulepreload" href="static/v\w+/([^"]+)"', page)
+    imports = import_map(page)
+    for path in [path for path in listed if not path.startswith("vendor/")]:
+        for name in STATIC_IMPORT.findall((STATIC / path).read_text(encoding="utf-8")):
+            at = f"http://page/static/{path}"
+            found = imports[name].partition("static/")[2].partition("/")[2] if name in imports else ""
+            assert (found or urljoin(at, name).removeprefix("http://page/static/")) in listed
+    assert len(listed) < 40
+    assert not [path for path in listed if "highlight" in path or "purify" in path]
 
 
 async def test_a_client_that_takes_gzip_gets_the_same_text(client: httpx.AsyncClient) -> None:

@@ -22,6 +22,24 @@ async def show(page: Page, stage: Stage) -> None:
     await expect(page.locator(".run").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
 
+FETCHED = """() => performance.getEntriesByType('resource')
+  .filter((entry) => entry.transferSize > 0)
+  .map(({ name }) => name)"""
+
+
+async def test_a_reload_fetches_no_file_again(stage: Stage) -> None:
+    """R38: only the page itself and its data; the first load takes less than 40 files."""
+    async with opened(stage.url) as page:
+        await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+        first = [name for name in await page.evaluate(FETCHED) if "/static/" in name]
+        await page.wait_for_load_state("networkidle")
+        await page.reload()
+        await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+        again = [name for name in await page.evaluate(FETCHED) if "/static/" in name]
+    assert 0 < len(first) < 40
+    assert again == []
+
+
 async def sent(stage: Stage, type: str) -> dict[str, object]:
     """Wait for a frame of the page."""
 

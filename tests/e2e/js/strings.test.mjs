@@ -45,7 +45,7 @@ const SENT_BY_THE_SERVER = new Set(['The run was cancelled.']);
 
 /** Literals of a module that a user would read. */
 function readable(text) {
-  const code = text.replaceAll(/\/\*[^]*?\*\/|(?<![:'"])\/\/.*$/gm, '');
+  const code = text.replaceAll(/\/\*[^]*?\*\/|(?<![:'"])\/\/.*$/gm, '').replaceAll(/\blazy\(.*\);/g, '');
   const literals = [...code.matchAll(/'((?:[^'\\\n]|\\.)*)'/g)].map((match) => match[1]).filter((literal) => /^[A-Z][a-z]/.test(literal));
   const templates = code.replaceAll(/\$\{(?:[^{}`]|\{[^{}]*\})*\}/g, '${}');
   const contents = [...templates.matchAll(/<\/?[\w$-][^<>]*?>\s*([^<>`${}]*[A-Za-z]{2}[^<>`${}]*)(?=<|\$\{)/g)].map((match) => match[1].trim());

@@ -19,7 +19,7 @@ function start() {
   frame.setAttribute('aria-hidden', 'true');
   ready = new Promise((resolve) => waiting.set('ready', { resolve }));
   addEventListener('message', receive);
-  frame.src = 'static/diagram.html';
+  frame.src = new URL('./diagram.html', import.meta.url).href;
   document.body.append(frame);
 }
 

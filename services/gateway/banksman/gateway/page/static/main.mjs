@@ -27,3 +27,7 @@ store.signInError = signedIn?.error ?? null;
 await languageLoaded;
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
 store.start();
+
+// What most conversations show next, after the page can be used.
+const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 500));
+whenIdle(() => Promise.allSettled([import('./components/content.mjs'), import('./components/approval.mjs')]));

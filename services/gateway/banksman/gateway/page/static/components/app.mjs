@@ -5,15 +5,17 @@ import { useEffect } from 'preact/hooks';
 import { pendingApprovals } from '../events.mjs';
 import { t } from '../strings.mjs';
 import { Composer } from './composer.mjs';
-import { FilePanel } from './files.mjs';
 import { Header, titleOf } from './header.mjs';
+import { lazy } from './lazy.mjs';
 import { Login } from './login.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
 import { html, useStore } from './ui.mjs';
 import { LazyView } from './view.mjs';
-import { WorkflowDialog } from './workflows.mjs';
+
+const FilePanel = lazy(() => import('./files.mjs'), 'FilePanel');
+const WorkflowDialog = lazy(() => import('./workflows.mjs'), 'WorkflowDialog');
 
 export function App() {
   const store = useStore();

@@ -5,15 +5,18 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { activity, outcomeOf } from '../events.mjs';
 import { known, t } from '../strings.mjs';
 import { formatCost, formatDuration, formatWhen } from '../text.mjs';
-import { ApprovalCard } from './approval.mjs';
-import { Markdown } from './content.mjs';
-import { InputCard, LinkedWorkflow } from './workflows.mjs';
+import { lazy } from './lazy.mjs';
 import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
-import { Value } from './value.mjs';
 
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
+
+const ApprovalCard = lazy(() => import('./approval.mjs'), 'ApprovalCard');
+const InputCard = lazy(() => import('./workflows.mjs'), 'InputCard');
+const LinkedWorkflow = lazy(() => import('./workflows.mjs'), 'LinkedWorkflow');
+const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
+const Value = lazy(() => import('./value.mjs'), 'Value');
 
 const SUGGESTIONS = ['list', 'write', 'draw'];
 
@@ -168,6 +171,10 @@ function UserMessage({ text, at, queued }) {
     <div class="bubble">${text}</div>
     ${(queued || at) && html`<p class="turn-meta">${queued ? t('timeline.queued') : formatWhen(at)}</p>`}
   </article>`;
+}
+
+function PlainText({ text }) {
+  return html`<div class="markdown"><div class="prose plain">${text}</div></div>`;
 }
 
 const AssistantMessage = memo(function AssistantMessage({ entry }) {

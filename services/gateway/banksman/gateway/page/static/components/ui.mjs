@@ -9,6 +9,7 @@ import { reveal } from '../text.mjs';
 import { icon } from './icons.mjs';
 
 export const html = htm.bind(h);
+const FAVICON = new URL('../favicon.svg', import.meta.url).href;
 export const StoreContext = createContext(null);
 
 /** @returns {import('../store.mjs').Store} */
@@ -157,7 +158,7 @@ function moveFocus(root, step) {
 }
 
 export function Mark({ size = 28 }) {
-  return html`<img class="mark" src="static/favicon.svg" width=${size} height=${size} alt="" />`;
+  return html`<img class="mark" src=${FAVICON} width=${size} height=${size} alt="" />`;
 }
 
 /** Milliseconds since `from`, updated every second while `running`. */
