@@ -49,6 +49,7 @@ from banksman.gateway.http import (
     workflows,
 )
 from banksman.gateway.http.documents import documents_router
+from banksman.gateway.mcp import routes as mcp
 from banksman.gateway.nats_api.bodies import api_body
 from banksman.gateway.nats_api.router import api_router
 from banksman.gateway.page import routes as page
@@ -321,7 +322,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (run_steps, api_keys, sign_in, webhooks):
+    for part in (run_steps, api_keys, sign_in, webhooks, mcp):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

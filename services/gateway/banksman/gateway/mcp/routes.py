@@ -1,0 +1,54 @@
+"""`POST /mcp`: who may use it. The rest of the protocol is the SDK's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from banksman.gateway.asgi.dependencies import ServiceDep, caller_of
+from banksman.gateway.service.auth import READING, Caller
+from banksman.gateway.service.gateway import Gateway
+from banksman.runtime.imports import defer
+
+routes = APIRouter(tags=["mcp"])
+_importing = asyncio.Lock()
+
+
+# OpenAPI does not describe it: its bodies are those of the Model Context Protocol.
+@routes.post("/mcp", include_in_schema=False)
+async def mcp(request: Request, gateway: ServiceDep) -> Response:
+    """Serve a request of the Model Context Protocol (streamable HTTP, without sessions)."""
+    caller = caller_of(request, "context")
+    caller.need(*READING)
+    await _import_sdk()
+    return _McpResponse(gateway, caller, request.app.version)
+
+
+class _McpResponse(Response):
+    """The response that the SDK sends."""
+
+    def __init__(self, gateway: Gateway, caller: Caller, version: str) -> None:
+        self.background = None
+        self._gateway = gateway
+        self._caller = caller
+        self._version = version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        from banksman.gateway.mcp.server import serve
+
+        await serve(self._gateway, self._caller, self._version, scope, receive, send)
+
+
+async def _import_sdk() -> None:
+    """Import the SDK in a thread: it takes a third of a second."""
+    async with _importing:
+        await asyncio.to_thread(_imported)
+
+
+def _imported() -> None:
+    # Its `__init__` imports the client and all servers of the SDK.
+    defer("mcp")
+    from banksman.gateway.mcp import server as server
