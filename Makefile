@@ -71,6 +71,7 @@ node-syntax:
 	tools/node_syntax.sh
 check-reference:
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/client_types.py --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
 
@@ -196,8 +197,9 @@ soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.support.chaos.soak --duration $(or $(DURATION),3600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-docs:  ## Write docs/reference.md from the wire models, and docs/requirements.md from the tests
+docs:  ## Write docs/reference.md and the client's types from the wire models, and docs/requirements.md from the tests
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/client_types.py
 	$(BIN)/python tools/requirements.py
 
 format:  ## Format the sources

@@ -1,4 +1,4 @@
-/** A client of the HTTP API: conversations, workflows and files. Paths are relative to the page's URL. */
+/** The HTTP API: conversations, workflows, assistants and files. Paths are relative to the gateway's URL. */
 
 /** An HTTP response that is not a success, or none (status 0). */
 export class ApiError extends Error {
@@ -15,15 +15,16 @@ const encodePath = (path) => path.split('/').map(encodeURIComponent).join('/');
 export class Api {
   /**
    * @param {object} options
-   * @param {string} options.base the URL that the page was loaded from
+   * @param {string} options.base the URL of the gateway, or of the page, with a slash at its end
    * @param {() => string | null} options.token
-   * @param {() => void} options.onUnauthorized
+   * @param {() => void} [options.onUnauthorized]
+   * @param {typeof globalThis.fetch} [options.fetch]
    */
-  constructor({ base, token, onUnauthorized }) {
-    Object.assign(this, { base, token, onUnauthorized });
+  constructor({ base, token, onUnauthorized = () => {}, fetch = (...request) => globalThis.fetch(...request) }) {
+    Object.assign(this, { base, token, onUnauthorized, fetch });
   }
 
-  /** The websocket's URL next to this page. */
+  /** The websocket's URL at this gateway. */
   socketUrl() {
     const url = new URL('ws', this.base);
     url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
@@ -68,6 +69,64 @@ export class Api {
     return this.#json('GET', 'workflows/categories');
   }
 
+  async workflows() {
+    return (await this.#json('GET', 'workflows')).items;
+  }
+
+  /** The tenant's open approval requests. */
+  async approvals() {
+    return (await this.#json('GET', 'context/approvals')).items;
+  }
+
+  /** The values that workflows wait for. */
+  async inputs() {
+    return (await this.#json('GET', 'context/inputs')).items;
+  }
+
+  /** The state of a run, with its outcome once it has ended. */
+  run(id) {
+    return this.#json('GET', `context/runs/${id}`);
+  }
+
+  /** The runs of a conversation, without their outcomes. */
+  async runs(conversationId) {
+    return (await this.#json('GET', `context/conversations/${conversationId}/runs`)).items;
+  }
+
+  /** Start a run; `branch` names the message that it follows. @returns {Promise<{run_id: string}>} */
+  startRun(conversationId, message) {
+    return this.#json('POST', `context/conversations/${conversationId}/runs`, message);
+  }
+
+  /** The steps of a run in the order in which they began. */
+  async steps(runId) {
+    const items = [];
+    let after = 0;
+    while (after !== null) {
+      const page = await this.#json('GET', `context/runs/${runId}/steps?after=${after}`);
+      items.push(...page.items);
+      after = page.next;
+    }
+    return items;
+  }
+
+  /** A step with its request and its result. */
+  step(runId, stepId) {
+    return this.#json('GET', `context/runs/${runId}/steps/${encodeURIComponent(stepId)}`);
+  }
+
+  async assistants() {
+    return (await this.#json('GET', 'context/assistants')).items;
+  }
+
+  async tools() {
+    return (await this.#json('GET', 'context/tools')).items;
+  }
+
+  usage() {
+    return this.#json('GET', 'context/usage');
+  }
+
   files(conversationId) {
     return this.#json('GET', `context/conversations/${conversationId}/files`);
   }
@@ -105,7 +164,7 @@ export class Api {
     if (token) headers = { ...headers, authorization: `Bearer ${token}` };
     let response;
     try {
-      response = await fetch(new URL(path, this.base), { method, body, headers, redirect: 'error' });
+      response = await this.fetch(new URL(path, this.base), { method, body, headers, redirect: 'error' });
     } catch {
       throw new ApiError(0, 'The gateway cannot be reached.');
     }

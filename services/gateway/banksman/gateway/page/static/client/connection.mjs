@@ -15,11 +15,12 @@ const OPEN_TIMEOUT_S = 15;
 
 /** A request failed: by an `error` frame, a timeout or a lost connection. */
 export class RequestError extends Error {
-  constructor({ code, message, retryable = false, details = null }) {
+  constructor({ code, message, retryable = false, retry_after_s: retryAfterS = null, details = null }) {
     super(message);
     this.name = 'RequestError';
     this.code = code;
     this.retryable = retryable;
+    this.retryAfterS = retryAfterS;
     this.details = details;
   }
 }
@@ -92,6 +93,8 @@ export class Connection {
     socket.onopen = () => this.#send({ type: 'hello', id: newId('h'), ...this.hello() });
     socket.onmessage = (event) => this.#receive(event.data);
     socket.onclose = (event) => this.#closed(socket, event.code, event.reason);
+    // `close` follows. In Node an error without a handler ends the process.
+    socket.onerror = () => {};
     this.#watch(OPEN_TIMEOUT_S, () => this.#lost());
   }
 
@@ -99,6 +102,11 @@ export class Connection {
   close() {
     this.clock.cancel(this.retryTimer);
     this.#drop();
+  }
+
+  /** Reject every request that waits for its reply. */
+  fail(error) {
+    for (const id of [...this.waiting.keys()]) this.#settle(id, 'reject', error);
   }
 
   /**

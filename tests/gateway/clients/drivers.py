@@ -1,0 +1,111 @@
+"""Clients of the gateway that follow one conversation and send messages in another, in each language."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support import privileged
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+NODE = Path(__file__).parent / "node"
+CLIENT = Path(__file__).parents[3] / "services/gateway/banksman/gateway/page/static/client"
+
+
+@dataclass
+class Observed:
+    """What a client delivered to its program."""
+
+    lists: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """`steps` and `final`: number and type of each event; `sent`: the id of the run of each message."""
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def add(self, kind: str, value: Any) -> None:
+        """Add what a client delivered."""
+        async with self.changed:
+            self.lists.setdefault(kind, []).append(value)
+            self.changed.notify_all()
+
+    def of(self, kind: str) -> list[Any]:
+        """Return the deliveries of a kind."""
+        return self.lists.get(kind, [])
+
+
+def install(folder: Path) -> Path:
+    """Install the packed client and what its tests need below `folder`, and return the folder."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    privileged.require("node and npm", bool(node and npm), "the client for JavaScript needs them")
+    shutil.copytree(NODE, folder, ignore=shutil.ignore_patterns("node_modules"))
+    _npm(folder, "ci", "--prefer-offline")
+    _npm(folder, "pack", str(CLIENT), "--pack-destination", str(folder))
+    (tarball,) = folder.glob("*.tgz")
+    _npm(folder, "install", "--no-save", "--prefer-offline", f"./{tarball.name}")
+    return folder
+
+
+def _npm(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        ["npm", *arguments, "--ignore-scripts", "--no-audit", "--no-fund", "--silent"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=2 * WAIT_TIMEOUT_S,
+    )
+    privileged.require("npm packages", done.returncode == 0, f"npm {arguments[0]}: {done.stderr[-300:]}")
+
+
+@dataclass
+class NodeDriver:
+    """`node/follow.mjs` as a process."""
+
+    process: asyncio.subprocess.Process
+
+    async def send(self, text: str) -> None:
+        """Send a message."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n".encode())
+        await self.process.stdin.drain()
+
+    async def ended(self) -> None:
+        """Wait for the end of the program."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            assert await self.process.wait() == 0
+
+
+@asynccontextmanager
+async def node_driver(folder: Path, observed: Observed, *arguments: str) -> AsyncGenerator[NodeDriver]:
+    """Run the program during the block."""
+    process = await asyncio.create_subprocess_exec(
+        "node",
+        "follow.mjs",
+        *arguments,
+        cwd=folder,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    reading = asyncio.create_task(_read(process, observed))
+    try:
+        yield NodeDriver(process)
+        await reading
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        with suppress(asyncio.CancelledError):
+            await reading
+
+
+async def _read(process: asyncio.subprocess.Process, observed: Observed) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        entry: dict[str, Any] = json.loads(line)
+        await observed.add(entry["kind"], entry["value"])

@@ -1,0 +1,60 @@
+"""The package `@banksman/client`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+from tests.contracts.messages.samples import BODIES, TS
+from tests.gateway.clients.drivers import CLIENT
+from tests.gateway.conftest import Served
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+from banksman.contracts.events import Event
+from banksman.contracts.frames import detail_of
+
+EVENTS = [Event(seq=1, ts=TS, data=body) for body in BODIES]
+
+
+async def run(folder: Path, *command: str) -> tuple[int | None, str]:
+    """Run a command; return its exit code and output."""
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode, output.decode()
+
+
+async def test_a_typed_program_compiles_against_the_packed_client(node_folder: Path) -> None:
+    """It has lines that must not compile, too."""
+    assert await run(node_folder, "node_modules/.bin/tsc", "--project", ".") == (0, "")
+
+
+async def test_a_refused_token_ends_the_client_with_one_sentence(guarded: Served, node_folder: Path) -> None:
+    code, output = await run(
+        node_folder,
+        "node",
+        "--unhandled-rejections=strict",
+        "follow.mjs",
+        guarded.url,
+        "wrong",
+        "c1",
+        "c2",
+        "9",
+    )
+
+    assert code == 1
+    assert "The gateway ended the connection" in output and "code: 'unauthorized'" in output
+
+
+def test_the_client_knows_the_level_of_every_event() -> None:
+    listed = dict(re.findall(r"'([a-z_.]+)': '(steps|full)'", (CLIENT / "following.mjs").read_text("utf-8")))
+    live = {"tool_call.started": "steps", "tool_call.output": "full", "reasoning.delta": "full"}
+    stored = {event.data.type: detail_of(event) for event in EVENTS}
+    assert listed == live | {kind: level for kind, level in stored.items() if level != "final"}
