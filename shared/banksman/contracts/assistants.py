@@ -115,6 +115,15 @@ class Assistant(Stored):
     """Files that each new workspace of its conversations starts with."""
 
 
+class Branch(Stored):
+    """Where a run continues a conversation, if not after its newest message."""
+
+    after: Token | None
+    """The message that the run's message follows, with the results of its calls; None for the beginning.
+
+    A message that a compaction has replaced cannot be followed: the run then continues the newest path."""
+
+
 class RunSettings(Stored):
     """The settings of one run, resolved from the assistant, the conversation and the request."""
 
@@ -134,6 +143,8 @@ class RunSettings(Stored):
     variables: JsonObject = Field(default_factory=dict)
     workspace: Token | None = Field(default=None, exclude_if=lambda workspace: workspace is None)
     """The conversation in whose workspace calls run; None for the run's own."""
+    branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
+    """Where the run continues the conversation; None for after its newest message."""
     workflow: WorkflowInvocation | None = Field(default=None, exclude_if=lambda workflow: workflow is None)
     """The workflow that drives the run; None for a run that a model drives."""
 

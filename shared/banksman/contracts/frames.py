@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, assert_never
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.events import (
     ApprovalRequested,
@@ -149,6 +149,8 @@ class ChatSend(Wire):
     overrides: RunOverrides = RunOverrides()
     variables: JsonObject = Field(default_factory=dict)
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
+    branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
+    """Where the run continues the conversation; None for after its newest message."""
 
 
 class RunCancel(Envelope):
@@ -440,4 +442,5 @@ def _run_data(body: RunStarted | RunQueued) -> JsonObject:
             "max_iterations": settings.tools.max_iterations,
             "run_timeout_s": settings.limits.run_timeout_s,
         },
+        **({} if settings.branch is None else {"branch": settings.branch.model_dump(mode="json")}),
     }

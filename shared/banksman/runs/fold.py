@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import assert_never
 
+from banksman.contracts.assistants import Branch
 from banksman.contracts.events import (
     ApprovalRequested,
     ApprovalResolved,
@@ -39,6 +40,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolResult
+from banksman.runs.branches import Paths
 from banksman.runs.history import compacted, restored_note, user_message_ids, with_results
 from banksman.runs.state import (
     CLOSED_UNDECIDED,
@@ -197,12 +199,31 @@ def _start(state: Conversation, event: Event, data: RunStarted) -> Conversation:
     message = UserMessage(message_id=data.message_id, content=data.message)
     cancel = CancelRequested(by="user") if run_id in state.cancelled_early else None
     run = Run(run_id, data.settings, message, event.ts, cancel=cancel)
+    state = state if data.settings.branch is None else _branch(state, data.settings.branch)
     return replace(
         state,
         run=run,
         queue=tuple(queued for queued in state.queue if queued.run_id != run_id),
         cancelled_early=without_id(state.cancelled_early, run_id),
         history=(*state.history, message),
+    )
+
+
+def _branch(state: Conversation, branch: Branch) -> Conversation:
+    paths = Paths(state.history, state.left).branched(branch.after)
+    if paths.history == state.history:
+        return state
+    newest = state.compaction
+    summarised = newest is not None and any(
+        isinstance(message, UserMessage) and message.message_id == newest.message_id
+        for message in paths.history
+    )
+    return replace(
+        state,
+        history=paths.history,
+        left=paths.left,
+        measured=None,
+        compaction=newest if summarised else None,
     )
 
 
@@ -238,9 +259,11 @@ def _update(state: Conversation, event: Event, data: ConversationUpdated) -> Con
 def _compact(state: Conversation, event: Event, data: HistoryCompacted) -> Conversation:
     run = state.run
     removed = user_message_ids(state.history[: data.kept_from])
+    history = compacted(state.history, data, keep=None if run is None else run.message)
     return replace(
         state,
-        history=compacted(state.history, data, keep=None if run is None else run.message),
+        history=history,
+        left=Paths(history, state.left).pruned(),
         heard=with_ids(state.heard, *removed, at=event.ts),
         compaction=data,
         measured=None,

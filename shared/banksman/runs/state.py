@@ -24,6 +24,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import Content, Message, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.runs.branches import LeftPath
 
 NO_USAGE = Usage()
 
@@ -198,6 +199,8 @@ class Conversation:
     """Ids of recent runs that were cancelled before the log held their start."""
     history: tuple[Message, ...] = ()
     """The messages of a model request; between iterations every provider accepts them."""
+    left: tuple[LeftPath, ...] = ()
+    """The messages that a branch left out of the history; a later branch can return to them."""
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decisions apply to the conversation."""
     linked: Mapping[str, datetime] = field(default_factory=dict[str, datetime])

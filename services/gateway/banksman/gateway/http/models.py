@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
 from banksman.contracts.events import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content
@@ -37,6 +37,8 @@ class NewRun(NewMessage):
     """A user message that starts a run."""
 
     mode: Literal["queue", "steer"] = "queue"
+    branch: Branch | None = None
+    """Where the run continues the conversation; None for after its newest message."""
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides, RunSettings
-from banksman.contracts.errors import BadInput, Refused
+from banksman.contracts.assistants import Assistant, Branch, ConversationSettings, RunOverrides, RunSettings
+from banksman.contracts.errors import BadInput, NotFound, Refused
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -35,6 +35,7 @@ from banksman.gateway.service.run_settings import model_name, resolve
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflows import Workflows, start_of
+from banksman.runs.branches import Paths
 from banksman.runs.ports import Clock
 from banksman.runtime.failpoints import reach
 
@@ -152,7 +153,8 @@ class ClientRequests:
         content = with_attachments(request.content, request.attachments)
         if created is None:
             await self.views.check_complete(caller.tenant, request.conversation_id)
-        new_run = run_id_for(request.conversation_id)
+        settings = settings.model_copy(update={"branch": await self._branch(caller, request)})
+        new_run = self.requests.new_run(request.conversation_id)
         steered = await self._steered_run(caller, request)
         if steered is None:
             await self.backlog.check(caller.tenant, _size(content, settings))
@@ -188,6 +190,22 @@ class ClientRequests:
 
     async def _steered_run(self, caller: Caller, request: ChatSend) -> str | None:
         """Return the open run that a message steers; None if the message starts a run of its own."""
+    async def _branch(self, caller: Caller, request: ChatSend) -> Branch | None:
+        """Return where the run of a message continues its conversation.
+
+        Raises:
+            BadInput: The message steers a run.
+            NotFound: The conversation has no such message, or a compaction replaced it.
+        """
+        branch = request.branch
+        if branch is not None and request.mode == "steer":
+            raise BadInput("branch", branch.after, "nothing for a message that steers a run")
+        if branch is not None and branch.after is not None:
+            state = await self.views.state(caller.tenant, request.conversation_id)
+            if not Paths(state.history, state.left).reaches(branch.after):
+                raise NotFound("message", branch.after)
+        return branch
+
         if request.mode != "steer":
             return None
         view = await self.views.read(caller.tenant, request.conversation_id)

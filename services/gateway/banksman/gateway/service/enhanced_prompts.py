@@ -20,9 +20,8 @@ from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import EnhancedPrompt, enhance
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
-from banksman.runs.fold import apply_commit
 from banksman.runs.placement import Placements
-from banksman.runs.state import Conversation, Run
+from banksman.runs.state import Run
 
 NEXT_MESSAGE = "next"
 """Stands for the id of the user's next message."""
@@ -137,9 +136,7 @@ class EnhancedPrompts:
         if context.conversation_id is None:
             return ()
         await self.conversations.get(caller.tenant, context.conversation_id)
-        state = Conversation(caller.tenant, context.conversation_id)
-        for stored in await self.views.log.read(caller.tenant, context.conversation_id):
-            state = apply_commit(state, stored.stream_seq, stored.commit)
+        state = await self.views.state(caller.tenant, context.conversation_id)
         if state.deleted:
             raise NotFound("conversation", context.conversation_id)
         return state.history

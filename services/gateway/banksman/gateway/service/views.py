@@ -16,6 +16,8 @@ from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.events import Event
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.runs.fold import apply_commit
+from banksman.runs.state import Conversation
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +92,18 @@ class Views:
         commits = await self.log.read(tenant, conversation_id, after=view.position(after_seq), leader=True)
         stored = (event for commit in commits for event in commit.commit.events)
         return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
+
+    async def state(self, tenant: str, conversation_id: str) -> Conversation:
+        """Return the whole fold of a log, as an agent has it. This reads the log from its beginning.
+
+        Raises:
+            LogBroken, Poison: The log cannot be read.
+            Unavailable: The broker does not respond.
+        """
+        state = Conversation(tenant, conversation_id)
+        for stored in await self.log.read(tenant, conversation_id, leader=True):
+            state = apply_commit(state, stored.stream_seq, stored.commit)
+        return state
 
     def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
         """Return the known damage of a log; None if none is known."""

@@ -1,0 +1,104 @@
+"""Branches of a conversation: a run may continue from any message, and no message is lost. Pure.
+
+The log holds every message once, and so does the state: the path that the newest run continued is its
+history, and each `LeftPath` is a part of another path, from the message where that one leaves a known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from banksman.contracts.messages import Message, ToolMessage
+
+MOST_LEFT = 200
+"""Left paths that a conversation can return to. Of more, those that were left first are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftPath:
+    """The rest of a path that the newest run does not continue."""
+
+    after: str | None
+    """The message that it follows; None for the beginning of the conversation."""
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The messages of a conversation."""
+
+    history: tuple[Message, ...]
+    """The path that the next run continues."""
+    left: tuple[LeftPath, ...] = ()
+
+    def reaches(self, after: str | None) -> bool:
+        """Return whether a run can follow a message: not if a compaction replaced the message."""
+        return self._to(after) is not None
+
+    def branched(self, after: str | None) -> Paths:
+        """Return the paths when a run follows the message `after`; None stands for the beginning.
+
+        Without such a message nothing changes: the run continues the newest path.
+        """
+        path = self._to(after)
+        if path is None:
+            return self
+        shared = _shared(self.history, path)
+        rest = [LeftPath(_last_id(path[:shared]), self.history[shared:])]
+        for one in self.left:
+            # The part of a left path that is continued again is on the path now.
+            taken = _taken(one, path)
+            rest.append(LeftPath(_last_id(one.messages[:taken]), one.messages[taken:]) if taken else one)
+        return Paths(path, tuple(one for one in rest if one.messages)[:MOST_LEFT])
+
+    def pruned(self) -> tuple[LeftPath, ...]:
+        """Return the left paths that can still be continued: not those after a message that was replaced."""
+        return tuple(one for one in self.left if self._to(one.after) is not None)
+
+    def _to(self, after: str | None) -> tuple[Message, ...] | None:
+        """Return the path up to `after` and the results of its calls; None without such a message."""
+        if after is None:
+            return ()
+        end = _end_of(self.history, after)
+        if end:
+            return self.history[:end]
+        for one in self.left:
+            end = _end_of(one.messages, after)
+            if end:
+                before = self._to(one.after)
+                return None if before is None else (*before, *one.messages[:end])
+        return None
+
+
+def _end_of(messages: tuple[Message, ...], wanted: str) -> int:
+    """Return how many messages end with one and the results of its calls; 0 if they do not hold it."""
+    for index, message in enumerate(messages):
+        if _id_of(message) == wanted:
+            end = index + 1
+            while end < len(messages) and isinstance(messages[end], ToolMessage):
+                end += 1
+            return end
+    return 0
+
+
+def _shared(one: tuple[Message, ...], other: tuple[Message, ...]) -> int:
+    """Return how many messages two paths have in common from their beginning."""
+    differing = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a is not b)
+    return next(differing, min(len(one), len(other)))
+
+
+def _taken(left: LeftPath, path: tuple[Message, ...]) -> int:
+    """Return how many messages of a left path, from its beginning, are on a path."""
+    on_path = {id(message) for message in path}
+    differing = (index for index, message in enumerate(left.messages) if id(message) not in on_path)
+    return next(differing, len(left.messages))
+
+
+def _last_id(messages: Iterable[Message]) -> str | None:
+    ids = [found for message in messages if (found := _id_of(message)) is not None]
+    return ids[-1] if ids else None
+
+
+def _id_of(message: Message) -> str | None:
+    return None if isinstance(message, ToolMessage) else message.message_id
