@@ -9,7 +9,7 @@ from pydantic import Field
 
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.http.routing import StrictBody, router
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.identity_settings import Mode, Right
 from banksman.gateway.service.api_keys import DEFAULT_MODES, KeyRequest, StoredKey
 from banksman.gateway.service.bodies import Listing, RequestBody

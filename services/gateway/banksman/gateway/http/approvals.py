@@ -11,6 +11,7 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.gateway.asgi.dependencies import ApproverDep, CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import (
     DecisionBody,
     InputBody,
@@ -19,7 +20,6 @@ from banksman.gateway.http.models import (
     ProvidedValue,
     Resolution,
 )
-from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import ApprovalPage, InputPage
 

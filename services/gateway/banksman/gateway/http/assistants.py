@@ -15,8 +15,8 @@ from banksman.contracts.assistant_requests import (
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.usage import UsageReport
 from banksman.gateway.asgi.dependencies import CallerDep, ReaderDep, RequestId, ServiceDep
+from banksman.gateway.asgi.routing import StrictJson, router
 from banksman.gateway.http.models import IssuedTicket
-from banksman.gateway.http.routing import StrictJson, router
 from banksman.gateway.service.tickets import TICKET_S
 
 routes = router("assistants")

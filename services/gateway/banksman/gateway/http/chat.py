@@ -14,6 +14,7 @@ from banksman.contracts.events import RunFinished
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.errors import error_body
 from banksman.gateway.asgi.followed_run import FollowedRun, cancel_abandoned, followed_run, run_headers
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.asgi.streaming import CLIENT_CLOSED, unless_disconnected
 from banksman.gateway.http.chat_replies import (
     ChatCompletionWriter,
@@ -29,7 +30,6 @@ from banksman.gateway.http.chat_requests import (
     MessagesRequest,
     read_chat,
 )
-from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 

@@ -10,8 +10,8 @@ from pydantic_core import to_json
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.frames import DETAILS, ConversationCreate, Detail, detail_of
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import EventPage, NewConversation
-from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import Conversation, ConversationPage, Rename
 from banksman.gateway.service.event_frames import encoded_event

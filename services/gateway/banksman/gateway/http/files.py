@@ -9,8 +9,8 @@ from fastapi import Request, Response
 
 from banksman.contracts.calls import FileEntry
 from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
+from banksman.gateway.asgi.routing import router
 from banksman.gateway.asgi.streaming import Stream
-from banksman.gateway.http.routing import router
 from banksman.gateway.service.bodies import Listing, StoredFile
 
 BYTES = "application/octet-stream"

@@ -12,7 +12,7 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.http.routing import StrictBody, router
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, PromptBody
 from banksman.gateway.service.enhanced_prompts import PromptContext
 

@@ -8,7 +8,7 @@ from fastapi import Query
 
 from banksman.contracts.wire import Stored
 from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
-from banksman.gateway.http.routing import router
+from banksman.gateway.asgi.routing import router
 from banksman.gateway.service.run_steps import RunStep
 from banksman.gateway.service.step_details import StepDetail
 

@@ -8,6 +8,7 @@ from fastapi import Query, Request, Response
 
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.asgi.streaming import Stream
 from banksman.gateway.http.conversations import creation
 from banksman.gateway.http.models import (
@@ -18,7 +19,6 @@ from banksman.gateway.http.models import (
     NewChat,
     NewRun,
 )
-from banksman.gateway.http.routing import StrictBody, router
 from banksman.gateway.http.run_stream import run_stream
 from banksman.gateway.service import resources
 from banksman.gateway.service.auth import Caller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.http.routing import router
+from banksman.gateway.asgi.routing import router
 
 routes = router("tools")
 

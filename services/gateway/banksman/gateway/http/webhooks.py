@@ -7,7 +7,7 @@ from pydantic import Field
 
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.http.routing import StrictBody, router
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing, RequestBody
 from banksman.gateway.service.webhooks.models import Delivery, Webhook, WebhookEvent
 from banksman.gateway.service.webhooks.store import WebhookRequest
