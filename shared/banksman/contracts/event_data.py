@@ -1,0 +1,72 @@
+"""What event frames carry as `data`, where it has another shape than the stored body; and live output."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from banksman.contracts.assistants import Branch
+from banksman.contracts.messages import Content, ToolProtocol
+from banksman.contracts.wire import JsonObject, Stored
+
+
+class RunLimits(Stored):
+    """The limits of a run."""
+
+    max_iterations: int
+    run_timeout_s: float
+
+
+class RunStartedData(Stored):
+    """The start of a run."""
+
+    message_id: str
+    message: Content
+    """The user's message."""
+    model: str
+    assistant: str
+    assistant_revision: int
+    tool_protocol: ToolProtocol
+    limits: RunLimits
+    branch: Branch | None = None
+    """Where the run continues the conversation; left out for after its newest message."""
+
+
+class RunQueuedData(RunStartedData):
+    """A run that waits for an earlier one."""
+
+    position: int
+    """Number of runs before it."""
+
+
+class ToolCallRequestedData(Stored):
+    """A call that the model requested."""
+
+    tool_call_id: str
+    name: str
+    arguments: JsonObject
+    terminate: bool
+    requires_approval: bool
+
+
+class TextDelta(Stored):
+    """A piece of an unfinished message. `message.completed` replaces all of them."""
+
+    message_id: str
+    offset: int
+    """Number of characters of the message before this piece."""
+    text: str
+
+
+class CallStarted(Stored):
+    """A call began to run."""
+
+    tool_call_id: str
+    runner: str
+
+
+class CallOutput(Stored):
+    """Output of a running call."""
+
+    tool_call_id: str
+    stream: Literal["stdout", "stderr"] | None
+    text: str
