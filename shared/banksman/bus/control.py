@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import NoneType, TracebackType
+from types import NoneType, TracebackType, UnionType
 from typing import Annotated, Any, Self, cast, get_args
 from urllib.parse import quote
 
@@ -186,7 +187,7 @@ class ControlPlane:
         document = cast(dict[str, Any], json.loads(self._specification.to_specification().to_json()))
         for subscriber in self._broker.subscribers:
             if isinstance(subscriber, CoreSubscriber):
-                _add_replies(document, subscriber.specification.name, _reply_type(subscriber.calls[0]))
+                _add_replies(document, subscriber.specification.name, _reply_models(subscriber.calls[0]))
         return document
 
     async def __aenter__(self) -> Self:
@@ -355,28 +356,26 @@ def _body_type(item: Any) -> Any:
     return declared[0] if declared else None
 
 
-def _reply_type(item: Any) -> Any:
-    """Return the declared type of a handler's reply; None when it is not a model."""
+def _reply_models(item: Any) -> tuple[type[BaseModel], ...]:
+    """Return the models of which a handler declares that it replies one; none for bytes or no reply."""
     declared = item.dependant.serializer.response_option["return"].field_type
-    models = [one for one in get_args(declared) or (declared,) if one not in (NoneType, None, bytes)]
-    return models[0] if models else None
+    found = get_args(declared) if isinstance(declared, UnionType) else (declared,)
+    return tuple(one for one in found if one not in (NoneType, None, bytes))
 
 
-def _add_replies(document: dict[str, Any], name: str, reply: type[BaseModel] | None) -> None:
+def _add_replies(document: dict[str, Any], name: str, replies: tuple[type[BaseModel], ...]) -> None:
     """Add what FastStream's document lacks: the reply of a request and its error envelope."""
     components = document["components"]
     channel = quote(name, safe="")
     references: list[dict[str, str]] = []
-    for kind, model in (("Reply", reply), ("Error", ErrorFrame)):
-        if model is None:
+    for kind, models in (("Reply", replies), ("Error", (ErrorFrame,))):
+        if not models:
             continue
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-        components["schemas"] |= schema.pop("$defs", {})
-        components["schemas"][model.__name__] = schema
+        payloads = [_add_schema(components["schemas"], model) for model in models]
         message = f"{name}:{kind}"
         components["messages"][message] = {
             "title": message,
-            "payload": {"$ref": f"#/components/schemas/{model.__name__}"},
+            "payload": payloads[0] if len(payloads) == 1 else {"anyOf": payloads},
         }
         document["channels"][name]["messages"][kind] = {
             "$ref": f"#/components/messages/{quote(message, safe=':')}"
@@ -386,3 +385,14 @@ def _add_replies(document: dict[str, Any], name: str, reply: type[BaseModel] | N
         "channel": {"$ref": f"#/channels/{channel}"},
         "messages": references,
     }
+
+
+def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
+    """Add the schema of a model that is sent, and return the reference to it."""
+    # The names of generic models have brackets, which AsyncAPI does not permit.
+    name = re.sub(r"[^\w.-]+", "_", model.__name__).strip("_")
+    if name not in schemas:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
+        schemas |= schema.pop("$defs", {})
+        schemas[name] = schema
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import Field
 
+from banksman.contracts.frames import Detail
 from banksman.contracts.wire import Wire
 
 REQUEST_ID: Final = "Banksman-Request-Id"
@@ -19,10 +20,17 @@ SCHEMA_VERSION: Final = "Banksman-Schema-Version"
 
 
 class Replay(Wire):
-    """`api.{t}.replay.{c}`: request the stored events after `after_seq`.
+    """`api.{t}.replay.{c}`: request the events after `after_seq`, as the frames of the websocket.
 
-    The reply subject receives one event frame per event at detail `full`, in order, then an empty message. If
-    the request fails, it receives one `error` frame.
+    The reply subject receives one event frame per stored event, in order. With `follow_s` it then receives
+    `replay.done`, the frames of the events that are stored next, and deltas. An empty message ends them. If
+    the request fails, the reply subject receives one `error` frame.
     """
 
     after_seq: int = Field(default=0, ge=0)
+    log_epoch: str | None = Field(default=None, max_length=64)
+    """The epoch of the log that `after_seq` belongs to. If the log has another one, or lacks the position,
+    and `follow_s` is above 0, the reply subject receives `resync_required`."""
+    detail: Detail = "full"
+    follow_s: float = Field(default=0, ge=0, le=60)
+    """Seconds for which later events are sent too. Request again with the number of the last event."""

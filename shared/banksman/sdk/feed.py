@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
@@ -15,10 +17,11 @@ from banksman.bus.errors import NoResponders, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
+from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.events import Commit
 from banksman.contracts.nats_api import Replay
-from banksman.sdk.events import EventFrame, EventGap, EventSequence, frames_of
+from banksman.sdk.events import EventFrame, EventGap, EventSequence, LiveFrame, frames_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class Feed:
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
-        self._commits: asyncio.Queue[tuple[EventFrame, ...]] = asyncio.Queue(WAITING_COMMITS)
+        self._commits: asyncio.Queue[tuple[EventFrame | LiveFrame, ...]] = asyncio.Queue(WAITING_COMMITS)
         self._replay_requested = True
 
     async def received(self, message: Message) -> None:
@@ -49,6 +52,11 @@ class Feed:
             self._commits.put_nowait(frames_of(commit, self._conversation_id))
         except (ValidationError, asyncio.QueueFull):
             self.request_replay()
+
+    async def received_delta(self, message: Message) -> None:
+        """Add a piece of an unfinished message, which is dropped if the reader is slow."""
+        with contextlib.suppress(ValidationError, asyncio.QueueFull):
+            self._commits.put_nowait((live_frame(Delta.model_validate_json(message.data)),))
 
     def request_replay(self) -> None:
         """Request that the log is read before the next live commit."""
@@ -61,7 +69,7 @@ class Feed:
         requested, self._replay_requested = self._replay_requested, False
         return requested
 
-    async def next(self) -> tuple[EventFrame, ...]:
+    async def next(self) -> tuple[EventFrame | LiveFrame, ...]:
         """Return the events of the next live commit; none if the log must be read first."""
         try:
             async with asyncio.timeout(CHECK_S):
@@ -71,10 +79,26 @@ class Feed:
             return ()
 
 
-async def follow(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -> AsyncGenerator[EventFrame]:
-    """Yield each stored and future event after `after_seq` once and in order, without end."""
+def live_frame(delta: Delta) -> LiveFrame:
+    """Return the frame of a piece of an unfinished message."""
+    return LiveFrame(
+        type=f"{delta.kind}.delta",
+        ts=datetime.now(UTC),
+        conversation_id=delta.conversation_id,
+        run_id=delta.run_id,
+        data={"message_id": delta.message_id, "offset": delta.offset, "text": delta.text},
+    )
+
+
+async def follow(
+    bus: Bus, tenant: str, conversation_id: str, after_seq: int, *, live: bool = False
+) -> AsyncGenerator[EventFrame | LiveFrame]:
+    """Yield each stored and future event after `after_seq` once and in order, without end.
+
+    With `live`, also yield text while a model writes it.
+    """
     sequence = EventSequence(after_seq)
-    async with _subscribed(bus, tenant, conversation_id) as feed:
+    async with _subscribed(bus, tenant, conversation_id, live) as feed:
         while True:
             if feed.take_replay_request():
                 async with aclosing(_stored(bus, tenant, conversation_id, sequence)) as frames:
@@ -82,7 +106,7 @@ async def follow(bus: Bus, tenant: str, conversation_id: str, after_seq: int) ->
                         yield frame
             for frame in await feed.next():
                 try:
-                    is_next = sequence.accept(frame)
+                    is_next = isinstance(frame, LiveFrame) or sequence.accept(frame)
                 except EventGap:
                     feed.request_replay()
                     break
@@ -91,12 +115,15 @@ async def follow(bus: Bus, tenant: str, conversation_id: str, after_seq: int) ->
 
 
 @asynccontextmanager
-async def _subscribed(bus: Bus, tenant: str, conversation_id: str) -> AsyncGenerator[Feed]:
+async def _subscribed(bus: Bus, tenant: str, conversation_id: str, live: bool) -> AsyncGenerator[Feed]:
     feed = Feed(conversation_id)
     subject = subjects.live(tenant, conversation_id)
     async with AsyncExitStack() as stack:
         subscription = await bus.subscribe(subject, feed.received)
         stack.push_async_callback(subscription.unsubscribe)
+        if live:
+            deltas = await bus.subscribe(subjects.delta(tenant, conversation_id), feed.received_delta)
+            stack.push_async_callback(deltas.unsubscribe)
         stack.callback(bus.on_reconnect(feed.request_replay))
         stack.callback(
             bus.on_slow_consumer(lambda dropped: feed.request_replay() if dropped == subject else None)
@@ -137,7 +164,8 @@ async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -
     """
     subject = subjects.api(tenant, "replay", conversation_id)
     replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
-    body = Replay(after_seq=after_seq).model_dump_json().encode()
+    # Gateways of earlier versions refuse the fields that they do not know.
+    body = Replay(after_seq=after_seq).model_dump_json(exclude_defaults=True).encode()
     with bus.replies.expect(subject, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         await bus.replies.send(subject, body, inbox)
         while data := await _next(replies, subject):

@@ -1,24 +1,22 @@
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
 import pytest
 from tests.gateway.conftest import Agent, Served, Socket
+from tests.gateway.file_runner import serve_files
 from websockets.exceptions import InvalidStatus
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
-from banksman.bus.names import OUTPUTS, RUNNERS, WORKFLOWS
+from banksman.bus.names import OUTPUTS, WORKFLOWS
 from banksman.bus.objects import Objects
 from banksman.bus.sealing import sealed
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import AssistantBody
 from banksman.contracts.assistants import Assistant, RunSettings
-from banksman.contracts.calls import FileEntry, FileReply, RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import (
@@ -28,7 +26,6 @@ from banksman.contracts.registry import (
     WorkflowDefinition,
 )
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.wire import strict_json
 
 
 async def test_assistants_are_stored_with_a_revision(gateway: Served) -> None:
@@ -100,47 +97,9 @@ async def test_an_enhanced_prompt_contains_base_tools_and_diagram_instructions(g
     assert default["content"]
 
 
-async def _runner(bus: Bus, files: dict[str, bytes]) -> None:
-    """Serve files in place of a runner."""
-    runner = new_id("r")
-    await Bucket(bus, RUNNERS, RunnerLease).put(
-        runner, RunnerLease(runner=runner, runner_epoch=1, load=-1_000_000, workspaces=True)
-    )
-    uploads: dict[str, bytes] = {}
-
-    async def received(message: Message) -> None:
-        request: Any = strict_json(message.data)
-        path = request["path"]
-        match request["op"]:
-            case "list":
-                items = tuple(
-                    FileEntry(path=name, size=len(data), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
-                    for name, data in files.items()
-                )
-                response = FileReply(items=items)
-            case "write":
-                upload = request["upload"]
-                uploads[upload] = uploads.get(upload, b"") + base64.b64decode(request["data_base64"])
-                if request["last"]:
-                    files[path] = uploads.pop(upload)
-                response = FileReply()
-            case _ if path not in files:
-                response = FileReply(error=f"{path}: there is no such file")
-            case "read":
-                part = files[path][request["offset"] : request["offset"] + request["max_bytes"]]
-                more = request["offset"] + len(part) < len(files[path])
-                response = FileReply(data_base64=base64.b64encode(part).decode(), more=more)
-            case _:
-                del files[path]
-                response = FileReply()
-        await bus.publish(message.reply, response.model_dump_json().encode())
-
-    await bus.subscribe(subjects.files(runner, subjects.ANY, subjects.ANY), received)
-
-
 async def test_files_are_uploaded_listed_downloaded_and_deleted(gateway: Served) -> None:
     files: dict[str, bytes] = {}
-    await _runner(gateway.bus, files)
+    await serve_files(gateway.bus, files)
     data = bytes(range(256)) * 5000
     async with gateway.http as http:
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]

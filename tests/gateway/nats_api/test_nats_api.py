@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
 
 import pytest
-from tests.gateway.conftest import Agent, Served
+from tests.gateway.conftest import Agent, GatewayFactory, Served
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -15,7 +16,10 @@ from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.calls import Delta
 from banksman.contracts.ids import new_id
+from banksman.contracts.nats_api import REQUEST_ID
+from banksman.gateway.nats_api.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
 
@@ -85,6 +89,88 @@ async def test_a_body_that_contradicts_its_subject_is_refused(gateway: Served, b
     assert (response["type"], response["details"]["field"]) == ("error", "conversation_id")
 
 
+async def replayed(
+    bus: Bus, tenant: str, conversation: str, **request: Any
+) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the frames that a replay sends to its reply subject, until the empty message."""
+    frames: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def received(message: Message) -> None:
+        frames.put_nowait(message.data)
+
+    inbox = new_id("inbox")
+    subscription = await bus.subscribe(inbox, received)
+    subject = subjects.api(tenant, "replay", conversation)
+    await bus.nc.publish(subject, json.dumps(request).encode(), reply=inbox)
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while data := await frames.get():
+            yield json.loads(data)
+    await subscription.unsubscribe()
+
+
+async def test_live_and_replayed_frames_have_the_shape_of_the_websocket(
+    gateway: Served, agent: Agent, bus: Bus, tenant: str
+) -> None:
+    """One subscription shows the stored events, then deltas and the events that are stored next."""
+    async with gateway.socket() as socket:
+        conversation = await socket.create(detail="steps")
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await socket.until_type("iteration.started")
+        following = replayed(bus, tenant, conversation, detail="steps", follow_s=60)
+        async with aclosing(following):
+            frames = [await anext(following) for _ in range(3)]
+            ids = {"conversation_id": conversation, "run_id": start.run_id}
+            delta = Delta(message_id="m1", offset=0, text="He", **ids)
+            await bus.publish(subjects.delta(tenant, conversation), delta.model_dump_json().encode())
+            frames.append(await anext(following))
+            await agent.finish(start)
+            frames += [await anext(following) for _ in range(2)]
+        await socket.until_type("run.finished")
+    kinds = ["run.started", "iteration.started", "replay.done", "message.delta", "message.completed"]
+    assert [frame["type"] for frame in frames] == [*kinds, "run.finished"]
+    of_socket = [frame for frame in socket.frames if frame.get("seq") or frame["type"] == "message.delta"]
+    live = [frame for frame in frames if frame["type"] != "replay.done"]
+    assert [{**frame, "ts": ""} for frame in live] == [{**frame, "ts": ""} for frame in of_socket]
+
+
+async def test_a_followed_conversation_ends_with_an_empty_message(
+    gateway: Served, client: Client, bus: Bus, tenant: str
+) -> None:
+    """After its time; at once if the position does not exist; and when the gateway stops."""
+    conversation = await client.create_conversation()
+    ended = [frame async for frame in replayed(bus, tenant, conversation, follow_s=0.1)]
+    beyond = [frame async for frame in replayed(bus, tenant, conversation, follow_s=60, after_seq=7)]
+    assert [frame["type"] for frame in ended] == ["replay.done"]
+    assert [frame["type"] for frame in beyond] == ["resync_required"]
+
+
+async def test_a_stopping_gateway_ends_what_follows_conversations(
+    start_gateway: GatewayFactory, bus: Bus, tenant: str
+) -> None:
+    async with start_gateway():
+        conversation = await Client(bus, tenant).create_conversation()
+        following = replayed(bus, tenant, conversation, follow_s=60)
+        assert (await anext(following))["type"] == "replay.done"
+    assert [frame async for frame in following] == []
+
+
+async def test_a_tenant_follows_a_bounded_number_of_conversations(
+    gateway: Served, client: Client, bus: Bus, tenant: str
+) -> None:
+    """Its other requests are still served."""
+    conversation = await client.create_conversation()
+    async with AsyncExitStack() as stack:
+        for _ in range(MAX_FOLLOWING):
+            following = replayed(bus, tenant, conversation, follow_s=60)
+            await stack.enter_async_context(aclosing(following))
+            assert (await anext(following))["type"] == "replay.done"
+        refused = await anext(replayed(bus, tenant, conversation, follow_s=60))
+        assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "busy", True)
+        assert await client.assistants()
+
+
 async def test_a_failed_publish_is_reported_and_dead_lettered(gateway: Served, bus: Bus, tenant: str) -> None:
     errors: asyncio.Queue[Message] = asyncio.Queue()
 
@@ -94,7 +180,7 @@ async def test_a_failed_publish_is_reported_and_dead_lettered(gateway: Served, b
     await bus.subscribe(subjects.api(tenant, "error"), received)
     marker = new_id("x")
     subject = subjects.api(tenant, "chat", "send", marker)
-    await bus.publish(subject, b'{"content": "hi"}')
+    await bus.publish(subject, b'{"content": "hi"}', {REQUEST_ID: "q1"})
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         error = json.loads((await errors.get()).data)
 
@@ -102,4 +188,4 @@ async def test_a_failed_publish_is_reported_and_dead_lettered(gateway: Served, b
         return any([letter.letter.subject == subject async for letter in dead_letters(bus)])
 
     await eventually(dead_lettered, WAIT_TIMEOUT_S)
-    assert error["code"] == "not_found"
+    assert (error["code"], error["reply_to"], error["details"]["subject"]) == ("not_found", "q1", subject)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -9,9 +10,11 @@ from datetime import UTC, datetime
 import pytest
 from tests.gateway.conftest import Served, gateway_on
 from tests.support.fixtures import SecuredNats
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.kv import Bucket
+from banksman.bus.messages import Message
 from banksman.bus.names import USAGE
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import NewAssistant
@@ -146,6 +149,26 @@ async def test_usage_is_reported_with_the_limits_of_the_operator(client: Client,
     assert (day.max_tokens, day.max_cost_usd) == (900, None)
     assert (month.max_tokens, month.max_cost_usd) == (None, 5)
     assert day.ends_at <= month.ends_at
+
+
+async def test_the_error_of_a_request_without_reply_reaches_the_account_of_its_tenant(
+    secured_nats: SecuredNats, gateway: Served
+) -> None:
+    """Interfaces, section 6: its errors go to `api.{t}.error`."""
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
+    errors: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def received(message: Message) -> None:
+        errors.put_nowait(message)
+
+    async with await Bus.connect(settings, name="publisher") as bus:
+        await bus.subscribe(subjects.api(TENANT, "error"), received)
+        await bus.ready()
+        await bus.publish(subjects.api(TENANT, "chat", "send", "c1"), b'{"content": "hi", "id": "q7"}')
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            error = json.loads((await errors.get()).data)
+    assert (error["code"], error["reply_to"]) == ("not_found", "q7")
 
 
 async def test_no_account_reaches_another_tenants_assistants(

@@ -338,6 +338,7 @@ def _tenant_subscribes(tenant: str) -> tuple[str, ...]:
         subjects.live(tenant, ANY),
         subjects.delta(tenant, ANY),
         subjects.approval_request(tenant, ANY),
+        subjects.api(tenant, "error"),
     )
 
 

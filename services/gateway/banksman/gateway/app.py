@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -50,8 +51,10 @@ from banksman.gateway.http import (
 )
 from banksman.gateway.http.documents import documents_router
 from banksman.gateway.mcp import routes as mcp
+from banksman.gateway.nats_api.asyncapi import asyncapi
 from banksman.gateway.nats_api.bodies import api_body
-from banksman.gateway.nats_api.router import api_router
+from banksman.gateway.nats_api.replays import Replays
+from banksman.gateway.nats_api.router import api_endpoints
 from banksman.gateway.page import routes as page
 from banksman.gateway.passthrough import routes as passthrough
 from banksman.gateway.passthrough.upstreams import Upstreams
@@ -180,14 +183,14 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         sockets = CallerSockets(settings.gateway.max_sockets_per_user)
         connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
         gateway.api_keys.on_revoked = connections.revoke
-        control = await _nats_api(front, gateway, stack)
+        asyncapi_document = await _nats_api(front, gateway, stack)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready
         health.warnings["logs"] = damaged.warning
         health.warnings["storage"] = backlog.logs.storage.warning
         health.measures["runs"] = backlog.measure
         state = front.app.state
-        state.gateway, state.connections, state.asyncapi = gateway, connections, control.asyncapi
+        state.gateway, state.connections, state.asyncapi = gateway, connections, asyncapi_document
         try:
             yield Running(front.port, connections)
         finally:
@@ -210,14 +213,21 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
             yield running
 
 
-async def _nats_api(front: Front, gateway: Gateway, stack: contextlib.AsyncExitStack) -> ControlPlane:
-    """Serve the NATS API over a connection of its own: the server closes one that a flood makes too slow."""
+async def _nats_api(
+    front: Front, gateway: Gateway, stack: contextlib.AsyncExitStack
+) -> Callable[[], Mapping[str, Any]]:
+    """Serve the NATS API, and return what builds its AsyncAPI document.
+
+    It has a connection of its own: the server closes one that a flood makes too slow.
+    """
     api = await stack.enter_async_context(_new_bus(front.settings, front.health))
     await api.open()
     intake = await stack.enter_async_context(Intake(api, front.settings.gateway.tenant_rate))
+    replays = Replays(api, gateway)
+    endpoints = api_endpoints(api, gateway, replays)
     control = ControlPlane(
         api,
-        api_router(api, gateway),
+        endpoints.router,
         title="Banksman",
         version=VERSION,
         description="The NATS API.",
@@ -225,7 +235,11 @@ async def _nats_api(front: Front, gateway: Gateway, stack: contextlib.AsyncExitS
         intake=intake,
     )
     front.health.checks["nats_api"] = api.problem
-    return await stack.enter_async_context(control)
+    await stack.enter_async_context(control)
+    # Otherwise the control plane waits for them at its end.
+    stack.callback(replays.end)
+    # Building it takes most of a second.
+    return cache(lambda: asyncapi(control.asyncapi(), endpoints))
 
 
 async def _service(

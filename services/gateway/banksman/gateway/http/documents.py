@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
-from banksman.gateway.http.frame_schemas import event_schema
+from banksman.gateway.service.frame_schemas import event_schema
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from banksman.bus.control import Decode
 from banksman.bus.messages import Message
@@ -19,7 +19,7 @@ from banksman.contracts.frames import (
     WorkflowStart,
 )
 from banksman.contracts.ids import conversation_of, new_id
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION, Replay
+from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.service.client_requests import Request
 
@@ -47,9 +47,9 @@ def api_body(declared: Any) -> Decode:
         return lambda message: _frame(declared, message)
     if declared in (NewAssistant, AssistantUpdate):
         return lambda message: _assistant(declared, message)
-    if declared is Replay:
-        return lambda message: parse(Replay, message.data or b"{}")
-    return _check_version
+    if declared is None:
+        return _check_version
+    return lambda message: _body(declared, message)
 
 
 def _frame(declared: type[Request], message: Message) -> Request:
@@ -77,6 +77,11 @@ def _frame(declared: type[Request], message: Message) -> Request:
 def _assistant(declared: type[NewAssistant | AssistantUpdate], message: Message) -> Any:
     _check_version(message)
     return parse_assistant(declared, message.data or b"{}")
+
+
+def _body(declared: type[BaseModel], message: Message) -> Any:
+    _check_version(message)
+    return parse(declared, message.data or b"{}")
 
 
 def _agree(body: dict[str, Any], field: str, value: str) -> None:

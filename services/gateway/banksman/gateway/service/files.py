@@ -47,7 +47,7 @@ class Files:
             NotFound: No such file.
             BadInput: The file cannot be read.
         """
-        first = await self._slice(tenant, conversation_id, path, 0)
+        first = await self.slice(tenant, conversation_id, path, 0)
 
         async def pieces() -> AsyncIterator[bytes]:
             reply, offset = first, 0
@@ -58,7 +58,7 @@ class Files:
                 offset += len(data)
                 if not reply.more or not data:
                     return
-                reply = await self._slice(tenant, conversation_id, path, offset)
+                reply = await self.slice(tenant, conversation_id, path, offset)
 
         return pieces()
 
@@ -70,9 +70,9 @@ class Files:
             while len(buffer) > SLICE_BYTES:
                 data = bytes(buffer[:SLICE_BYTES])
                 del buffer[:SLICE_BYTES]
-                await self._put(tenant, conversation_id, path, upload, offset, data, last=False)
+                await self.put_slice(tenant, conversation_id, path, upload, offset, data, last=False)
                 offset += len(data)
-        await self._put(tenant, conversation_id, path, upload, offset, bytes(buffer), last=True)
+        await self.put_slice(tenant, conversation_id, path, upload, offset, bytes(buffer), last=True)
         return offset + len(buffer)
 
     async def delete(self, tenant: str, conversation_id: str, path: str) -> None:
@@ -99,11 +99,17 @@ class Files:
             raise ObjectBroken(OUTPUTS, result.output_ref)
         return content
 
-    async def _slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileReply:
+    async def slice(self, tenant: str, conversation_id: str, path: str, offset: int) -> FileReply:
+        """Return up to `SLICE_BYTES` of a file's bytes.
+
+        Raises:
+            NotFound: No such file.
+            BadInput: The file cannot be read.
+        """
         request = FileRead(path=path, offset=offset, max_bytes=SLICE_BYTES)
         return await self._request(tenant, conversation_id, path, request)
 
-    async def _put(
+    async def put_slice(
         self,
         tenant: str,
         conversation_id: str,
@@ -114,6 +120,11 @@ class Files:
         *,
         last: bool,
     ) -> None:
+        """Store a slice of an upload; the last slice replaces the file.
+
+        Raises:
+            BadInput: The path is invalid, or the slices before this one are missing.
+        """
         request = FileWrite(
             path=path,
             upload=upload,

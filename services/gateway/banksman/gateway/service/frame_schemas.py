@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from banksman.contracts.event_data import (
+    CallOutput,
+    CallStarted,
+    RunQueuedData,
+    RunStartedData,
+    TextDelta,
+    ToolCallRequestedData,
+)
 from banksman.contracts.events import (
     KnownBody,
     RunQueued,
@@ -14,71 +22,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
-from banksman.contracts.messages import Content, ToolProtocol
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.wire import Described, JsonObject
-
-
-class RunLimits(Described):
-    """The limits of a run."""
-
-    max_iterations: int
-    run_timeout_s: float
-
-
-class RunStartedData(Described):
-    """The start of a run."""
-
-    message_id: str
-    message: Content
-    """The user's message."""
-    model: str
-    assistant: str
-    assistant_revision: int
-    tool_protocol: ToolProtocol
-    limits: RunLimits
-
-
-class RunQueuedData(RunStartedData):
-    """A run that waits for an earlier one."""
-
-    position: int
-    """Number of runs before it."""
-
-
-class ToolCallRequestedData(Described):
-    """A call that the model requested."""
-
-    tool_call_id: str
-    name: str
-    arguments: JsonObject
-    terminate: bool
-    requires_approval: bool
-
-
-class TextDelta(Described):
-    """A piece of an unfinished message. `message.completed` replaces all of them."""
-
-    message_id: str
-    offset: int
-    """Number of characters of the message before this piece."""
-    text: str
-
-
-class CallStarted(Described):
-    """A call began to run."""
-
-    tool_call_id: str
-    runner: str
-
-
-class CallOutput(Described):
-    """Output of a running call."""
-
-    tool_call_id: str
-    stream: Literal["stdout", "stderr"] | None
-    text: str
-
 
 _OWN: dict[type[BaseModel], type[BaseModel]] = {
     RunQueued: RunQueuedData,

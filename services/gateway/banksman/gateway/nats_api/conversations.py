@@ -1,0 +1,96 @@
+"""Conversations, their runs and events, and what waits for a user."""
+
+from __future__ import annotations
+
+from banksman.bus.control import Received
+from banksman.contracts.assistants import ConversationRecord
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.nats_api import Replay
+from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.nats_api.messages import Deleted, ListCalls, ListConversations, ListPending, ReadRun
+from banksman.gateway.nats_api.replays import Replays
+from banksman.gateway.service import resources
+from banksman.gateway.service.bodies import (
+    ApprovalPage,
+    CallPage,
+    Conversation,
+    ConversationPage,
+    EndedRun,
+    InputPage,
+    Listing,
+    Rename,
+    Run,
+)
+from banksman.gateway.service.gateway import Gateway
+
+MISSING = ErrorCode.NOT_FOUND
+
+
+def add_conversations(api: Endpoints, gateway: Gateway) -> None:
+    """Serve conversations."""
+
+    @api.serve("conversation", "list")
+    async def list_conversations(request: ListConversations, message: Received) -> ConversationPage:
+        """List conversations, newest first; with `q`, those whose title contains it or whose id it is."""
+        tenant, limit = tenant_of(message), request.limit
+        return await resources.list_conversations(
+            gateway, tenant, query=request.q, cursor=request.cursor, limit=limit
+        )
+
+    @api.serve("conversation", "read", "{conversation_id}", errors=(MISSING,))
+    async def read_conversation(message: Received) -> Conversation:
+        """Read a conversation, its open run and its open approval requests."""
+        return await resources.read_conversation(gateway, tenant_of(message), named_by(message))
+
+    @api.serve("conversation", "rename", "{conversation_id}", errors=(MISSING,))
+    async def rename_conversation(request: Rename, message: Received) -> ConversationRecord:
+        """Rename a conversation."""
+        await gateway.requests.rename(caller_of(message), named_by(message), request.title)
+        return await gateway.conversations.current(tenant_of(message), named_by(message))
+
+    @api.serve("conversation", "delete", "{conversation_id}", errors=(MISSING,))
+    async def delete_conversation(message: Received) -> Deleted:
+        """Delete a conversation, and end its open runs."""
+        await gateway.requests.delete(caller_of(message), named_by(message))
+        return Deleted(id=named_by(message))
+
+
+def add_runs(api: Endpoints, gateway: Gateway, replays: Replays) -> None:
+    """Serve runs and events."""
+
+    @api.serve("run", "list", "{conversation_id}", errors=(MISSING,))
+    async def list_runs(message: Received) -> Listing[Run]:
+        """List the runs of a conversation in the order of their requests, without their outcomes."""
+        return await resources.list_runs(gateway, tenant_of(message), named_by(message))
+
+    @api.serve("run", "read", "{run_id}", errors=(MISSING,))
+    async def read_run(request: ReadRun, message: Received) -> EndedRun | Run:
+        """Read a run, once it has ended or after `wait_s`."""
+        return await resources.read_run(gateway, tenant_of(message), named_by(message), request.wait_s)
+
+    @api.serve("run", "calls", "{run_id}", errors=(MISSING,))
+    async def list_calls(request: ListCalls, message: Received) -> CallPage:
+        """List all calls of a run that have a result, with whole parameters and results."""
+        tenant, run_id = tenant_of(message), named_by(message)
+        return await resources.list_calls(gateway, tenant, run_id, after=request.after, limit=request.limit)
+
+    @api.serve("replay", "{conversation_id}", errors=(MISSING,))
+    async def replay(request: Replay, message: Received) -> None:
+        """Send the events to the reply subject, each as a frame; an empty message ends them."""
+        await replays.send(request, message)
+
+
+def add_pending(api: Endpoints, gateway: Gateway) -> None:
+    """Serve what waits for a user."""
+
+    @api.serve("approval", "list")
+    async def list_approvals(request: ListPending, message: Received) -> ApprovalPage:
+        """List the open approval requests, oldest first."""
+        tenant = tenant_of(message)
+        return await resources.list_approvals(gateway, tenant, limit=request.limit, after=request.after)
+
+    @api.serve("input", "list")
+    async def list_inputs(request: ListPending, message: Received) -> InputPage:
+        """List the values that workflows wait for, oldest first."""
+        tenant = tenant_of(message)
+        return await resources.list_inputs(gateway, tenant, limit=request.limit, after=request.after)

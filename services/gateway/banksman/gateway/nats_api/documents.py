@@ -1,0 +1,153 @@
+"""System prompts, assistants, workflows, tools and usage."""
+
+from __future__ import annotations
+
+from banksman.bus.control import Received
+from banksman.contracts.assistant_requests import (
+    AssistantDeleted,
+    AssistantList,
+    AssistantUpdate,
+    NewAssistant,
+)
+from banksman.contracts.assistants import Assistant
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.ids import new_id
+from banksman.contracts.nats_api import REQUEST_ID
+from banksman.contracts.registry import ParsedWorkflow, SystemPrompt, WorkflowCategory, WorkflowDefinition
+from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.usage import UsageReport
+from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.nats_api.messages import (
+    Deleted,
+    EnhancePrompt,
+    ListPrompts,
+    PromptPage,
+    UpdatePrompt,
+)
+from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, WorkflowText
+from banksman.gateway.service.enhanced_prompts import PromptContext
+from banksman.gateway.service.gateway import Gateway
+
+MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
+
+
+def add_prompts(api: Endpoints, gateway: Gateway) -> None:
+    """Serve system prompts."""
+
+    @api.serve("prompt", "list")
+    async def list_prompts(request: ListPrompts, message: Received) -> PromptPage:
+        """List the system prompts, sorted by id."""
+        found = await gateway.prompts.list(tenant_of(message))
+        later = [one for one in found if request.after is None or one.id > request.after]
+        page = tuple(later[: request.limit])
+        return PromptPage(items=page, next=page[-1].id if len(later) > len(page) else None)
+
+    @api.serve("prompt", "create", errors=(CONFLICT, EARLY))
+    async def create_prompt(request: NewPrompt, message: Received) -> SystemPrompt:
+        """Create a system prompt; a repeated request id returns the one that was created."""
+        return await gateway.prompts.create(caller_of(message), request, _request_id(message))
+
+    @api.serve("prompt", "read", "{prompt_id}", errors=(MISSING,))
+    async def read_prompt(message: Received) -> SystemPrompt:
+        """Read a system prompt."""
+        return await gateway.prompts.get(tenant_of(message), named_by(message))
+
+    @api.serve("prompt", "update", "{prompt_id}", errors=(MISSING,))
+    async def update_prompt(request: UpdatePrompt, message: Received) -> SystemPrompt:
+        """Replace a system prompt."""
+        return await gateway.prompts.replace(tenant_of(message), named_by(message), request)
+
+    @api.serve("prompt", "delete", "{prompt_id}", errors=(MISSING,))
+    async def delete_prompt(message: Received) -> Deleted:
+        """Delete a system prompt."""
+        await gateway.prompts.delete(tenant_of(message), named_by(message))
+        return Deleted(id=named_by(message))
+
+    @api.serve("prompt", "enhance", "{prompt_id}", errors=(MISSING,))
+    async def enhance_prompt(request: EnhancePrompt, message: Received) -> EnhancedPromptBody:
+        """Read a prompt with tools by category, call instructions and diagram instructions."""
+        return await gateway.prompts.enhanced(
+            caller_of(message),
+            named_by(message),
+            PromptContext(request.assistant, request.conversation_id, request.user_message),
+            protocol=request.protocol,
+            budget_tokens=request.budget_tokens,
+            variables=request.variables,
+        )
+
+
+def add_assistants(api: Endpoints, gateway: Gateway) -> None:
+    """Serve assistants."""
+
+    @api.serve("assistant", "list")
+    async def list_assistants(message: Received) -> AssistantList:
+        """List the assistants, without the contents of their files."""
+        return AssistantList(items=await gateway.assistants.list(caller_of(message)))
+
+    @api.serve("assistant", "create", errors=(MISSING, CONFLICT, EARLY))
+    async def create_assistant(request: NewAssistant, message: Received) -> Assistant:
+        """Create an assistant; a repeated request id returns the one that was created."""
+        return await gateway.assistants.create(caller_of(message), request, _request_id(message))
+
+    @api.serve("assistant", "read", "{assistant_id}", errors=(MISSING,))
+    async def read_assistant(message: Received) -> Assistant:
+        """Read the assistant that the subject names."""
+        return await gateway.assistants.get(caller_of(message), named_by(message))
+
+    @api.serve("assistant", "update", "{assistant_id}", errors=(MISSING, CONFLICT))
+    async def update_assistant(request: AssistantUpdate, message: Received) -> Assistant:
+        """Replace the assistant that the subject names."""
+        return await gateway.assistants.update(caller_of(message), named_by(message), request)
+
+    @api.serve("assistant", "delete", "{assistant_id}", errors=(MISSING,))
+    async def delete_assistant(message: Received) -> AssistantDeleted:
+        """Delete the assistant that the subject names."""
+        await gateway.assistants.delete(caller_of(message), named_by(message))
+        return AssistantDeleted(id=named_by(message))
+
+
+def add_workflows(api: Endpoints, gateway: Gateway) -> None:
+    """Serve the list of workflows. Frames start them."""
+
+    @api.serve("workflow", "list")
+    async def list_workflows(message: Received) -> Listing[WorkflowDefinition]:
+        """List the workflows."""
+        return Listing[WorkflowDefinition](items=await gateway.workflows.list(tenant_of(message)))
+
+    @api.serve("workflow", "categories")
+    async def list_categories(message: Received) -> Listing[WorkflowCategory]:
+        """List the workflows by category."""
+        return Listing[WorkflowCategory](items=await gateway.workflows.categories(tenant_of(message)))
+
+    @api.serve("workflow", "read", "{workflow}", errors=(MISSING,))
+    async def read_workflow(message: Received) -> WorkflowDefinition:
+        """Read a workflow with the JSON Schema of its parameters."""
+        return await gateway.workflows.get(tenant_of(message), named_by(message))
+
+    @api.serve("workflow", "parse", errors=(MISSING,))
+    async def parse_workflow(request: WorkflowText, message: Received) -> ParsedWorkflow:
+        """Read which workflow a text starts, as a filled form for confirmation. It starts nothing."""
+        return await gateway.workflow_texts.parse(caller_of(message), request.text, model=request.model)
+
+
+def add_tools(api: Endpoints, gateway: Gateway) -> None:
+    """Serve tools and usage."""
+
+    @api.serve("tool", "list")
+    async def list_tools(message: Received) -> ToolViews:
+        """List the tools that the tenant's models may call."""
+        return ToolViews(items=await gateway.tools.list(tenant_of(message)))
+
+    @api.serve("tool", "read", "{name}", errors=(MISSING,))
+    async def read_tool(message: Received) -> ToolView:
+        """Read a tool that the tenant's models may call."""
+        return await gateway.tools.get(tenant_of(message), named_by(message))
+
+    @api.serve("usage")
+    async def usage(message: Received) -> UsageReport:
+        """Read what the tenant's runs consumed today and this month, and the operator's limits."""
+        return await gateway.usage.of(tenant_of(message))
+
+
+def _request_id(message: Received) -> str:
+    return message.headers.get(REQUEST_ID) or new_id("nats-")

@@ -1,0 +1,72 @@
+"""Report the failures of requests without a reply subject."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any, cast
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import NATS_API, dead_letter
+from banksman.bus.jetstream import count_below
+from banksman.bus.messages import Message
+from banksman.bus.names import DEAD
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.frames import error_frame
+from banksman.contracts.nats_api import REQUEST_ID
+
+logger = logging.getLogger(__name__)
+
+MAX_LETTERS = 1_000
+"""Dead letters of requests of all tenants. Further requests that fail are only logged."""
+MAX_LETTER_BYTES = 64 * 1024
+"""Bytes of a request that is dead-lettered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Reports failed requests to their tenants."""
+
+    bus: Bus
+
+    async def report(self, request: Message, error: BanksmanError) -> None:
+        """Publish a failure on `api.{t}.error`, and dead-letter the request."""
+        tenant = request.subject.split(".")[1]
+        await self.bus.publish(subjects.api(tenant, "error"), _frame(request, error))
+        # It cannot be replayed, so without room in DEAD little is lost; its sender received the error.
+        if len(request.data) > MAX_LETTER_BYTES or not await self._has_room():
+            logger.warning("%s: a request that failed was not dead-lettered: %s", request.subject, error)
+            return
+        await dead_letter(
+            self.bus,
+            subject=request.subject,
+            stream=NATS_API,
+            stream_seq=time.time_ns(),
+            reason=str(error),
+            payload=request.data,
+            headers=request.headers,
+        )
+
+    async def _has_room(self) -> bool:
+        """Return whether DEAD has fewer than `MAX_LETTERS` letters of requests, of all tenants together."""
+        return await count_below(self.bus, DEAD, subjects.all_of("dead", NATS_API)) < MAX_LETTERS
+
+
+def _frame(request: Message, error: BanksmanError) -> bytes:
+    """Return the error frame of a request: `reply_to` is its id, and the details name its subject."""
+    frame = error_frame(error, request.headers.get(REQUEST_ID) or _id_in(request.data))
+    details = {**(frame.details or {}), "subject": request.subject}
+    return frame.model_copy(update={"details": details}).model_dump_json(exclude_none=True).encode()
+
+
+def _id_in(body: bytes) -> str | None:
+    """Return the `id` of a body; None if it has none."""
+    try:
+        value: Any = json.loads(body)
+    except ValueError:
+        return None
+    found = cast(dict[str, Any], value).get("id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) and len(found) <= 128 else None

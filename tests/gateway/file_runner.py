@@ -1,0 +1,53 @@
+"""A runner that serves files from memory."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNNERS
+from banksman.contracts import subjects
+from banksman.contracts.calls import FileEntry, FileReply, RunnerLease
+from banksman.contracts.ids import new_id
+from banksman.contracts.wire import strict_json
+
+
+async def serve_files(bus: Bus, files: dict[str, bytes]) -> None:
+    """Serve files in place of a runner."""
+    runner = new_id("r")
+    await Bucket(bus, RUNNERS, RunnerLease).put(
+        runner, RunnerLease(runner=runner, runner_epoch=1, load=-1_000_000, workspaces=True)
+    )
+    uploads: dict[str, bytes] = {}
+
+    async def received(message: Message) -> None:
+        request: Any = strict_json(message.data)
+        path = request["path"]
+        match request["op"]:
+            case "list":
+                items = tuple(
+                    FileEntry(path=name, size=len(data), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
+                    for name, data in files.items()
+                )
+                response = FileReply(items=items)
+            case "write":
+                upload = request["upload"]
+                uploads[upload] = uploads.get(upload, b"") + base64.b64decode(request["data_base64"])
+                if request["last"]:
+                    files[path] = uploads.pop(upload)
+                response = FileReply()
+            case _ if path not in files:
+                response = FileReply(error=f"{path}: there is no such file")
+            case "read":
+                part = files[path][request["offset"] : request["offset"] + request["max_bytes"]]
+                more = request["offset"] + len(part) < len(files[path])
+                response = FileReply(data_base64=base64.b64encode(part).decode(), more=more)
+            case _:
+                del files[path]
+                response = FileReply()
+        await bus.publish(message.reply, response.model_dump_json().encode())
+
+    await bus.subscribe(subjects.files(runner, subjects.ANY, subjects.ANY), received)
