@@ -9,4 +9,5 @@
  */
 
 /** @type {Record<string, View>} */
-export const VIEWS = {};
+export const VIEWS = {
+  runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },};

@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { activity, outcomeOf } from '../events.mjs';
+import { addressOf } from '../router.mjs';
 import { known, t } from '../strings.mjs';
 import { formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { lazy } from './lazy.mjs';
@@ -258,7 +259,7 @@ function Outcome({ run }) {
       <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
       <div><strong>${outcome.title}.</strong>${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}</div>
     </div>`}
-    <p class="usage">${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}</p>
+    <p class="usage">${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}<a href=${addressOf('runs', run.id)}>${t('run.open')}</a></p>
   `;
 }
 

@@ -1,0 +1,68 @@
+/** What the steps of a run add up to. Pure. */
+
+/** Steps of models, which have a usage. */
+const isModel = (step) => step.kind === 'model' || step.kind === 'compaction';
+const isWait = (step) => step.kind === 'approval' || step.kind === 'input' || step.kind === 'queue';
+
+/** Sums over the steps of a run. `cost` is null if no price is known. */
+export function totalsOf(run, steps) {
+  const models = steps.filter(isModel);
+  const usages = models.map((step) => step.usage).filter(Boolean);
+  const sum = (name) => usages.reduce((total, usage) => total + (usage[name] ?? 0), 0);
+  const costs = usages.map((usage) => usage.cost_usd).filter((cost) => cost !== null && cost !== undefined);
+  const end = run.finished_at ?? steps.at(-1)?.ended_at ?? run.started_at;
+  return {
+    status: run.status,
+    model: run.model,
+    cost: costs.length ? costs.reduce((total, cost) => total + cost, 0) : null,
+    tokensIn: sum('input_tokens'),
+    tokensOut: sum('output_tokens'),
+    cached: sum('cached_tokens'),
+    requests: models.length,
+    calls: steps.filter((step) => step.kind === 'tool').length,
+    duration: run.started_at && end ? Date.parse(end) - Date.parse(run.started_at) : 0,
+    waited: steps.filter(isWait).reduce((total, step) => total + (step.duration_ms ?? 0), 0),
+  };
+}
+
+/** The step that cost most with its part of the whole, if that part says something; else null. */
+export function mostExpensive(steps, cost) {
+  const priced = steps.filter((step) => step.usage?.cost_usd);
+  if (!cost || priced.length < 2) return null;
+  const step = priced.reduce((most, one) => (one.usage.cost_usd > most.usage.cost_usd ? one : most));
+  const number = steps.filter((one) => one.kind === 'model').indexOf(step) + 1;
+  return { step, number, share: step.usage.cost_usd / cost };
+}
+
+/** @param {'time' | 'cost' | 'duration'} order */
+export function ordered(steps, order) {
+  if (order === 'time') return steps;
+  const weight = order === 'cost' ? (step) => step.usage?.cost_usd ?? -1 : (step) => step.duration_ms ?? 0;
+  return steps.toSorted((a, b) => weight(b) - weight(a));
+}
+
+/** Where a step lies in its run: fractions of the time from the first step's beginning to the last one's end. */
+export function placeOf(step, steps, now = Date.now()) {
+  const begins = steps.map((one) => Date.parse(one.began_at));
+  const ends = steps.map((one) => (one.ended_at ? Date.parse(one.ended_at) : now));
+  const from = Math.min(...begins);
+  const whole = Math.max(1, Math.max(...ends) - from);
+  const end = step.ended_at ? Date.parse(step.ended_at) : now;
+  // A call waits for a decision first: the bar shows its execution.
+  const took = step.kind === 'tool' && step.duration_ms !== null ? step.duration_ms : end - Date.parse(step.began_at);
+  const width = Math.min(1, Math.max(0, took / whole));
+  return { start: Math.min(1 - width, Math.max(0, (end - took - from) / whole)), width };
+}
+
+/**
+ * What a run needs to be repeated at its place: its message, and the message before it.
+ *
+ * @param {object} request of the first model request of the run
+ * @param {string} messageId of the run's message
+ */
+export function repetitionOf(request, messageId) {
+  const at = request.messages.findIndex((message) => message.message_id === messageId);
+  if (at < 0) return null;
+  const before = request.messages.slice(0, at).findLast((message) => message.message_id);
+  return { content: request.messages[at].content, branch: { after: before?.message_id ?? null } };
+}
