@@ -14,7 +14,7 @@ from prometheus_client import Gauge
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.names import AGENTS, RUNS, api
+from banksman.bus.names import AGENTS, RUNS, WORKFLOWS, api
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
@@ -89,6 +89,24 @@ class Backlog:
             self._total += 1
             if tenant in self._by_tenant:
                 self._by_tenant[tenant] += 1
+
+    async def check_signal(self, tenant: str, size: int = 0) -> None:
+        """Count one more signal of a tenant, such as a cancellation or a message that steers a run.
+
+        Raises:
+            Overloaded: The signals of this tenant that wait for agents fill its part.
+        """
+        await self._room.take_part(RUNS, subjects.run_signal(tenant, ANY), size, "waiting signals")
+
+    async def check_workflow(self, tenant: str, size: int) -> None:
+        """Count one more start of a workflow, whose message has about `size` bytes, or refuse it.
+
+        Raises:
+            Overloaded: Storage is full, for all or for this tenant.
+        """
+        await self.logs.check(tenant)
+        waiting = subjects.workflow_run(ANY, tenant, ANY)
+        await self._room.take_part(WORKFLOWS, waiting, size, "waiting workflows")
 
     async def measure(self) -> None:
         """Set the metric to the number of waiting runs, at most half a second old.

@@ -20,7 +20,7 @@ from banksman.contracts.frames import (
     RunCancel,
     WorkflowStart,
 )
-from banksman.contracts.ids import conversation_of, digest, new_id, run_id_for
+from banksman.contracts.ids import conversation_of, digest, new_id
 from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.work import CancelRun, DeleteConversation, RenameConversation, StartRun, SteerRun
@@ -28,7 +28,7 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, CreatedConversations, new_record, title_of
 from banksman.gateway.service.decisions import Decisions, SubmittedDecision
-from banksman.gateway.service.idempotency import StoredRequests
+from banksman.gateway.service.idempotency import RequestIds
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.request_checks import Request, check_content, check_conversation
 from banksman.gateway.service.run_settings import model_name, resolve
@@ -60,7 +60,7 @@ class ClientRequests:
     workflows: Workflows
     decisions: Decisions
     inputs: Inputs
-    requests: StoredRequests
+    requests: RequestIds
     queue: RunQueue
     backlog: Backlog
     clock: Clock
@@ -104,6 +104,7 @@ class ClientRequests:
         Raises:
             NotFound: This tenant has no such conversation.
         """
+        await self.backlog.check_signal(caller.tenant, len(title))
         await self.conversations.rename(caller.tenant, conversation_id, title)
         signal = RenameConversation(
             tenant=caller.tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
@@ -134,7 +135,7 @@ class ClientRequests:
             await self.prompts.get(caller.tenant, settings.system_prompt_id)
         if settings.model is not None:
             model_name(settings.model)
-        ids = await self._once(caller, request, {"conversation_id": new_id("c")})
+        ids = await self._once(caller, request, {"conversation_id": self.requests.new("c")})
         conversation_id = ids["conversation_id"]
         title = request.title or title
         record = new_record(conversation_id, title, request.assistant, settings, now=self.clock.now())
@@ -160,7 +161,8 @@ class ClientRequests:
             await self.backlog.check(caller.tenant, _size(content, settings))
         else:
             await self.backlog.logs.check(caller.tenant)
-        fresh = {"start": new_run, "run_id": steered or new_run, "message_id": new_id("m")}
+            await self.backlog.check_signal(caller.tenant, _size(content, settings))
+        fresh = {"start": new_run, "run_id": steered or new_run, "message_id": self.requests.new("m")}
         ids = await self._once(caller, request, fresh)
         start = StartRun(
             tenant=caller.tenant,
@@ -188,8 +190,6 @@ class ClientRequests:
             message_id=ids["message_id"],
         )
 
-    async def _steered_run(self, caller: Caller, request: ChatSend) -> str | None:
-        """Return the open run that a message steers; None if the message starts a run of its own."""
     async def _branch(self, caller: Caller, request: ChatSend) -> Branch | None:
         """Return where the run of a message continues its conversation.
 
@@ -206,6 +206,8 @@ class ClientRequests:
                 raise NotFound("message", branch.after)
         return branch
 
+    async def _steered_run(self, caller: Caller, request: ChatSend) -> str | None:
+        """Return the open run that a message steers; None if the message starts a run of its own."""
         if request.mode != "steer":
             return None
         view = await self.views.read(caller.tenant, request.conversation_id)
@@ -217,6 +219,7 @@ class ClientRequests:
         view = await self.views.read(caller.tenant, conversation_id)
         run = view.runs.get(request.run_id)
         if run is None or not run.finished_in:
+            await self.backlog.check_signal(caller.tenant)
             signal = CancelRun(
                 tenant=caller.tenant,
                 conversation_id=conversation_id,
@@ -263,12 +266,13 @@ class ClientRequests:
     async def _start_workflow(self, caller: Caller, request: WorkflowStart) -> Ack:
         assistant, agent = await self._workflow_settings(caller, request)
         checked = await self.workflows.check(caller.tenant, request)
-        await self.backlog.logs.check(caller.tenant)
-        conversation_id = new_id("c")
+        settings_bytes = 0 if agent is None else len(agent.model_dump_json())
+        await self.backlog.check_workflow(caller.tenant, len(str(request.parameters)) + settings_bytes)
+        conversation_id = self.requests.new("c")
         fresh = {
             "conversation_id": conversation_id,
-            "run_id": run_id_for(conversation_id),
-            "message_id": new_id("m"),
+            "run_id": self.requests.new_run(conversation_id),
+            "message_id": self.requests.new("m"),
         }
         ids = await self._once(caller, request, fresh)
         work = start_of(checked, request, caller, ids, assistant, agent)

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from banksman.bus.kv import Entry
 from banksman.contracts.errors import Conflict, NotReady
-from banksman.contracts.ids import digest
+from banksman.contracts.ids import digest, new_id, run_id_for
 from banksman.contracts.wire import Stored
 
 
@@ -43,11 +43,70 @@ class RequestBucket(Protocol):
         ...
 
 
+class RequestIds(Protocol):
+    """The ids that requests get: a repeated request gets those of the first one."""
+
+    def new(self, prefix: str) -> str:
+        """Return an id for a new request."""
+        ...
+
+    def new_run(self, conversation_id: str) -> str:
+        """Return the id of a run for a new request."""
+        ...
+
+    async def once(
+        self,
+        tenant: str,
+        request_id: str,
+        body: BaseModel,
+        ids: Mapping[str, str],
+        *,
+        exclude: set[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Return the ids of a request, as `StoredRequests.once`."""
+        ...
+
+
+class DerivedIds:
+    """Ids that follow from one source, for a start that may be repeated at any time later."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def new(self, prefix: str) -> str:
+        """Return the id with this prefix."""
+        return f"{prefix}{digest(f'{prefix}/{self._source}'.encode())[:21]}"
+
+    def new_run(self, conversation_id: str) -> str:
+        """Return the id of the run in this conversation."""
+        return f"{conversation_id}-{digest(f'{conversation_id}/{self._source}'.encode())[:12]}"
+
+    async def once(
+        self,
+        tenant: str,
+        request_id: str,
+        body: BaseModel,
+        ids: Mapping[str, str],
+        *,
+        exclude: set[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Return `ids`: a repeat has the same ones, so nothing needs to be stored."""
+        return ids
+
+
 class StoredRequests:
     """The accepted requests of all tenants, keys `{tenant}.{digest of the request id}`."""
 
     def __init__(self, bucket: RequestBucket) -> None:
         self._bucket = bucket
+
+    def new(self, prefix: str) -> str:
+        """Return an id that no other request has."""
+        return new_id(prefix)
+
+    def new_run(self, conversation_id: str) -> str:
+        """Return the id of a run that no other request has."""
+        return run_id_for(conversation_id)
 
     async def once(
         self,
