@@ -366,10 +366,7 @@ export default {
   'run.tools': { one: '{count} Werkzeug', other: '{count} Werkzeuge' },
   'run.messages': { one: '{count} Nachricht', other: '{count} Nachrichten' },
   'run.options': 'Optionen',
-  'run.arguments': 'Argumente',
-  'run.requestedArguments': 'Argumente vor der Bearbeitung',
   'run.copyJson': 'Als JSON kopieren',
-  'run.stepLink': 'Link zu diesem Schritt',
   'run.difference': 'Unterschied',
 
   // Durations

@@ -366,10 +366,7 @@ export default {
   'run.tools': { one: '{count} tool', other: '{count} tools' },
   'run.messages': { one: '{count} message', other: '{count} messages' },
   'run.options': 'Options',
-  'run.arguments': 'Arguments',
-  'run.requestedArguments': 'Arguments before they were edited',
   'run.copyJson': 'Copy as JSON',
-  'run.stepLink': 'Link to this step',
   'run.difference': 'Difference',
 
   // Durations

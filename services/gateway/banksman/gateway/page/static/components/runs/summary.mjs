@@ -26,8 +26,12 @@ export function figuresOf(run, steps) {
 
 /** How a run or a step ended, in words. */
 export function resultText(status) {
-  const key = ['run.result', 'outcome', 'approval.outcome', 'tool.status'].map((group) => `${group}.${status}`);
-  return key.reduce((found, one) => found ?? known(one, null), null) ?? status.replaceAll('_', ' ');
+  return (
+    known(`run.result.${status}`, null) ??
+    known(`outcome.${status}`, null) ??
+    known(`approval.outcome.${status}`, null) ??
+    known(`tool.status.${status}`, status.replaceAll('_', ' '))
+  );
 }
 
 export function Summary({ run, steps }) {
