@@ -7,6 +7,7 @@ import { addressOf } from '../router.mjs';
 import { known, t } from '../strings.mjs';
 import { formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { lazy } from './lazy.mjs';
+import { useNearby } from './nearby.mjs';
 import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
 
@@ -35,7 +36,7 @@ export function Timeline() {
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
       ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
-      ${conversation?.runs.map((run) => html`<${Run} key=${run.id} run=${run} details=${store.details.value} />`)}
+      ${conversation?.runs.map((run, at, runs) => html`<${Run} key=${run.id} run=${run} details=${store.details.value} isLast=${at === runs.length - 1} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
@@ -117,18 +118,24 @@ function Outgoing({ entry }) {
   </article>`;
 }
 
-const Run = memo(function Run({ run, details }) {
+/** A run. One that has ended is an empty box until it comes near the view, except for the last one. */
+const Run = memo(function Run({ run, details, isLast = true }) {
+  const [box, drawn] = useNearby(isLast || !run.finished);
+  return html`<section class=${drawn ? 'run' : 'run far'} data-run=${run.id} data-status=${run.status} ref=${box}>
+    ${drawn && html`<${RunContent} run=${run} details=${details} />`}
+  </section>`;
+});
+
+function RunContent({ run, details }) {
   const [expanded, setExpanded] = useState(false);
   const shown = details || expanded;
-  return html`<section class="run" data-run=${run.id} data-status=${run.status}>
-    ${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'} />`}
+  return html`${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'} />`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
       ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
       ${run.finished ? html`<${Outcome} run=${run} />` : html`<${Activity} run=${run} />`}
-    </div>
-  </section>`;
-});
+    </div>`;
+}
 
 /** With details, show every entry; without, merge neighbouring calls into one line. */
 function grouped(entries, shown) {
