@@ -68,9 +68,9 @@ MUTANTS = (
     Mutant(
         "R25",
         "the endpoint returns the base alone",
-        GATEWAY + "http/prompts.py",
-        "        content=enhanced.text,\n",
-        "        content=base,\n",
+        GATEWAY + "service/prompts.py",
+        "            content=enhanced.text,\n",
+        "            content=base,\n",
         "tests/gateway/http/test_resources.py::test_an_enhanced_prompt_contains_base_tools_and_diagram_instructions",
     ),
     Mutant(

@@ -103,9 +103,11 @@ class Copy:
             )
         except subprocess.TimeoutExpired:
             return f"{BROKEN}the time limit"
-        failed = re.search(r"^(FAILED|ERROR) (tests/\S+)", done.stdout, re.MULTILINE)
-        if failed:
-            return failed[2] if failed[1] == "FAILED" else f"{BROKEN}{failed[2]}"
+        # A failed test may also leave something behind that its fixtures report as errors.
+        if failed := re.search(r"^FAILED (tests/\S+)", done.stdout, re.MULTILINE):
+            return failed[1]
+        if broken := re.search(r"^ERROR (tests/\S+)", done.stdout, re.MULTILINE):
+            return f"{BROKEN}{broken[1]}"
         if done.returncode != 0:
             return f"{BROKEN}exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}"
         return ""
