@@ -66,9 +66,9 @@ MUTANTS = (
     Mutant(
         "R114",
         "services that publish to NATS directly are not served",
-        GATEWAY + "nats_api/router.py",
-        '    @_serve(router, "chat", "send", ANY)\n',
-        '    @_serve(router, "chat", "ignored", ANY)\n',
+        GATEWAY + "nats_api/actions.py",
+        '@api.serve("chat", "send",',
+        '@api.serve("chat", "ignored",',
         INTERFACES + "test_a_service_starts_decides_and_follows_a_run_over_nats",
     ),
 )
