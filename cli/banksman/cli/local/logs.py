@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
-import logging
 import os
 import re
 from collections import deque
 from collections.abc import Callable
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,62 +19,107 @@ KEPT_FILES = 2
 """Rotated files that are kept."""
 MAX_LINE_BYTES = 64 * 1024
 """Longer lines are split."""
+_PAUSE_S = 0.02
+"""Seconds between two reads of a pipe: a busy process writes hundreds of lines per second, and waking up
+for each of them costs more than writing it."""
+_PIPE_BYTES = 256 * 1024
+"""Room for what a process writes during a pause. A full pipe would hold it up."""
 _LAST_LINES = 20
 _SHOWN_CHARS = 300
 
 # Only errors of nats-server are shown. It warns about every stream whose state it rebuilds after a crash.
 _NATS_ERROR = re.compile(r"^\[\d+\] \S+ \S+ \[(?:ERR|FTL)\] (.*)")
 _LEVELS = frozenset({"warning", "error", "critical"})
+_MAY_BE_WARNING = re.compile(rb'"(?:warning|error|critical)"|\[(?:ERR|FTL)\]')
+"""Every line with a warning matches; so do a few others."""
 
 
 class ChildLog:
     """The log of one process across its restarts."""
 
     def __init__(self, file: Path, on_warning: Callable[[str], None]) -> None:
-        self._handler = RotatingFileHandler(
-            file, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="utf-8", errors="replace"
-        )
+        self._file = _RotatedFile(file)
         self._on_warning = on_warning
-        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
 
     @property
     def last_line(self) -> str:
         """The last line that is not blank, in readable form and shortened; empty if there is none."""
-        return next((_readable(line) for line in reversed(self._last) if line.strip()), "")[:_SHOWN_CHARS]
-
-    def write(self, line: str) -> None:
-        """Write a line to the file, and report it if it is a warning."""
-        self._last.append(line)
-        self._handler.emit(logging.makeLogRecord({"msg": "%s", "args": (line,)}))
-        if warning := _warning(line):
-            self._on_warning(warning[:_SHOWN_CHARS])
+        lines = (_readable(line.decode(errors="replace").rstrip()) for line in reversed(self._last))
+        return next((line for line in lines if line.strip()), "")[:_SHOWN_CHARS]
 
     async def pump(self, descriptor: int) -> None:
         """Write the lines of a pipe until its last writer closes it; then close the pipe."""
-        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
-        )
-        try:
-            while line := await _next_line(reader):
-                self.write(line.decode(errors="replace").rstrip("\r\n"))
-        finally:
-            transport.close()
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.set_blocking(descriptor, False)
+        rest = b""
+        with os.fdopen(descriptor, "rb", buffering=0):
+            while piece := await _read(descriptor):
+                *lines, rest = (rest + piece).split(b"\n")
+                if len(rest) >= MAX_LINE_BYTES:
+                    lines.append(rest)
+                    rest = b""
+                self._write(lines)
+                await asyncio.sleep(_PAUSE_S)
+        self._write([rest] if rest else [])
 
     def close(self) -> None:
         """Close the file."""
-        self._handler.close()
+        self._file.close()
+
+    def _write(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        self._file.write(b"\n".join((*lines, b"")))
+        self._last.extend(lines)
+        for line in lines:
+            if _MAY_BE_WARNING.search(line) and (warning := _warning(line.decode(errors="replace"))):
+                self._on_warning(warning[:_SHOWN_CHARS])
 
 
-async def _next_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line, or its next `MAX_LINE_BYTES`; empty at the end of the stream."""
-    try:
-        return await reader.readuntil(b"\n")
-    except asyncio.IncompleteReadError as error:
-        return error.partial
-    except asyncio.LimitOverrunError:
-        return await reader.read(MAX_LINE_BYTES)
+class _RotatedFile:
+    """A file that is renamed to `FILE.1` before it becomes too large, as that is to `FILE.2`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._size = path.stat().st_size
+
+    def write(self, text: bytes) -> None:
+        """Append lines, at most `MAX_FILE_BYTES` at once."""
+        if self._size + len(text) > MAX_FILE_BYTES:
+            self._rotate()
+        # A full disk must not end the process that this one supervises.
+        with contextlib.suppress(OSError):
+            self._size += self._file.write(text)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _rotate(self) -> None:
+        self._file.close()
+        names = [self._path, *(Path(f"{self._path}.{number}") for number in range(1, KEPT_FILES + 1))]
+        for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
+            with contextlib.suppress(FileNotFoundError):
+                newer.replace(older)
+        self._file = self._path.open("wb", buffering=0)
+        self._size = 0
+
+
+async def _read(pipe: int) -> bytes:
+    """Return what a pipe has, once it has something; empty at its end."""
+    loop = asyncio.get_running_loop()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(pipe, _PIPE_BYTES)
+        readable = asyncio.Event()
+        loop.add_reader(pipe, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(pipe)
 
 
 def _warning(line: str) -> str | None:
