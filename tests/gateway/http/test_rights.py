@@ -50,6 +50,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/chat": CHAT,
     "POST /context/chat/completions": CHAT,
     "POST /context/chat/messages": CHAT,
+    "POST /agui": READ,
     "GET /context/keys": ADMIN,
     "POST /context/keys": ADMIN,
     "GET /context/keys/{key_id}": ADMIN,

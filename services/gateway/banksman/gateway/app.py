@@ -30,6 +30,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
+from banksman.gateway.agui import routes as agui
 from banksman.gateway.asgi import errors
 from banksman.gateway.asgi.cors import with_cors
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
@@ -336,7 +337,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (run_steps, api_keys, sign_in, webhooks, mcp):
+    for part in (run_steps, api_keys, sign_in, webhooks, mcp, agui):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from banksman.contracts.errors import BanksmanError
@@ -29,7 +29,7 @@ class FollowedRun:
     feed: Feed
     outbox: Outbox
 
-    async def frames(self) -> AsyncIterator[str]:
+    async def frames(self) -> AsyncGenerator[str]:
         """Yield the frames until the run ends.
 
         They end earlier if the client reads too slowly to receive them all, and with `resync_required` if the

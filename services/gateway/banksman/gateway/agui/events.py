@@ -1,0 +1,93 @@
+"""The events of AG-UI that a run of ours has. Pure.
+
+https://docs.ag-ui.com/spec/1.0/events
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+PROTOCOL_VERSION = "1.0"
+"""https://docs.ag-ui.com/spec/1.0/basic/versioning"""
+OWN = "banksman"
+"""The key of what is ours in a state and in metadata."""
+
+AguiEvent = dict[str, Any]
+
+
+def snapshot(messages: list[dict[str, Any]]) -> AguiEvent:
+    """Return the event that replaces the client's messages."""
+    return {"type": "MESSAGES_SNAPSHOT", "messages": messages, "timestamp": now_ms()}
+
+
+def warning(text: str) -> AguiEvent:
+    """Return the event that reports a part of the input that has no effect."""
+    return custom(f"{OWN}.warning", {"message": text})
+
+
+def tool_result(data: dict[str, Any]) -> AguiEvent:
+    """Return the event of a call's result.
+
+    Args:
+        data: The data of its `tool_call.completed`.
+    """
+    details = {name: value for name, value in data.items() if name not in ("content", "output_key")}
+    return {
+        "type": "TOOL_CALL_RESULT",
+        "messageId": f"{data['tool_call_id']}-result",
+        "toolCallId": data["tool_call_id"],
+        "content": json.dumps(data["content"], ensure_ascii=False),
+        "role": "tool",
+        "metadata": {OWN: details},
+    }
+
+
+def custom(name: str, value: Any) -> AguiEvent:
+    """Return an event that the protocol gives no meaning."""
+    return {"type": "CUSTOM", "name": name, "value": value}
+
+
+def whole_message(message_id: str, text: str, role: str = "assistant") -> list[AguiEvent]:
+    """Return the events of a complete message."""
+    return [
+        message_start(message_id, role),
+        fragment("TEXT_MESSAGE_CONTENT", message_id, text),
+        {"type": "TEXT_MESSAGE_END", "messageId": message_id},
+    ]
+
+
+def message_start(message_id: str, role: str = "assistant") -> AguiEvent:
+    """Return the event that begins a message."""
+    return {"type": "TEXT_MESSAGE_START", "messageId": message_id, "role": role}
+
+
+def fragment(kind: str, message_id: str, text: str) -> AguiEvent:
+    """Return the event of a piece of text."""
+    return {"type": kind, "messageId": message_id, "delta": text}
+
+
+def usage_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the usage of a run; empty if no model was requested."""
+    usage = data["usage"]
+    read, written = usage["input_tokens"], usage["output_tokens"]
+    if not read and not written:
+        return []
+    provider, _, model = data["model"].partition(":")
+    counts: dict[str, Any] = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
+    if usage["cached_tokens"]:
+        counts["cachedInputTokens"] = usage["cached_tokens"]
+    return [{"provider": provider, "model": model, **counts}]
+
+
+def plain_text(content: str | list[dict[str, Any]] | None) -> str:
+    """Return the text of a message's content."""
+    if isinstance(content, list):
+        return "\n\n".join(part.get("text", "") for part in content)
+    return content or ""
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds."""
+    return int(datetime.now(UTC).timestamp() * 1000)

@@ -1,0 +1,111 @@
+"""The input of an AG-UI run. Unknown fields are ignored, as the protocol requires.
+
+https://docs.ag-ui.com/spec/1.0/basic/run-input
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from banksman.contracts.assistants import RunOverrides
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Wire, parse
+
+ClientId = Annotated[str, Field(min_length=1, max_length=200)]
+"""An id that the client chooses, of any characters."""
+
+MOST_MESSAGES = 10_000
+
+
+class Input(Stored):
+    """A part of the input."""
+
+    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
+    model_config = ConfigDict(defer_build=False)
+
+
+class InputMessage(Input):
+    """A message as the client has it."""
+
+    # The message returns to the client in a snapshot, with all that the client stores in it.
+    model_config = ConfigDict(extra="allow")
+
+    id: ClientId
+    role: Literal["developer", "system", "assistant", "user", "tool", "activity", "reasoning"]
+    content: JsonValue = None
+    """Text, or the parts of a user's message."""
+    tool_calls: tuple[JsonObject, ...] | None = Field(default=None, alias="toolCalls")
+
+    @property
+    def call_ids(self) -> frozenset[str]:
+        """The ids of its tool calls."""
+        return frozenset(str(call.get("id")) for call in self.tool_calls or ())
+
+
+class ContextEntry(Input):
+    """Information of the application for the model."""
+
+    description: str = Field(max_length=10_000)
+    value: Text
+
+
+class ResumeEntry(Input):
+    """The answer to one interrupt."""
+
+    interrupt_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="interruptId")
+    status: Literal["resolved", "cancelled"]
+    payload: JsonValue = None
+    """`{approved, arguments?, reason?}` for a call, the value for a requested value."""
+
+
+class CallAnswer(Wire):
+    """The payload that decides about a call."""
+
+    approved: bool
+    arguments: JsonObject | None = None
+    """Edited arguments; None leaves the requested ones."""
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class RunOptions(Wire):
+    """Our own options: `forwardedProps.banksman`."""
+
+    on_disconnect: Literal["cancel", "continue"] = "cancel"
+    """Whether a client that closes the connection cancels the run."""
+    overrides: RunOverrides = RunOverrides()
+    variables: JsonObject = Field(default_factory=dict)
+
+
+class RunInput(Input):
+    """AG-UI's `RunAgentInput`."""
+
+    thread_id: ClientId = Field(alias="threadId")
+    """A conversation's id, or any other id of the client, which then stands for one conversation."""
+    run_id: ClientId = Field(alias="runId")
+    """Identifies this request: a repeated one continues with the same run."""
+    messages: tuple[InputMessage, ...] = Field(max_length=MOST_MESSAGES)
+    """The conversation as the client has it; an empty list without `resume` loads the thread."""
+    state: JsonValue = None
+    tools: tuple[JsonObject, ...] | None = None
+    """Tools of the application, which are not offered to the model."""
+    context: tuple[ContextEntry, ...] | None = Field(default=None, max_length=100)
+    forwarded_props: JsonValue = Field(default=None, alias="forwardedProps")
+    """The properties that the application forwards. Ours are those of `banksman`; others are ignored."""
+    resume: tuple[ResumeEntry, ...] | None = Field(default=None, max_length=1000)
+
+    @property
+    def options(self) -> RunOptions:
+        """Our own options.
+
+        Raises:
+            BadInput: One of them is wrong.
+        """
+        props = self.forwarded_props
+        own = props.get("banksman") if isinstance(props, dict) else None
+        return RunOptions() if own is None else parse(RunOptions, own, what="forwardedProps.banksman")
+
+
+def as_sent(message: InputMessage) -> dict[str, Any]:
+    """Return a message with the names and values that the client sent."""
+    return message.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -1,0 +1,389 @@
+"""AG-UI over a real gateway; the test acts as the agent. Every event is validated by AG-UI's own models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from ag_ui.core import Event
+from pydantic import TypeAdapter
+from tests.gateway.conftest import TOKENS, Agent, Served
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+from banksman.bus.jetstream import last_message
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNS
+from banksman.contracts import subjects
+from banksman.contracts.calls import Delta
+from banksman.contracts.events import MessageCompleted, ToolCallCompleted, ToolCallRequested
+from banksman.contracts.ids import new_id
+from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.work import ApprovalRequest, StartRun
+
+EVENT: TypeAdapter[Any] = TypeAdapter(Event)
+
+
+@dataclass
+class Thread:
+    """A client of one thread. It sends what AG-UI's clients send."""
+
+    http: httpx.AsyncClient
+    id: str
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def says(self, text: str) -> None:
+        self.messages.append({"id": new_id("u"), "role": "user", "content": text})
+
+    @asynccontextmanager
+    async def stream(self, run_id: str, **more: Any) -> AsyncIterator[AsyncGenerator[dict[str, Any]]]:
+        body = {"threadId": self.id, "runId": run_id, "messages": self.messages, "tools": [], "context": []}
+        params = {name: more.pop(name) for name in ("detail", "assistant") if name in more}
+        async with self.http.stream("POST", "/agui", json={**body, **more}, params=params) as response:
+            assert response.status_code == 200, await response.aread()
+            yield events_of(response)
+
+    async def run(self, run_id: str, **more: Any) -> list[dict[str, Any]]:
+        async with self.stream(run_id, **more) as events:
+            return [event async for event in events]
+
+
+async def events_of(response: httpx.Response) -> AsyncGenerator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: "):
+            event = json.loads(line.removeprefix("data: "))
+            known = EVENT.validate_python(event)
+            assert not known.model_extra, known
+            yield event
+
+
+@pytest.fixture
+async def thread(gateway: Served) -> AsyncGenerator[Thread]:
+    async with gateway.http as http:
+        created = await http.post("/context/conversations", json={})
+        yield Thread(http, created.json()["conversation_id"])
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events if event["type"] not in ("STATE_SNAPSHOT", "STATE_DELTA")]
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+async def began(agent: Agent, thread: Thread) -> StartRun:
+    start = await agent.started(thread.id)
+    await agent.begin(start)
+    return start
+
+
+async def answered(agent: Agent, start: StartRun, request: ApprovalRequest, output: str) -> None:
+    """Commit the result of the approved call and the end of the run."""
+    result = ToolResult(
+        tool_call_id=request.items[0].tool_call_id, content={"success": True, "output": output}
+    )
+    await agent.commit(start.conversation_id, start.run_id, ToolCallCompleted(result=result), owned=False)
+    await agent.finish(start, "Done.")
+
+
+async def test_a_run_is_a_stream_of_agui_events(thread: Thread, agent: Agent) -> None:
+    """Interfaces, section 1: `POST /agui`. Text is streamed, and the outcome is the result."""
+    thread.says("hi")
+    async with thread.stream("r1", state={"theme": "dark"}) as events:
+        start = await began(agent, thread)
+        subject = subjects.delta(agent.tenant, thread.id)
+        message_id = "m-" + start.run_id[-12:]
+        seen: list[dict[str, Any]] = []
+        async for event in events:
+            seen.append(event)
+            if event["type"] == "STEP_STARTED":
+                delta = Delta(
+                    conversation_id=thread.id,
+                    run_id=start.run_id,
+                    message_id=message_id,
+                    kind="message",
+                    offset=0,
+                    text="Hel",
+                )
+                await agent.bus.publish(subject, delta.model_dump_json().encode())
+            if event["type"] == "TEXT_MESSAGE_CONTENT" and event["delta"] == "Hel":
+                await agent.finish(start)
+    assert kinds(seen) == [
+        "RUN_STARTED",
+        "STEP_STARTED",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "STEP_FINISHED",
+        "RUN_FINISHED",
+    ]
+    assert (seen[0]["threadId"], seen[0]["runId"], seen[0]["protocolVersion"]) == (thread.id, "r1", "1.0")
+    assert seen[0]["metadata"]["banksman"] == {"conversation_id": thread.id, "run_id": start.run_id}
+    assert text_of(seen) == "Hello."
+    assert (seen[-1]["outcome"], seen[-1]["result"]["content"]) == ({"type": "success"}, "Hello.")
+    snapshot = next(event["snapshot"] for event in seen if event["type"] == "STATE_SNAPSHOT")
+    patches = [patch for event in seen if event["type"] == "STATE_DELTA" for patch in event["delta"]]
+    assert (snapshot["theme"], snapshot["banksman"]["status"]) == ("dark", "queued")
+    assert [patch["value"] for patch in patches if patch["path"] == "/banksman/status"] == [
+        "running",
+        "completed",
+    ]
+
+
+async def test_an_approval_is_an_interrupt_for_each_call_and_the_answer_resumes_the_run(
+    thread: Thread, agent: Agent
+) -> None:
+    """Interfaces, section 1: an approval batch maps to interrupts; the payload edits the arguments."""
+    thread.says("list the files")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        request = await agent.request_approval(start, "ls /")
+        first = [event async for event in events]
+    (interrupt,) = first[-1]["outcome"]["interrupts"]
+    call = request.items[0].tool_call_id
+    assert kinds(first)[-5:] == [
+        "TOOL_CALL_START",
+        "TOOL_CALL_ARGS",
+        "TOOL_CALL_END",
+        "STEP_FINISHED",
+        "RUN_FINISHED",
+    ]
+    assert (interrupt["reason"], interrupt["toolCallId"]) == ("tool_call", call)
+    assert (interrupt["message"], interrupt["expiresAt"]) == (
+        "Allow bash: ls /",
+        request.model_dump(mode="json")["expires_at"],
+    )
+    assert set(interrupt["responseSchema"]["properties"]) == {"approved", "arguments", "reason"}
+
+    resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+    thread.messages.append({"id": "a", "role": "assistant", "toolCalls": [{"id": call}]})
+    async with thread.stream("r2", resume=resume) as events:
+        await answered(agent, start, request, "etc")
+        second = [event async for event in events]
+    again = await thread.run("r2", resume=resume)
+    assert kinds(second) == [
+        "RUN_STARTED",
+        "TOOL_CALL_RESULT",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "RUN_FINISHED",
+    ]
+    assert second[0]["runId"] == "r2" and kinds(again) == kinds(second)
+    result = next(event for event in second if event["type"] == "TOOL_CALL_RESULT")
+    assert (result["toolCallId"], json.loads(result["content"])["output"]) == (call, "etc")
+    # The usage of a part of a run is not known: that of the whole run would be counted twice.
+    assert "usage" not in second[-1]
+
+
+async def test_a_repeated_run_id_follows_the_same_run_and_misses_nothing(
+    thread: Thread, agent: Agent
+) -> None:
+    thread.says("hi")
+    continues = {"forwardedProps": {"banksman": {"on_disconnect": "continue"}}}
+    async with thread.stream("r1", **continues) as events:
+        start = await began(agent, thread)
+        async for event in events:
+            if event["type"] == "STEP_STARTED":
+                break
+    await agent.finish(start)
+    sent = list(thread.messages)
+    thread.messages.append({"id": "partial", "role": "assistant", "content": "Hel"})
+    whole = await thread.run("r1")
+    stored = await last_message(agent.bus, RUNS, subjects.run_work(agent.tenant, thread.id))
+    assert stored is not None and json.loads(stored.data)["run_id"] == start.run_id
+    assert kinds(whole)[:3] == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "STEP_STARTED"]
+    assert next(event for event in whole if "messages" in event)["messages"] == sent
+    assert (text_of(whole), whole[-1]["type"]) == ("Hello.", "RUN_FINISHED")
+    async with thread.http.stream(
+        "POST", "/agui", json={"threadId": thread.id, "runId": "r2", "messages": thread.messages}
+    ) as refused:
+        body = json.loads(await refused.aread())
+    assert (refused.status_code, body["error"]["field"]) == (400, "messages")
+
+
+async def test_a_client_that_leaves_cancels_the_run_unless_it_waits_for_a_user(
+    thread: Thread, agent: Agent
+) -> None:
+    """Interfaces, section 1: an HTTP client that disconnects from a streaming run of its own cancels it."""
+    nudged = asyncio.Event()
+
+    async def nudge(_message: Message) -> None:
+        nudged.set()
+
+    await agent.bus.subscribe(subjects.cancel_hint(agent.tenant, thread.id), nudge)
+    thread.says("hi")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        await agent.request_approval(start)
+        async for event in events:
+            if event["type"] == "RUN_FINISHED":
+                break
+    async with thread.stream("r1") as events:
+        assert (await anext(events))["type"] == "RUN_STARTED"
+    async with thread.stream("r2", resume=[await _answer(thread)]) as events:
+        assert (await anext(events))["type"] == "RUN_STARTED"
+        assert not nudged.is_set()
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        await nudged.wait()
+
+
+async def _answer(thread: Thread, **payload: Any) -> dict[str, Any]:
+    """Return the approval of the interrupt that the loaded thread waits for."""
+    loaded = await Thread(thread.http, thread.id).run(new_id("load"))
+    (interrupt,) = loaded[-1]["outcome"]["interrupts"]
+    return {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True, **payload}}
+
+
+async def test_a_thread_is_loaded_with_its_messages_and_its_open_interrupts(
+    thread: Thread, agent: Agent
+) -> None:
+    thread.says("list the files")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        request = await agent.request_approval(start, "ls")
+        assert [event async for event in events][-1]["outcome"]["type"] == "interrupt"
+    loaded = await Thread(thread.http, thread.id).run("load")
+    snapshot = next(event["messages"] for event in loaded if event["type"] == "MESSAGES_SNAPSHOT")
+    call = request.items[0]
+    assert [message["role"] for message in snapshot] == ["user", "assistant"]
+    assert snapshot[0]["content"] == "list the files"
+    assert snapshot[1]["toolCalls"] == [
+        {
+            "id": call.tool_call_id,
+            "type": "function",
+            "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+        }
+    ]
+    assert loaded[-1]["outcome"]["interrupts"][0]["toolCallId"] == call.tool_call_id
+    empty = await Thread(thread.http, "a thread that nobody began").run("load")
+    assert kinds(empty) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
+
+
+async def test_a_message_is_refused_while_its_thread_waits_for_answers(thread: Thread, agent: Agent) -> None:
+    thread.says("hi")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        await agent.request_approval(start)
+        assert [event async for event in events][-1]["type"] == "RUN_FINISHED"
+    thread.says("and now?")
+    body = {"threadId": thread.id, "runId": "r2", "messages": thread.messages}
+    refused = await thread.http.post("/agui", json=body)
+    wrong = {"interruptId": "nonsense!", "status": "cancelled"}
+    unknown = await thread.http.post("/agui", json={**body, "resume": [wrong]})
+    bad = {**await _answer(thread), "payload": {"approved": True, "argumnets": {}}}
+    misspelt = await thread.http.post("/agui", json={**body, "resume": [bad]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    assert (unknown.status_code, unknown.json()["error"]["field"]) == (400, "resume.interruptId")
+    assert misspelt.status_code == 400 and "arguments" in misspelt.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("status", "last", "outcome"),
+    [
+        ("failed", "RUN_ERROR", None),
+        ("timed_out", "RUN_ERROR", None),
+        ("cancelled", "RUN_FINISHED", "cancelled"),
+        ("rejected", "RUN_FINISHED", "cancelled"),
+        ("max_iterations", "RUN_FINISHED", "cancelled"),
+    ],
+)
+async def test_an_outcome_that_is_no_success_is_reported_as_what_it_is(
+    thread: Thread, agent: Agent, status: str, last: str, outcome: str | None
+) -> None:
+    thread.says("hi")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        await agent.finish(start, status=status)
+        seen = [event async for event in events]
+    assert (seen[-1]["type"], seen[-1].get("outcome", {}).get("type")) == (last, outcome)
+    assert seen[-1]["metadata"]["banksman"]["status"] == status
+
+
+async def test_a_thread_has_any_id_and_its_first_message_tells_what_preceded_it(
+    gateway: Served, agent: Agent
+) -> None:
+    async with gateway.http as http:
+        thread = Thread(http, "threads/ours: 1", [{"id": "s", "role": "system", "content": "Be brief."}])
+        thread.says("earlier")
+        thread.messages.append({"id": "a", "role": "assistant", "content": "before"})
+        image = {"type": "image", "source": {"type": "url", "value": "https://example.org/x.png"}}
+        sound = {"type": "audio", "source": {"type": "url", "value": "https://example.org/x.mp3"}}
+        parts = [{"type": "text", "text": "now"}, image, sound]
+        thread.messages.append({"id": "u", "role": "user", "content": parts})
+        tool = {"name": "confetti", "description": "", "parameters": {}}
+        context = [{"description": "The user's city", "value": "Oslo"}]
+        async with thread.stream("r1", tools=[tool], context=context) as events:
+            conversation = (await anext(events))["metadata"]["banksman"]["conversation_id"]
+            start = await agent.started(conversation)
+            await agent.begin(start)
+            await agent.finish(start)
+            seen = [event async for event in events]
+        thread.messages.append({"id": "b", "role": "assistant", "content": "Hello."})
+        thread.says("more")
+        async with thread.stream("r2") as events:
+            assert (await anext(events))["metadata"]["banksman"]["conversation_id"] == conversation
+            second = await agent.started(conversation)
+            await agent.begin(second)
+            await agent.finish(second)
+            assert [event async for event in events][-1]["type"] == "RUN_FINISHED"
+    told, shown = start.content[0], start.content[1:]
+    assert not isinstance(told, str) and told.type == "text" and not isinstance(start.content, str)
+    assert "system: Be brief." in told.text and "assistant: before" in told.text
+    assert "The user's city: Oslo" in told.text
+    assert [part.type for part in shown if not isinstance(part, str)] == ["text", "image"]
+    warnings = [event["value"]["message"] for event in seen if event.get("name") == "banksman.warning"]
+    assert len(warnings) == 2 and second.content == "more"
+
+
+async def test_calls_and_results_are_tool_events_and_the_rest_is_custom(thread: Thread, agent: Agent) -> None:
+    thread.says("hi")
+    async with thread.stream("r1") as events:
+        start = await began(agent, thread)
+        call = ToolCall(id=new_id("k"), name="read_file", arguments={"path": "a.txt"})
+        await agent.commit(
+            thread.id,
+            start.run_id,
+            MessageCompleted(message_id="m1", role="assistant", content="I read it."),
+            ToolCallRequested(call=call),
+            ToolCallCompleted(result=ToolResult(tool_call_id=call.id, content={"success": True})),
+            owned=False,
+        )
+        await agent.finish(start)
+        seen = [event async for event in events]
+    tool = [event for event in seen if event["type"].startswith("TOOL_CALL")]
+    assert [event["type"] for event in tool] == [
+        "TOOL_CALL_START",
+        "TOOL_CALL_ARGS",
+        "TOOL_CALL_END",
+        "TOOL_CALL_RESULT",
+    ]
+    assert (tool[0]["toolCallName"], tool[0]["parentMessageId"]) == ("read_file", "m1")
+    assert json.loads(tool[1]["delta"]) == {"path": "a.txt"}
+
+
+async def test_a_thread_of_another_tenant_is_missing(guarded: Served, agent: Agent) -> None:
+    async with guarded.http as http:
+        thread = Thread(http, (await http.post("/context/conversations", json={})).json()["conversation_id"])
+        thread.says("hi")
+        async with thread.stream("r1") as events:
+            start = await began(agent, thread)
+            await agent.request_approval(start)
+            interrupt = [event async for event in events][-1]["outcome"]["interrupts"][0]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+        body = {"threadId": thread.id, "runId": "r2", "messages": [], "resume": [answer]}
+        other = {"authorization": f"Bearer {TOKENS['bob']}"}
+        reader = {"authorization": f"Bearer {TOKENS['reader']}"}
+        foreign = await http.post("/agui", json=body, headers=other)
+        loaded = await http.post("/agui", json={**body, "resume": None}, headers=other)
+        powerless = await http.post("/agui", json=body, headers=reader)
+    assert (foreign.status_code, foreign.json()["error"]["code"]) == (404, "not_found")
+    assert '"messages":[]' in loaded.text and "interrupt" not in loaded.text
+    assert powerless.status_code == 403
