@@ -307,7 +307,7 @@ async def test_an_outcome_that_is_no_success_is_reported_as_what_it_is(
     assert seen[-1]["metadata"]["banksman"]["status"] == status
 
 
-async def test_a_thread_has_any_id_and_its_first_message_tells_what_preceded_it(
+async def test_a_thread_has_any_id_and_its_first_run_has_what_preceded_it(
     gateway: Served, agent: Agent
 ) -> None:
     async with gateway.http as http:

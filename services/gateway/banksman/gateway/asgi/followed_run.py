@@ -59,7 +59,7 @@ class FollowedRun:
         try:
             await self.feed.follow(quiet=True)
         except BanksmanError as error:
-            # Nobody awaits this task: without a frame the response would send keep-alives for ever.
+            # No code awaits this task: without a frame the response would only send keep-alives.
             self.feed.require_resync(error.public)
 
 
