@@ -472,3 +472,25 @@ async def _ending(model: ScriptedModel, name: str) -> str:
         return None if outcome == "open" else str(outcome)
 
     return await until(ended)
+
+
+async def test_the_example_of_a_chat_in_javascript_follows_its_run_and_approves(
+    system: System, node_examples: Path, play: Play
+) -> None:
+    """R114: with nothing but a NATS client and docs/clients.md."""
+    model = play(bash("echo over-nats"), Reply(text="It printed over-nats."))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANKSMAN_", "NATS_"))}
+    process = await asyncio.create_subprocess_exec(
+        *("node", str(node_examples / "chat.mjs"), "local", "run `echo over-nats`"),
+        env={**environment, "BANKSMAN_DATA_DIR": str(system.data_dir), "BANKSMAN_MODEL": model},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            output = (await process.communicate())[0].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, output
+    assert output == '… bash {"command":"echo over-nats"}\n… approved\nIt printed over-nats.\n'

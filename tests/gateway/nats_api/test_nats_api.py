@@ -22,11 +22,12 @@ from banksman.contracts.nats_api import REQUEST_ID
 from banksman.gateway.nats_api.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
+from banksman.sdk.nats_transport import NatsTransport
 
 
 @pytest.fixture
 async def client(gateway: Served, bus: Bus, tenant: str) -> AsyncGenerator[Client]:
-    yield Client(bus, tenant)
+    yield Client(NatsTransport(bus, tenant))
 
 
 async def test_a_nats_client_starts_a_run_and_reads_its_events(client: Client, agent: Agent) -> None:
@@ -121,7 +122,7 @@ async def test_live_and_replayed_frames_have_the_shape_of_the_websocket(
         following = replayed(bus, tenant, conversation, detail="steps", follow_s=60)
         async with aclosing(following):
             frames = [await anext(following) for _ in range(3)]
-            ids = {"conversation_id": conversation, "run_id": start.run_id}
+            ids: Any = {"conversation_id": conversation, "run_id": start.run_id}
             delta = Delta(message_id="m1", offset=0, text="He", **ids)
             await bus.publish(subjects.delta(tenant, conversation), delta.model_dump_json().encode())
             frames.append(await anext(following))
@@ -150,7 +151,7 @@ async def test_a_stopping_gateway_ends_what_follows_conversations(
     start_gateway: GatewayFactory, bus: Bus, tenant: str
 ) -> None:
     async with start_gateway():
-        conversation = await Client(bus, tenant).create_conversation()
+        conversation = await Client(NatsTransport(bus, tenant)).create_conversation()
         following = replayed(bus, tenant, conversation, follow_s=60)
         assert (await anext(following))["type"] == "replay.done"
     assert [frame async for frame in following] == []

@@ -50,7 +50,9 @@ class Documented:
         return address.format(tenant=self.tenant, **parameters)
 
     async def request(self, title: str, body: JsonObject | None = None, **parameters: str) -> JsonObject:
-        """Send a request, and check that its reply is one that the document describes."""
+        """Send a request, and check that the document describes its body and its reply."""
+        if "unknwon" not in (body or {}):
+            self.check(f"{title}:Request", body or {})
         data = await self.bus.request(self.subject(title, **parameters), json.dumps(body or {}).encode(), 10)
         reply: JsonObject = json.loads(data)
         kind = "Error" if reply.get("type") == "error" else "Reply"
@@ -117,6 +119,7 @@ def test_the_document_has_every_subject_that_clients_use(documented: Documented)
 async def test_every_request_about_something_missing_gets_an_error_that_is_documented(
     documented: Documented,
 ) -> None:
+    schedule = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 0 1 1 *"}
     bodies: dict[str, JsonObject] = {
         "chat send": {"content": "hi"},
         "run cancel": {"run_id": "c1-0123456789ab"},
@@ -129,6 +132,8 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "file write": {"path": "x", "data_base64": ""},
         "file delete": {"path": "x"},
         "output read": {"tool_call_id": "k1"},
+        "schedule create": schedule,
+        "schedule update": schedule,
     }
     ids = {"run_id": "c1-0123456789ab", "approval_id": "c1-r-a", "request_id": "c1-r-a"}
     for title, operation in documented.requests.items():

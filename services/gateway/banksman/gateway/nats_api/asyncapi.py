@@ -31,6 +31,7 @@ def asyncapi(handlers: Mapping[str, Any], endpoints: Endpoints) -> Json:
     document.pop("servers", None)
     for title, channel in document["channels"].items():
         _complete(document, title, channel, endpoints.by_title[title])
+    document["components"]["schemas"].pop("EmptyPayload", None)
     _add_frames(document)
     for title, address, body, text in PUBLISHED:
         _add(document, title, address, "send", {"Message": body}, text)
@@ -57,8 +58,7 @@ def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> 
     request = messages[f"{title}:Request"] = messages.pop(f"{title}:SubscribeMessage")
     request.pop("correlationId", None)
     request |= {"title": f"{title}:Request", "headers": REQUEST_HEADERS}
-    if not request.get("payload") or "$ref" not in request["payload"]:
-        request["payload"] = {"type": "object", "maxProperties": 0}
+    request["payload"] = _request_body(document, request["payload"]["$ref"].rpartition("/")[2], endpoint)
     channel["messages"]["Request"] = {"$ref": f"#/components/messages/{quote(title, safe='')}:Request"}
     operation = document["operations"][title]
     operation["messages"] = [{"$ref": f"#/channels/{quote(title, safe='')}/messages/Request"}]
@@ -66,6 +66,22 @@ def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> 
     codes = [code.value for code in (*endpoint.errors, *COMMON_ERRORS)]
     messages[f"{title}:Error"]["description"] = f"One of the codes {', '.join(codes)}."
     operation["x-error-codes"] = codes
+
+
+def _request_body(document: Json, name: str, endpoint: Endpoint) -> Json:
+    """Return the schema of a request's body.
+
+    The body of a frame need not repeat what subject and headers say: its type, its id, and the parameter.
+    """
+    schemas = document["components"]["schemas"]
+    if name == "EmptyPayload":
+        return {"type": "object"}
+    implied = {"type", "id", *endpoint.parameters} if "type" in schemas[name]["properties"] else set[str]()
+    if implied:
+        required = [field for field in schemas[name]["required"] if field not in implied]
+        schemas[f"requests.{name}"] = {**schemas[name], "required": required}
+        name = f"requests.{name}"
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _add_frames(document: Json) -> None:

@@ -11,12 +11,10 @@ from banksman.contracts.assistant_requests import (
 )
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.registry import ParsedWorkflow, SystemPrompt, WorkflowCategory, WorkflowDefinition
 from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.contracts.usage import UsageReport
-from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, request_id_of, tenant_of
 from banksman.gateway.nats_api.messages import (
     Deleted,
     EnhancePrompt,
@@ -45,7 +43,7 @@ def add_prompts(api: Endpoints, gateway: Gateway) -> None:
     @api.serve("prompt", "create", errors=(CONFLICT, EARLY))
     async def create_prompt(request: NewPrompt, message: Received) -> SystemPrompt:
         """Create a system prompt; a repeated request id returns the one that was created."""
-        return await gateway.prompts.create(caller_of(message), request, _request_id(message))
+        return await gateway.prompts.create(caller_of(message), request, request_id_of(message))
 
     @api.serve("prompt", "read", "{prompt_id}", errors=(MISSING,))
     async def read_prompt(message: Received) -> SystemPrompt:
@@ -87,7 +85,7 @@ def add_assistants(api: Endpoints, gateway: Gateway) -> None:
     @api.serve("assistant", "create", errors=(MISSING, CONFLICT, EARLY))
     async def create_assistant(request: NewAssistant, message: Received) -> Assistant:
         """Create an assistant; a repeated request id returns the one that was created."""
-        return await gateway.assistants.create(caller_of(message), request, _request_id(message))
+        return await gateway.assistants.create(caller_of(message), request, request_id_of(message))
 
     @api.serve("assistant", "read", "{assistant_id}", errors=(MISSING,))
     async def read_assistant(message: Received) -> Assistant:
@@ -147,7 +145,3 @@ def add_tools(api: Endpoints, gateway: Gateway) -> None:
     async def usage(message: Received) -> UsageReport:
         """Read what the tenant's runs consumed today and this month, and the operator's limits."""
         return await gateway.usage.of(tenant_of(message))
-
-
-def _request_id(message: Received) -> str:
-    return message.headers.get(REQUEST_ID) or new_id("nats-")

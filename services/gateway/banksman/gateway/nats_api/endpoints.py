@@ -18,6 +18,8 @@ from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
+from banksman.contracts.ids import new_id
+from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
 from banksman.gateway.nats_api.failures import Failures
 from banksman.gateway.service.auth import Caller
@@ -143,3 +145,8 @@ def tenant_of(message: Message) -> str:
 def named_by(message: Message) -> str:
     """Return the last token of a request's subject, its parameter."""
     return message.subject.rpartition(".")[2]
+
+
+def request_id_of(message: Message) -> str:
+    """Return the idempotency key of a request; a new id without it."""
+    return message.headers.get(REQUEST_ID) or new_id("nats-")

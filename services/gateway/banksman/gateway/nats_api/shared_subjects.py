@@ -48,6 +48,7 @@ PARAMETERS = {
     "name": "The name of the tool.",
     "prompt_id": "The system prompt.",
     "assistant_id": "The assistant.",
+    "schedule_id": "The schedule.",
 }
 _COMMIT = "A stored commit. `replay` sends the same events as frames."
 PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (

@@ -16,12 +16,14 @@ from banksman.contracts.event_data import (
     ToolCallRequestedData,
 )
 from banksman.contracts.events import (
+    Event,
     KnownBody,
     RunQueued,
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
 )
+from banksman.contracts.frames import Detail, detail_of
 from banksman.contracts.tools import ToolResult
 
 _OWN: dict[type[BaseModel], type[BaseModel]] = {
@@ -46,6 +48,13 @@ _LIVE: dict[str, type[BaseModel]] = {
 }
 """Frames that are not stored, by type: they have no number and may be lost."""
 
+_LIVE_DETAILS: dict[str, Detail] = {
+    "message.delta": "final",
+    "reasoning.delta": "full",
+    "tool_call.started": "steps",
+    "tool_call.output": "full",
+}
+
 _STRING, _NUMBER = {"type": "string"}, {"type": "integer"}
 _TIME = {**_STRING, "format": "date-time"}
 _LIVE_FIELDS: dict[str, Any] = {"conversation_id": _STRING, "run_id": _STRING, "ts": _TIME}
@@ -62,20 +71,23 @@ _STORED_FIELDS: dict[str, Any] = {
 def event_schema() -> dict[str, Any]:
     """Return the JSON Schema of every event frame, one alternative for each type."""
     bodies: tuple[type[BaseModel], ...] = get_args(get_args(KnownBody)[0])
-    stored = {_type_of(body): _OWN.get(body, body) for body in bodies}
-    models = {*stored.values(), *_LIVE.values()}
+    models = {*(_OWN.get(body, body) for body in bodies), *_LIVE.values()}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, document = models_json_schema([(model, "serialization") for model in ordered])
     definitions: dict[str, Any] = document["$defs"]
     for model in ordered:
         _remove_unsent(definitions[model.__name__])
-    frames = [_frame(kind, model, _STORED_FIELDS) for kind, model in stored.items()]
-    frames += [_frame(kind, model, _LIVE_FIELDS) for kind, model in _LIVE.items()]
+    frames = [_frame(_type_of(body), _OWN.get(body, body), _STORED_FIELDS, _detail(body)) for body in bodies]
+    frames += [_frame(kind, model, _LIVE_FIELDS, _LIVE_DETAILS[kind]) for kind, model in _LIVE.items()]
     return {"oneOf": frames, "$defs": definitions}
 
 
 def _type_of(body: type[BaseModel]) -> str:
     return body.model_fields["type"].default
+
+
+def _detail(body: type[BaseModel]) -> Detail:
+    return detail_of(Event.model_construct(data=body.model_construct()))
 
 
 def _remove_unsent(schema: dict[str, Any]) -> None:
@@ -86,7 +98,7 @@ def _remove_unsent(schema: dict[str, Any]) -> None:
     schema["required"] = [field for field in schema.get("required", ()) if field in shown]
 
 
-def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
+def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any], detail: Detail) -> dict[str, Any]:
     properties = {"type": {"const": kind}, **fields, "data": {"$ref": f"#/$defs/{data.__name__}"}}
     optional = {"iteration": _NUMBER} if "seq" in fields else {}
     return {
@@ -94,4 +106,6 @@ def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str
         "type": "object",
         "properties": {**properties, **optional},
         "required": list(properties),
+        # The level of detail from which on subscriptions receive it.
+        "x-detail": detail,
     }
