@@ -76,3 +76,22 @@ async def test_a_workflow_is_selected_filled_in_and_run(page: Page) -> None:
     await page.get_by_role("button", name="Approve").first.click(timeout=WAIT_TIMEOUT_MS)
 
     await expect(page.get_by_text("demo-project/README.md").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def test_an_edited_message_gets_a_reply_of_its_own_and_both_versions_stay(page: Page) -> None:
+    """The agent continues the path that is shown, and the first version can be shown again."""
+    await send_message(page, "hello there")
+    await expect(page.locator("[data-status=completed]")).to_have_count(1, timeout=WAIT_TIMEOUT_MS)
+    await page.locator(".run").hover()
+    await page.get_by_role("button", name="Edit and send again").click()
+    await page.get_by_role("textbox", name="Edit and send again").fill("hello again")
+    await page.keyboard.press("Control+Enter")
+    await expect(page.get_by_text("2/2")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+    await expect(page.locator("[data-status=completed]")).to_have_count(1, timeout=WAIT_TIMEOUT_MS)
+    await expect(page.locator(".bubble")).to_have_text("hello again")
+
+    await page.get_by_role("button", name="Previous version").click()
+    await expect(page.locator(".bubble")).to_have_text("hello there")
+    await page.get_by_role("link", name="Steps and cost").click()
+    await page.locator(".step.model").get_by_role("link").click()
+    await expect(page.locator(".step-messages .step-pre pre")).to_have_text("hello there")

@@ -67,12 +67,12 @@ export function foldReplayDone(conversation) {
 }
 
 /** Fold an acknowledged message. Its events may arrive before or after the acknowledgement. */
-export function foldAccepted(conversation, { run_id: runId, message_id: messageId, content, ts, steer }) {
+export function foldAccepted(conversation, { run_id: runId, message_id: messageId, content, ts, steer, branch = null }) {
   const run = runOf(conversation, runId);
   if (steer && run) return conversation;
   if (run?.prompt) return conversation;
-  const prompt = { id: messageId, text: contentText(content) };
-  return withRun(conversation, runId, (open) => ({ ...open, prompt, requestedAt: ts }));
+  const prompt = { id: messageId, text: contentText(content), content };
+  return withRun(conversation, runId, (open) => ({ ...open, prompt, branch, requestedAt: ts }));
 }
 
 /** The run that works or waits for the user; null if there is none. */
@@ -122,6 +122,7 @@ function emptyRun(id) {
     status: 'queued',
     position: null,
     prompt: null,
+    branch: null,
     requestedAt: null,
     startedAt: null,
     model: null,
@@ -227,8 +228,8 @@ const RUN_EVENTS = {
 function withPrompt(run, data, frame) {
   const content = data.message ?? data.user_message;
   if (content === undefined) return run;
-  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: contentText(content) };
-  return { ...run, prompt, requestedAt: run.requestedAt ?? frame.ts ?? null };
+  const prompt = { id: data.message_id ?? content?.message_id ?? run.prompt?.id ?? null, text: contentText(content), content };
+  return { ...run, prompt, branch: data.branch ?? null, requestedAt: run.requestedAt ?? frame.ts ?? null };
 }
 
 function addEntry(run, entry) {

@@ -2,6 +2,7 @@
 
 import { batch, computed, signal } from '@preact/signals';
 
+import { before, endOf as endOfPath, isNewest, pathOf } from './branches.mjs';
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, openRun, placement } from './events.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
 import { routeOf } from './router.mjs';
@@ -38,6 +39,10 @@ export class Store {
     this.sidebar = signal(false);
     this.workflowsOpen = signal(false);
     this.draft = signal('');
+    /** By conversation, the chosen versions: see `pathOf`. */
+    this.chosen = signal({});
+    /** The message that the next one follows, where a user chose an earlier one. */
+    this.continuing = signal(null);
     this.filesVersion = signal(0);
     /** @type {Map<string, {state: import('@preact/signals').Signal, frames: object[], scheduled: boolean, reading: boolean, resetting: boolean}>} */
     this.views = new Map();
@@ -46,6 +51,7 @@ export class Store {
       this.viewCount.value;
       return this.views.get(this.currentId.value)?.state.value ?? null;
     });
+    this.path = computed(() => (this.current.value ? pathOf(this.current.value, this.chosen.value[this.currentId.value]) : []));
     this.socket = new Connection({
       open: (protocol) => new WebSocket(api.socketUrl(), protocol),
       hello: () => this.#hello(),
@@ -137,10 +143,40 @@ export class Store {
    * Send a message, in a new conversation if none is open. It is shown at once, and stays with its error
    * if it could not be sent.
    */
-  async send(content, { mode } = {}) {
-    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, error: null };
-    this.outbox.value = [...this.outbox.value, entry];
+  async send(content, { mode, branch = mode === 'steer' ? null : this.#branch() } = {}) {
+    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, branch, error: null };
+    batch(() => {
+      this.outbox.value = [...this.outbox.value, entry];
+      this.continuing.value = null;
+      // The new message is the end of the newest path, which is shown.
+      if (branch) this.chosen.value = { ...this.chosen.value, [entry.conversationId]: {} };
+    });
     await this.#deliver(entry);
+  }
+
+  /** Send another version of the message of a run, which is shown in its place. */
+  sendVersion(runId, content) {
+    return this.send(content, { branch: { after: before(this.path.value, runId) } });
+  }
+
+  /** Let the next message follow the end of a run. */
+  continueAfter(runId) {
+    const path = this.path.value;
+    this.continuing.value = { conversationId: this.currentId.value, after: endOfPath(path.slice(0, path.findIndex(({ run }) => run.id === runId) + 1)) };
+    document.getElementById('composer')?.focus();
+  }
+
+  /** Show one of the runs that follow another. */
+  showVersion(parent, runId) {
+    const id = this.currentId.value;
+    this.chosen.value = { ...this.chosen.value, [id]: { ...this.chosen.value[id], [parent]: runId } };
+  }
+
+  /** Take a message that waits back into the message box. */
+  async editQueued(run) {
+    await this.cancel(run.id);
+    this.draft.value = [run.prompt.text, this.draft.value].filter(Boolean).join('\n\n');
+    document.getElementById('composer')?.focus();
   }
 
   /** Send a failed message again under the same id, so that a message that did arrive is not duplicated. */
@@ -383,20 +419,29 @@ export class Store {
   async #deliver(entry) {
     try {
       const id = entry.conversationId ?? (await this.#createFor(entry));
-      const { content, mode, requestId } = entry;
+      const { content, mode, branch, requestId } = entry;
       const steer = mode === 'steer' && openRun(this.views.get(id)?.state.value ?? emptyConversation(id)) !== null;
-      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}) };
+      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}) };
       const ack = await this.socket.request(frame, { id: requestId });
       const view = this.views.get(id);
       batch(() => {
         const ts = new Date().toISOString();
-        if (view) view.state.value = foldAccepted(view.state.value, { ...ack, content, ts, steer });
+        if (view) view.state.value = foldAccepted(view.state.value, { ...ack, content, ts, steer, branch });
         this.discard(entry.key);
       });
       this.refreshList();
     } catch (error) {
       this.#changeOutbox(entry.key, { error: explain(error) });
     }
+  }
+
+  /** Where the next message continues the conversation; null for after the newest message. */
+  #branch() {
+    const conversation = this.current.value;
+    const wanted = this.continuing.value;
+    if (!conversation) return null;
+    if (wanted?.conversationId === conversation.id) return { after: wanted.after };
+    return isNewest(conversation, this.path.value) ? null : { after: endOfPath(this.path.value) };
   }
 
   async #createFor(entry) {

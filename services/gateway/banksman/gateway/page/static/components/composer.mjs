@@ -30,6 +30,7 @@ export function Composer() {
   };
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
     <${ApprovalHint} conversation=${conversation} />
+    <${ContinuingHint} />
     <div class="composer-box">
       <textarea
         id="composer"
@@ -66,6 +67,17 @@ function ModeChoice({ mode, onMode }) {
     ${option('queue', t('composer.queue'), t('composer.queueTitle'))}
     ${option('steer', t('composer.steer'), t('composer.steerTitle'))}
   </span>`;
+}
+
+/** That the next message follows an earlier one. */
+function ContinuingHint() {
+  const store = useStore();
+  const continuing = store.continuing.value;
+  if (!continuing || continuing.conversationId !== store.currentId.value) return null;
+  return html`<p class="continuing-hint">
+    <${Icon} name="branch" size=${15} /><span>${t('versions.continuing')}</span>
+    <button type="button" class="link" onClick=${() => (store.continuing.value = null)}>${t('versions.notContinuing')}</button>
+  </p>`;
 }
 
 function ApprovalHint({ conversation }) {

@@ -10,6 +10,7 @@ import { lazy } from './lazy.mjs';
 import { useNearby } from './nearby.mjs';
 import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
+import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
 
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
@@ -26,6 +27,7 @@ export function Timeline() {
   const store = useStore();
   const conversation = store.current.value;
   const sent = store.outbox.value.filter((entry) => entry.conversationId === store.currentId.value);
+  const path = store.path.value;
   const scroller = useRef(null);
   const follow = useFollow(scroller, conversation?.id ?? null);
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
@@ -36,7 +38,7 @@ export function Timeline() {
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
       ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
-      ${conversation?.runs.map((run, at, runs) => html`<${Run} key=${run.id} run=${run} details=${store.details.value} isLast=${at === runs.length - 1} />`)}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
@@ -119,21 +121,23 @@ function Outgoing({ entry }) {
 }
 
 /** A run. One that has ended is an empty box until it comes near the view, except for the last one. */
-const Run = memo(function Run({ run, details, isLast = true }) {
+const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
   const [box, drawn] = useNearby(isLast || !run.finished);
   return html`<section class=${drawn ? 'run' : 'run far'} data-run=${run.id} data-status=${run.status} ref=${box}>
-    ${drawn && html`<${RunContent} run=${run} details=${details} />`}
+    ${drawn && html`<${RunContent} run=${run} place=${versions && !run.model?.startsWith('workflow:') ? { parent, at, versions: versions.split(' ') } : null} details=${details} isLast=${isLast} />`}
   </section>`;
 });
 
-function RunContent({ run, details }) {
+function RunContent({ run, place, details, isLast }) {
   const [expanded, setExpanded] = useState(false);
+  const [editing, setEditing] = useState(false);
   const shown = details || expanded;
-  return html`${run.prompt && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'} />`}
+  return html`${run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`}
+    ${run.prompt && !editing && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
       ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
-      ${run.finished ? html`<${Outcome} run=${run} />` : html`<${Activity} run=${run} />`}
+      ${run.finished ? html`<${Outcome} run=${run} isLast=${isLast} place=${place} />` : html`<${Activity} run=${run} />`}
     </div>`;
 }
 
@@ -174,10 +178,10 @@ function Entry({ entry, run, onExpand }) {
   }
 }
 
-function UserMessage({ text, at, queued }) {
+function UserMessage({ text, at, queued, children }) {
   return html`<article class="turn user" aria-label=${t('timeline.you')}>
     <div class="bubble">${text}</div>
-    ${(queued || at) && html`<p class="turn-meta">${queued ? t('timeline.queued') : formatWhen(at)}</p>`}
+    <div class="turn-meta">${children}${(queued || at) && html`<span>${queued ? t('timeline.queued') : formatWhen(at)}</span>`}</div>
   </article>`;
 }
 
@@ -255,7 +259,7 @@ function Activity({ run }) {
   </div>`;
 }
 
-function Outcome({ run }) {
+function Outcome({ run, isLast, place }) {
   const outcome = outcomeOf(run.finished);
   // The text that was stopped is marked as such, which states the cancellation already.
   const isMarked = run.status === 'cancelled' && run.entries.at(-1)?.partial && !outcome.text;
@@ -266,7 +270,7 @@ function Outcome({ run }) {
       <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
       <div><strong>${outcome.title}.</strong>${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}</div>
     </div>`}
-    <p class="usage">${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}<a href=${addressOf('runs', run.id)}>${t('run.open')}</a></p>
+    <p class="usage">${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}<a href=${addressOf('runs', run.id)}>${t('run.open')}</a>${place && html`<span class="message-tools"><${ReplyTools} run=${run} isLast=${isLast} /></span>`}</p>
   `;
 }
 

@@ -309,6 +309,20 @@ export default {
   'pattern.upTo': 'bis zu {most} von: {what}',
   'pattern.between': '{least} bis {most} von: {what}',
 
+  // Fassungen einer Nachricht
+  'versions.label': 'Fassungen dieser Nachricht',
+  'versions.at': '{at}/{count}',
+  'versions.previous': 'Vorige Fassung',
+  'versions.next': 'Nächste Fassung',
+  'versions.edit': 'Bearbeiten und noch einmal senden',
+  'versions.editNote': 'Die erste Fassung bleibt erhalten. Der Agent arbeitet mit den Dateien, wie sie jetzt sind.',
+  'versions.editQueued': 'Diese Nachricht vor dem Senden bearbeiten',
+  'versions.removeQueued': 'Diese Nachricht aus der Warteschlange nehmen',
+  'versions.again': 'Eine andere Antwort anfordern',
+  'versions.continue': 'Ab hier fortsetzen',
+  'versions.continuing': 'Ihre nächste Nachricht folgt auf eine frühere Antwort. Was danach kam, bleibt erhalten.',
+  'versions.notContinuing': 'Zurück zur neuesten',
+
   // Die Ansicht eines Laufs
   'run.title': 'Lauf',
   'run.none': 'Öffnen Sie einen Lauf über die Zeile unter einer Antwort.',

@@ -309,6 +309,20 @@ export default {
   'pattern.upTo': 'up to {most} of: {what}',
   'pattern.between': '{least} to {most} of: {what}',
 
+  // Versions of a message
+  'versions.label': 'Versions of this message',
+  'versions.at': '{at}/{count}',
+  'versions.previous': 'Previous version',
+  'versions.next': 'Next version',
+  'versions.edit': 'Edit and send again',
+  'versions.editNote': 'The first version stays. The agent works on the files as they are now.',
+  'versions.editQueued': 'Edit this message before it is sent',
+  'versions.removeQueued': 'Remove this message from the queue',
+  'versions.again': 'Get another reply',
+  'versions.continue': 'Continue from here',
+  'versions.continuing': 'Your next message follows an earlier reply. What came after it stays.',
+  'versions.notContinuing': 'Back to the newest',
+
   // The view of one run
   'run.title': 'Run',
   'run.none': 'Open a run from the line below a reply.',

@@ -1,0 +1,85 @@
+/**
+ * The paths through a conversation whose messages were edited, or replied to again. Pure.
+ *
+ * A run follows the newest one, or the run with the message that its `branch` names. Runs that follow the same run
+ * are versions of each other, of which one is shown.
+ */
+
+/** The key of what precedes the first run. */
+export const START = '';
+
+/**
+ * @typedef {object} Place
+ * @property {object} run
+ * @property {string} parent the run before it, or `START`
+ * @property {number} at number of this version, from 1
+ * @property {string[]} versions ids of the runs in its place, oldest first
+ */
+
+/**
+ * The runs that are shown: the path to the newest run, except where another version was chosen.
+ *
+ * @param {{runs: object[]}} conversation
+ * @param {Record<string, string>} chosen the chosen run by the run before it
+ * @returns {Place[]}
+ */
+export function pathOf({ runs }, chosen = {}) {
+  // The usual case, and a conversation may have thousands of runs.
+  if (!runs.some((run) => run.branch)) return runs.map((run, at) => ({ run, parent: at ? runs[at - 1].id : START, at: 1, versions: [run.id] }));
+  const parents = parentsOf(runs);
+  const byId = new Map(runs.map((run) => [run.id, run]));
+  const children = new Map();
+  for (const run of runs) children.set(parents.get(run.id), [...(children.get(parents.get(run.id)) ?? []), run]);
+  const newest = lineOf(runs.at(-1)?.id, parents);
+  const path = [];
+  for (let parent = START; children.has(parent); ) {
+    const versions = children.get(parent).map((run) => run.id);
+    const id = versions.includes(chosen[parent]) ? chosen[parent] : (versions.find((one) => newest.has(one)) ?? versions.at(-1));
+    path.push({ run: byId.get(id), parent, at: versions.indexOf(id) + 1, versions });
+    parent = id;
+  }
+  return path;
+}
+
+/** The message after which a new one continues a path; null for the beginning. @param {Place[]} path */
+export function endOf(path) {
+  return path.length ? lastMessageOf(path.at(-1).run) : null;
+}
+
+/** The message that the message of a run follows: a new version of it follows the same. @param {Place[]} path */
+export function before(path, runId) {
+  const at = path.findIndex(({ run }) => run.id === runId);
+  return path[at].run.branch ? path[at].run.branch.after : endOf(path.slice(0, at));
+}
+
+/** Whether a path ends with the newest run, which a message follows without a branch. */
+export function isNewest({ runs }, path) {
+  return path.at(-1)?.run === runs.at(-1);
+}
+
+function parentsOf(runs) {
+  const owners = new Map(runs.flatMap((run) => messagesOf(run).map((id) => [id, run.id])));
+  return new Map(runs.map((run, at) => [run.id, parentOf(run, at ? runs[at - 1].id : START, owners)]));
+}
+
+/** A message that a summary replaced has no run: what follows it stays behind the newest run. */
+function parentOf(run, previous, owners) {
+  if (!run.branch) return previous;
+  return run.branch.after === null ? START : (owners.get(run.branch.after) ?? previous);
+}
+
+function lineOf(id, parents) {
+  const line = new Set();
+  for (let one = id; one && !line.has(one); one = parents.get(one)) line.add(one);
+  return line;
+}
+
+/** The ids of stored messages. */
+function messagesOf(run) {
+  const stored = run.entries.filter((entry) => entry.kind === 'message' && entry.complete && !entry.unstored && !entry.id.startsWith('content-'));
+  return [run.prompt?.id, ...stored.map((entry) => entry.id)].filter(Boolean);
+}
+
+function lastMessageOf(run) {
+  return messagesOf(run).at(-1) ?? null;
+}

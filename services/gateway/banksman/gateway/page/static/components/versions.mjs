@@ -1,0 +1,71 @@
+/** Versions of a message: edit and send it again, request another reply, and move between what there is. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { t } from '../strings.mjs';
+import { IconButton, html, useStore } from './ui.mjs';
+
+/** Which version of a message is shown, with buttons for the others. @param {{place: import('../branches.mjs').Place}} properties */
+export function VersionChoice({ place }) {
+  const store = useStore();
+  const { parent, at, versions } = place;
+  if (versions.length < 2) return null;
+  const show = (step) => store.showVersion(parent, versions[at - 1 + step]);
+  return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
+    <${IconButton} name="back" size=${14} label=${t('versions.previous')} disabled=${at === 1} onClick=${() => show(-1)} />
+    <span>${t('versions.at', { at, count: versions.length })}</span>
+    <${IconButton} name="chevron" size=${14} label=${t('versions.next')} disabled=${at === versions.length} onClick=${() => show(1)} />
+  </span>`;
+}
+
+/** The form in the place of a message that is edited. */
+export function MessageEditor({ run, onClose }) {
+  const store = useStore();
+  const [text, setText] = useState(run.prompt.text);
+  const area = useRef(null);
+  useEffect(() => {
+    area.current.focus();
+    area.current.setSelectionRange(text.length, text.length);
+  }, []);
+  const send = (event) => {
+    event.preventDefault();
+    if (!text.trim()) return;
+    store.sendVersion(run.id, text.trim());
+    onClose();
+  };
+  const onKeyDown = (event) => {
+    if (event.key === 'Escape') onClose();
+    if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send(event);
+  };
+  return html`<form class="message-editor" onSubmit=${send} onKeyDown=${onKeyDown}>
+    <textarea ref=${area} rows="3" aria-label=${t('versions.edit')} value=${text} onInput=${(event) => setText(event.target.value)} />
+    <p class="muted">${t('versions.editNote')}</p>
+    <div class="dialog-actions">
+      <button type="button" class="button small" onClick=${onClose}>${t('app.cancel')}</button>
+      <button class="button small primary" disabled=${!text.trim()}>${t('composer.send')}</button>
+    </div>
+  </form>`;
+}
+
+/** What a user can do with a message of their own. */
+export function MessageTools({ run, place, onEdit }) {
+  const store = useStore();
+  if (run.status === 'queued') {
+    return html`<span class="message-tools">
+      <${IconButton} name="pencil" size=${15} label=${t('versions.editQueued')} onClick=${() => store.editQueued(run)} />
+      <${IconButton} name="trash" size=${15} label=${t('versions.removeQueued')} onClick=${() => store.cancel(run.id)} />
+    </span>`;
+  }
+  return html`<span class="message-tools">
+    ${run.finished && html`<${IconButton} name="pencil" size=${15} label=${t('versions.edit')} onClick=${onEdit} />`}
+    <${VersionChoice} place=${place} />
+  </span>`;
+}
+
+/** What a user can do with the end of a run: request another reply, or continue here. */
+export function ReplyTools({ run, isLast }) {
+  const store = useStore();
+  if (!run.finished || !run.prompt) return null;
+  return html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${() => store.sendVersion(run.id, run.prompt.content)} />
+    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.continueAfter(run.id)} />`}`;
+}
