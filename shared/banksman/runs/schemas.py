@@ -1,7 +1,7 @@
 """Checks tool arguments against the JSON Schema of the tool, and such schemas themselves.
 
 Schemas of this project are applied in the process. Those of tool servers are applied in separate processes
-with limits, because they are chosen by tenants.
+with limits, because they are chosen by tenants; only what `plain_schemas` is certain of needs no process.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.runs.plain_schemas import certainly_fits
 
 if TYPE_CHECKING:
     from banksman.runs.schema_process import Reply, Request
@@ -98,6 +99,8 @@ class SchemaChecker:
         No arguments fit a schema that cannot be applied within the limits: it must not fail the run, nor lose
         the reply that was paid for.
         """
+        if certainly_fits(tool.input_schema, arguments):
+            return None
         if tool in WORKSPACE_TOOLS:
             return argument_problem(tool.input_schema, arguments)
         request: Request = {"schema": json.dumps(tool.input_schema), "value": arguments}

@@ -1,0 +1,126 @@
+"""The quick check of values agrees with the whole one wherever it is certain, and takes few steps."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.runs.plain_schemas import certainly_fits
+from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([1.0, 2.5]) | st.sampled_from("abé")
+)
+NAMES = st.sampled_from("xyz")
+VALUES = st.recursive(
+    SCALARS, lambda part: st.lists(part, max_size=3) | st.dictionaries(NAMES, part, max_size=3), max_leaves=8
+)
+TYPES = st.sampled_from(["array", "boolean", "integer", "null", "number", "object", "string"])
+LEAVES = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": TYPES | st.lists(TYPES, min_size=1, max_size=2, unique=True),
+        "enum": st.lists(SCALARS, min_size=1, max_size=3, unique_by=repr),
+        "minimum": st.integers(-2, 2),
+        "exclusiveMaximum": st.integers(-2, 2),
+        "minLength": st.integers(0, 2),
+        "maxItems": st.integers(0, 2),
+        "description": st.just("x"),
+        "pattern": st.just("^a"),
+    },
+)
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda part: st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.sampled_from(["array", "object"]),
+            "properties": st.dictionaries(NAMES, part, max_size=3),
+            "required": st.lists(NAMES, max_size=2, unique=True),
+            "additionalProperties": st.booleans(),
+            "items": part,
+            "anyOf": st.lists(part, min_size=1, max_size=2),
+        },
+    ),
+    max_leaves=6,
+)
+
+
+@given(SCHEMAS, VALUES)
+def test_what_certainly_fits_is_valid(schema: dict[str, Any], value: Any) -> None:
+    if certainly_fits(schema, value):
+        assert argument_problem(schema, value) is None
+
+
+@pytest.mark.parametrize("tool", WORKSPACE_TOOLS, ids=lambda tool: tool.name)
+def test_usual_arguments_of_the_workspace_tools_need_no_library(tool: ToolDefinition) -> None:
+    usual = {"command": "ls", "path": "a", "content": "", "url": "https://example.com", "timeout_s": 5}
+    names: Any = tool.input_schema["properties"]
+
+    fits = certainly_fits(tool.input_schema, {name: value for name, value in usual.items() if name in names})
+
+    # A pattern is left to the library.
+    assert fits == (tool.name != "search_code")
+
+
+HOSTILE: dict[str, tuple[Any, Any]] = {
+    "many values": ({"items": {"type": "object"}}, [{}] * 1_000_000),
+    "many names for many values": (
+        {"items": {"required": [f"n{n}" for n in range(5_000)]}},
+        [{f"n{n}": 0 for n in range(5_000)}] * 1_000,
+    ),
+    "a long enum": ({"items": {"enum": [f"n{n}" for n in range(5_000)]}}, ["n4999"] * 100_000),
+    "many properties": (
+        {"properties": {}, "additionalProperties": False},
+        {f"n{n}": 0 for n in range(100_000)},
+    ),
+}
+
+
+def doubling() -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(60):
+        schema = {"anyOf": [schema, schema]}
+    return schema
+
+
+def deep(levels: int) -> tuple[dict[str, Any], list[Any]]:
+    schema: dict[str, Any] = {}
+    value: list[Any] = []
+    for _ in range(levels):
+        schema, value = {"items": schema}, [value]
+    return schema, value
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [*HOSTILE.values(), (doubling(), 1), deep(2_000)],
+    ids=[*HOSTILE, "alternatives of alternatives", "depth"],
+)
+def test_no_schema_and_no_value_takes_long(schema: Any, value: Any) -> None:
+    began = time.process_time()
+
+    assert not certainly_fits(schema, value)
+
+    # A hundred times what it takes; without the limit of steps each would take seconds.
+    assert time.process_time() - began < 0.5
+
+
+async def test_plain_arguments_start_no_process() -> None:
+    plain = ToolDefinition(
+        name="add",
+        description="x",
+        server="s",
+        input_schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    )
+
+    # A process of these limits could not answer.
+    async with SchemaChecker(SchemaLimits(cpu_s=0.001, memory_bytes=1)) as checker:
+        assert await checker.argument_problem("acme", plain, {"a": 1}) is None
+        assert await checker.argument_problem("acme", plain, {"a": "x"}) is not None
