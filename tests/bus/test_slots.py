@@ -193,7 +193,7 @@ async def test_storing_an_approval_request_again_changes_nothing(
 ) -> None:
     first = await approvals.store_request(make_approval_request(tenant, "a1"))
     assert await approvals.store_request(make_approval_request(tenant, "a1")) == first
-    assert [one for _, one in await approvals.pending(tenant)] == [first]
+    assert [one.request for one in await approvals.pending(tenant)] == [first]
 
 
 async def test_pending_approval_requests_are_those_without_a_decision(
@@ -205,7 +205,7 @@ async def test_pending_approval_requests_are_those_without_a_decision(
     await approvals.store_request(make_approval_request(f"{tenant}x", "a9"))
     await approvals.store_reply(make_approval_reply(tenant, "a1", by="bob"))
     await approvals.forget(tenant, "a2")
-    assert [one for _, one in await approvals.pending(tenant)] == [requests[0], requests[3]]
+    assert [one.request for one in await approvals.pending(tenant)] == [requests[0], requests[3]]
 
 
 async def test_an_invalid_decision_is_dead_lettered_and_reopens_the_approval_request(
@@ -214,7 +214,7 @@ async def test_an_invalid_decision_is_dead_lettered_and_reopens_the_approval_req
     await approvals.store_request(request := make_approval_request(tenant, "a1"))
     forged = await approvals.store_reply(make_approval_reply(tenant, "a1", by="mallory"))
     await approvals.discard_reply(forged, "its signature is wrong")
-    assert [one for _, one in await approvals.pending(tenant)] == [request]
+    assert [one.request for one in await approvals.pending(tenant)] == [request]
     mine = make_approval_reply(tenant, "a1", by="alice")
     assert await approvals.store_reply(mine) == mine
     await approvals.discard_reply(forged, "its signature is wrong")

@@ -34,6 +34,16 @@ class TimerName:
     timer_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A stored request without a reply."""
+
+    stream_seq: int
+    stored_at: str
+    """RFC 3339."""
+    request: ApprovalRequest
+
+
 async def set_timer(
     bus: Bus, kind: str, tenant: str, timer_id: str, *, at: datetime, payload: bytes = b""
 ) -> None:
@@ -137,8 +147,8 @@ class ApprovalSlots:
         limit: int | None = None,
         after: int = 0,
         inputs: bool = False,
-    ) -> list[tuple[int, ApprovalRequest]]:
-        """Return the requests without a reply, oldest first, each with its stream sequence.
+    ) -> list[PendingRequest]:
+        """Return the requests without a reply, oldest first.
 
         Args:
             tenant: The tenant; `subjects.ANY` for all.
@@ -154,7 +164,7 @@ class ApprovalSlots:
             message.subject.rpartition(".")[2]
             async for message in direct.read(self._bus, APPROVALS, any_reply, current=True)
         }
-        found: list[tuple[int, ApprovalRequest]] = []
+        found: list[PendingRequest] = []
         async for message in direct.read(self._bus, APPROVALS, any_request, after=after, current=True):
             if limit is not None and len(found) == limit:
                 break
@@ -166,7 +176,7 @@ class ApprovalSlots:
                     await self._unreadable.report(message, poison.reason)
                     continue
                 if (request.input is not None) == inputs:
-                    found.append((message.stream_seq, request))
+                    found.append(PendingRequest(message.stream_seq, message.time, request))
         return found
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:

@@ -202,5 +202,7 @@ class ConversationRecord(Stored):
     settings: ConversationSettings = ConversationSettings()
     status: str = "idle"
     """`idle`, or the status of the open run."""
+    created_by: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
+    """The user who created it; empty if it is not known."""
     created_at: str
     updated_at: str

@@ -138,6 +138,13 @@ class Unsubscribe(Wire):
     conversation_id: Token
 
 
+class ApprovalsSubscribe(Envelope):
+    """Receive `approvals.changed` for all conversations of the tenant, until the connection ends."""
+
+    type: Literal["approvals.subscribe"]
+    id: FrameId
+
+
 class ChatSend(Wire):
     """Send a user's message, which starts or steers a run."""
 
@@ -202,6 +209,7 @@ ClientFrame = Annotated[
     | ConversationCreate
     | Subscribe
     | Unsubscribe
+    | ApprovalsSubscribe
     | ChatSend
     | RunCancel
     | ApprovalDecision
@@ -244,6 +252,8 @@ class Welcome(Stored):
     limits: ConnectionLimits
     notices: tuple[str, ...] = ()
     """Sentences to show to the user, such as a notice that the demo model replies."""
+    rights: tuple[str, ...] = ()
+    """What the user may do: `chat`, `approve`, `admin`, `operator`."""
     resumed: tuple[Token, ...] = ()
     not_resumed: tuple[NotResumed, ...] = ()
 
@@ -303,6 +313,15 @@ class ResyncRequired(Stored):
     reason: str
 
 
+class ApprovalsChanged(Stored):
+    """An approval request was made, or closed by a decision or its run; read the list of open requests again.
+
+    It may be sent without a change, and several changes may be sent as one.
+    """
+
+    type: Literal["approvals.changed"] = "approvals.changed"
+
+
 class ErrorFrame(Stored):
     """A request failed; the connection stays open."""
 
@@ -322,7 +341,9 @@ class Draining(Stored):
     reconnect_after_s: float
 
 
-ServerFrame = Welcome | Pong | Ack | Subscribed | ReplayDone | ResyncRequired | ErrorFrame | Draining
+ServerFrame = (
+    Welcome | Pong | Ack | Subscribed | ReplayDone | ResyncRequired | ApprovalsChanged | ErrorFrame | Draining
+)
 
 
 def error_frame(error: BanksmanError, reply_to: str | None = None) -> ErrorFrame:

@@ -45,6 +45,7 @@ from banksman.gateway.http import (
     prompts,
     run_steps,
     runs,
+    schedules,
     sign_in,
     tools,
     webhooks,
@@ -74,8 +75,10 @@ from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.log_room import LogRoom
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
@@ -268,6 +271,21 @@ async def _service(
         conversations, views, assistants, prompts, tools, settings.agent, placements
     )
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
+    client_requests = ClientRequests(
+        views=views,
+        conversations=conversations,
+        assistants=assistants,
+        prompts=prompts,
+        workflows=workflows,
+        decisions=decisions,
+        inputs=Inputs(approvals, decisions, schemas, clock, key),
+        requests=requests,
+        queue=RunQueue(bus),
+        backlog=backlog,
+        clock=clock,
+        default_model=settings.default_model,
+    )
+    scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
     return Gateway(
         settings=settings.gateway,
         keys=front.keys,
@@ -276,26 +294,15 @@ async def _service(
         ),
         api_keys=await stack.enter_async_context(ApiKeys(bus, front.keys, clock)),
         tickets=Tickets(bus, clock),
-        requests=ClientRequests(
-            views=views,
-            conversations=conversations,
-            assistants=assistants,
-            prompts=prompts,
-            workflows=workflows,
-            decisions=decisions,
-            inputs=Inputs(approvals, decisions, schemas, clock, key),
-            requests=requests,
-            queue=RunQueue(bus),
-            backlog=backlog,
-            clock=clock,
-            default_model=settings.default_model,
-        ),
+        requests=client_requests,
+        schedules=await stack.enter_async_context(scheduled),
         conversations=conversations,
         views=views,
         runs=runs_of_tenants,
         steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
         feeds=Feeds(bus, hub, views),
-        approvals=approvals,
+        approvals=PendingApprovals(bus, approvals, conversations),
+        approval_slots=approvals,
         assistants=Assistants(assistants, prompts, requests),
         prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
@@ -337,7 +344,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (run_steps, api_keys, sign_in, webhooks, mcp, agui):
+    for part in (run_steps, schedules, api_keys, sign_in, webhooks, mcp, agui):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

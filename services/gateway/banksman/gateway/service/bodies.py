@@ -86,6 +86,11 @@ class PendingApproval(ConversationApproval):
     """An open approval request of a tenant."""
 
     conversation_id: Token
+    requested_at: Timestamp
+    title: str = ""
+    """The title of the conversation."""
+    requested_by: str = ""
+    """The user who created the conversation; empty if it is not known."""
 
 
 class ApprovalPage(Stored):

@@ -121,6 +121,7 @@ class ClientRequests:
         signal = DeleteConversation(tenant=caller.tenant, conversation_id=conversation_id, by=caller.user)
         await self.queue.signal(signal, f"delete-{conversation_id}")
         await self.conversations.delete(caller.tenant, conversation_id)
+        self.created.take(caller.tenant, conversation_id)
 
     async def _create(self, caller: Caller, request: ConversationCreate, title: str) -> Ack:
         settings = request.settings.model_copy(
@@ -138,7 +139,9 @@ class ClientRequests:
         ids = await self._once(caller, request, {"conversation_id": self.requests.new("c")})
         conversation_id = ids["conversation_id"]
         title = request.title or title
-        record = new_record(conversation_id, title, request.assistant, settings, now=self.clock.now())
+        record = new_record(
+            conversation_id, title, request.assistant, settings, by=caller.user, now=self.clock.now()
+        )
         if await self.conversations.create(caller.tenant, record):
             self.created.add(caller.tenant, record)
         return Ack(reply_to=request.id, conversation_id=conversation_id)
@@ -277,7 +280,9 @@ class ClientRequests:
         ids = await self._once(caller, request, fresh)
         work = start_of(checked, request, caller, ids, assistant, agent)
         title = checked.workflow.title or checked.workflow.name
-        record = new_record(work.conversation_id, title, "default", _NO_SETTINGS, now=self.clock.now())
+        record = new_record(
+            work.conversation_id, title, "default", _NO_SETTINGS, by=caller.user, now=self.clock.now()
+        )
         await self.conversations.create(caller.tenant, record)
         await self.queue.start_workflow(work)
         return Ack(

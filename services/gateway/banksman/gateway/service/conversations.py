@@ -219,7 +219,13 @@ class Conversations:
 
 
 def new_record(
-    conversation_id: str, title: str, assistant: str, settings: ConversationSettings, *, now: datetime
+    conversation_id: str,
+    title: str,
+    assistant: str,
+    settings: ConversationSettings,
+    *,
+    by: str,
+    now: datetime,
 ) -> ConversationRecord:
     """Return the record of a new conversation."""
     return ConversationRecord(
@@ -227,6 +233,7 @@ def new_record(
         title=title,
         assistant=assistant,
         settings=settings,
+        created_by=by,
         created_at=now.isoformat(),
         updated_at=now.isoformat(),
     )

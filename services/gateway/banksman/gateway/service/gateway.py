@@ -13,8 +13,10 @@ from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
@@ -34,6 +36,7 @@ class Gateway:
     keys: Keys
     api_keys: ApiKeys
     webhooks: Webhooks
+    schedules: Schedules
     tickets: Tickets
     requests: ClientRequests
     conversations: Conversations
@@ -41,7 +44,8 @@ class Gateway:
     runs: Runs
     steps: StepDetails
     feeds: Feeds
-    approvals: ApprovalSlots
+    approvals: PendingApprovals
+    approval_slots: ApprovalSlots
     assistants: Assistants
     prompts: Prompts
     tools: ToolCatalog

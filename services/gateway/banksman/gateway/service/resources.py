@@ -10,7 +10,6 @@ from banksman.gateway.service.bodies import (
     InputPage,
     ListedCall,
     Listing,
-    PendingApproval,
     PendingInput,
     Run,
     run_body,
@@ -85,16 +84,14 @@ async def list_calls(gateway: Gateway, tenant: str, run_id: str, *, after: int, 
 
 async def list_approvals(gateway: Gateway, tenant: str, *, limit: int, after: int) -> ApprovalPage:
     """Return a page of the tenant's open approval requests, oldest first."""
-    pending = await gateway.approvals.pending(tenant, limit=limit, after=after)
-    items = tuple(PendingApproval.model_validate(request.model_dump()) for _, request in pending)
-    return ApprovalPage(items=items, next=pending[-1][0] if len(pending) == limit else None)
+    return await gateway.approvals.page(tenant, limit=limit, after=after)
 
 
 async def list_inputs(gateway: Gateway, tenant: str, *, limit: int, after: int) -> InputPage:
     """Return a page of the values that workflows wait for, oldest first."""
-    pending = await gateway.approvals.pending(tenant, limit=limit, after=after, inputs=True)
-    items = (PendingInput.of(request) for _, request in pending)
+    pending = await gateway.approval_slots.pending(tenant, limit=limit, after=after, inputs=True)
+    items = (PendingInput.of(one.request) for one in pending)
     return InputPage(
         items=tuple(item for item in items if item is not None),
-        next=pending[-1][0] if len(pending) == limit else None,
+        next=pending[-1].stream_seq if len(pending) == limit else None,
     )

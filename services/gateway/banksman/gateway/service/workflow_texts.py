@@ -90,7 +90,12 @@ class WorkflowTexts:
         """Return the text of one run, whose conversation is deleted afterwards; None if it takes too long."""
         conversation_id = new_id("c")
         record = new_record(
-            conversation_id, "Start a workflow", "default", ConversationSettings(), now=self.clock.now()
+            conversation_id,
+            "Start a workflow",
+            "default",
+            ConversationSettings(),
+            by=caller.user,
+            now=self.clock.now(),
         )
         await self.conversations.create(caller.tenant, record)
         run_id = run_id_for(conversation_id)

@@ -17,6 +17,7 @@ from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Refuse
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
+    ApprovalsSubscribe,
     AuthRefresh,
     ChatSend,
     ClientFrame,
@@ -263,6 +264,7 @@ class Connection:
                     frame_bytes=FRAME_BYTES, inflight=INFLIGHT, rate=self._settings.frames_per_s
                 ),
                 notices=self._context.notices,
+                rights=tuple(sorted(caller.rights)),
                 resumed=tuple(feed.conversation_id for feed in feeds),
                 not_resumed=not_resumed,
             )
@@ -290,6 +292,9 @@ class Connection:
                 case Unsubscribe():
                     await self._subscriptions.unsubscribe(frame.conversation_id)
                     self.send(Ack(reply_to=frame.id, conversation_id=frame.conversation_id))
+                case ApprovalsSubscribe():
+                    await self._subscriptions.follow_approvals(caller)
+                    self.send(Ack(reply_to=frame.id))
                 case AuthRefresh():
                     self._refresh(frame, caller)
                 case ConversationCreate():

@@ -9,7 +9,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from banksman.contracts.errors import BadInput, BanksmanError
-from banksman.contracts.frames import NotResumed, Resume, ResyncRequired, Subscribe, error_frame
+from banksman.contracts.frames import (
+    ApprovalsChanged,
+    NotResumed,
+    Resume,
+    ResyncRequired,
+    Subscribe,
+    error_frame,
+)
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.feed import Feed
 from banksman.gateway.service.feeds import PositionUnavailable
@@ -45,6 +52,8 @@ class Subscriptions:
         self._send = send
         self._spawn = spawn
         self._feeds: dict[str, Feed] = {}
+        self._approvals_of: str | None = None
+        """The tenant whose approval requests are followed; None while none is."""
 
     async def subscribe(self, caller: Caller, frame: Subscribe) -> None:
         """Start a feed, or send `resync_required` if its position is unavailable."""
@@ -117,8 +126,19 @@ class Subscriptions:
         if feed := self._feeds.pop(conversation_id, None):
             await feed.close()
 
+    async def follow_approvals(self, caller: Caller) -> None:
+        """Send `approvals.changed` whenever the open approval requests of the tenant may have changed."""
+        if self._approvals_of is None:
+            self._approvals_of = caller.tenant
+            await self._gateway.approvals.follow(caller.tenant, self._approvals_changed)
+
+    def _approvals_changed(self) -> None:
+        self._send(ApprovalsChanged())
+
     async def close(self) -> None:
         """Close all feeds."""
+        if self._approvals_of is not None:
+            await self._gateway.approvals.leave(self._approvals_of, self._approvals_changed)
         for feed in self._feeds.values():
             await feed.close()
 

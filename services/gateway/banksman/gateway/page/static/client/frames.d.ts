@@ -55,6 +55,19 @@ export type ApprovalResolved = {
   remember?: "run" | "conversation" | null;
 };
 
+/** An approval request was made, or closed by a decision or its run; read the list of open requests again. It may be sent without a change, and several changes may be sent as one. */
+export type ApprovalsChanged = {
+  type: "approvals.changed";
+};
+
+/** Receive `approvals.changed` for all conversations of the tenant, until the connection ends. */
+export type ApprovalsSubscribe = {
+  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  conversation_id?: string | null;
+  type: "approvals.subscribe";
+  id: string;
+};
+
 /** Replace the token of an open connection. */
 export type AuthRefresh = {
   /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
@@ -579,6 +592,8 @@ export type Welcome = {
   limits: ConnectionLimits;
   /** Sentences to show to the user, such as a notice that the demo model replies. */
   notices?: Array<string>;
+  /** What the user may do: `chat`, `approve`, `admin`, `operator`. */
+  rights?: Array<string>;
   resumed?: Array<string>;
   not_resumed?: Array<NotResumed>;
 };
@@ -635,6 +650,7 @@ export type ClientFrame =
   | ConversationCreate
   | Subscribe
   | Unsubscribe
+  | ApprovalsSubscribe
   | ChatSend
   | RunCancel
   | ApprovalDecision
@@ -649,6 +665,7 @@ export type ServerFrame =
   | Subscribed
   | ReplayDone
   | ResyncRequired
+  | ApprovalsChanged
   | ErrorFrame
   | Draining
   ;

@@ -1,0 +1,119 @@
+"""The open approval requests of a tenant: the list, and a notice whenever it may have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError
+from banksman.gateway.service.bodies import ApprovalPage, PendingApproval
+from banksman.gateway.service.conversations import Conversations
+
+GATHER_S = 0.25
+"""Seconds in which changes become one notice. Core messages arrive when they are published: a list that is
+read at once could miss what is being stored."""
+READS_AT_ONCE = 16
+
+OnChange = Callable[[], None]
+"""Is called after a change; must not block."""
+
+
+@dataclass(eq=False)
+class _Tenant:
+    """The core subscriptions of one tenant, for all websockets of this process."""
+
+    followers: set[OnChange] = field(default_factory=set[OnChange])
+    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    notice: asyncio.TimerHandle | None = None
+    # Subscribing waits for the server: two followers at once would subscribe twice.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def received(self, _: Message) -> None:
+        """Notify the followers after a moment, once for all messages until then."""
+        if self.notice is None:
+            self.notice = asyncio.get_running_loop().call_later(GATHER_S, self.notify)
+
+    def notify(self) -> None:
+        """Notify the followers now."""
+        self.notice = None
+        for follower in tuple(self.followers):
+            follower()
+
+
+class PendingApprovals:
+    """Reads and follows the open approval requests of tenants."""
+
+    def __init__(self, bus: Bus, slots: ApprovalSlots, conversations: Conversations) -> None:
+        self._bus = bus
+        self._slots = slots
+        self._conversations = conversations
+        self._tenants: dict[str, _Tenant] = {}
+        bus.on_reconnect(self._notify_all)
+
+    async def page(self, tenant: str, *, limit: int, after: int) -> ApprovalPage:
+        """Return a page of the open requests, oldest first, with the conversation of each."""
+        pending = await self._slots.pending(tenant, limit=limit, after=after)
+        titles = await self._conversations_of(tenant, {one.request.conversation_id for one in pending})
+        items = tuple(
+            PendingApproval(
+                requested_at=datetime.fromisoformat(one.stored_at),
+                title=title,
+                requested_by=user,
+                **dict(one.request),
+            )
+            for one in pending
+            for title, user in (titles[one.request.conversation_id],)
+        )
+        return ApprovalPage(items=items, next=pending[-1].stream_seq if len(pending) == limit else None)
+
+    async def _conversations_of(self, tenant: str, ids: set[str]) -> dict[str, tuple[str, str]]:
+        """Return title and creator by conversation."""
+        reads = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def about(conversation_id: str) -> tuple[str, str]:
+            async with reads:
+                try:
+                    record = await self._conversations.get(tenant, conversation_id)
+                except BanksmanError:
+                    # A conversation that was deleted must not hide the requests of others.
+                    return "", ""
+            return record.title, record.created_by
+
+        async with asyncio.TaskGroup() as group:
+            tasks = {one: group.create_task(about(one)) for one in ids}
+        return {one: task.result() for one, task in tasks.items()}
+
+    async def follow(self, tenant: str, on_change: OnChange) -> None:
+        """Call `on_change` after each change of the tenant's open requests, and after a reconnect."""
+        followed = self._tenants.setdefault(tenant, _Tenant())
+        followed.followers.add(on_change)
+        async with followed.turn:
+            if not followed.subscriptions:
+                for subject in (
+                    subjects.approval_request(tenant, subjects.ANY),
+                    subjects.approval_reply(tenant, subjects.ANY),
+                ):
+                    subscription = await self._bus.subscribe(subject, followed.received)
+                    followed.subscriptions.append(subscription)
+
+    async def leave(self, tenant: str, on_change: OnChange) -> None:
+        """Call it no longer. The last follower of a tenant unsubscribes it."""
+        followed = self._tenants.get(tenant)
+        if followed is None:
+            return
+        followed.followers.discard(on_change)
+        async with followed.turn:
+            if not followed.followers and self._tenants.pop(tenant, None) is followed:
+                for subscription in followed.subscriptions:
+                    await subscription.unsubscribe()
+
+    def _notify_all(self) -> None:
+        # What was published while the connection was down is lost.
+        for followed in self._tenants.values():
+            followed.notify()
