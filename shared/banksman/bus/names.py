@@ -35,6 +35,8 @@ KEYS: Final = "keys"
 WEBHOOKS: Final = "webhooks"
 """The bucket of webhooks, and the consumers that serve them."""
 DELIVERIES: Final = "deliveries"
+SCHEDULES: Final = "schedules"
+"""The bucket of schedules, and the consumer of those that are due."""
 
 OUTPUTS: Final = "outputs"
 WORKSPACES: Final = "workspaces"
@@ -113,6 +115,7 @@ _STREAM_BY_TOKEN: Final = {
     "workflow": WORKFLOWS,
     "webhook": WEBHOOK_QUEUE,
     "timer": TIMERS,
+    "schedule": TIMERS,
     "dead": DEAD,
 }
 

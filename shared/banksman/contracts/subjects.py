@@ -172,6 +172,16 @@ def timer_fired(kind: str, tenant: str, timer_id: str) -> str:
     return _join("timer", "fired", kind, tenant, timer_id)
 
 
+def schedule_set(tenant: str, schedule_id: str) -> str:
+    """The timer of a schedule (stream TIMERS); setting it again replaces it."""
+    return _join("schedule", "set", tenant, schedule_id)
+
+
+def schedule_due(tenant: str, schedule_id: str) -> str:
+    """Where the message of a schedule appears when it is due (stream TIMERS, durable `schedules`)."""
+    return _join("schedule", "due", tenant, schedule_id)
+
+
 def dead(stream: str, reason: str) -> str:
     """Dead letters of `stream`, by reason (stream DEAD)."""
     return _join("dead", stream, reason)

@@ -37,6 +37,8 @@ MAX_KEY_BYTES = 4 * 1024
 """Maximum bytes of a stored API key, which holds the digest of the key and not the key."""
 MAX_DELIVERY_BYTES = 4 * 1024
 """Maximum bytes of the state of a webhook's delivery."""
+MAX_SCHEDULE_BYTES = 128 * 1024
+"""Maximum bytes of a schedule with what it starts and its last runs."""
 MAX_LEASE_BYTES = 4 * 1024
 """Maximum bytes of the lease of a runner or of a process of a tool server."""
 
@@ -150,7 +152,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.EVENTS,
             subjects=(subjects.conversation(ANY, ANY),),
-            max_bytes=budget.share(362),
+            max_bytes=budget.share(360),
             direct=True,
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
             replicas=replicas,
@@ -204,7 +206,12 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         # The server refuses schedules with `discard: new`, and with limits it drops them silently.
         Stream(
             name=names.TIMERS,
-            subjects=(subjects.timer_set(ANY, ANY, ANY), subjects.timer_fired(ANY, ANY, ANY)),
+            subjects=(
+                subjects.timer_set(ANY, ANY, ANY),
+                subjects.timer_fired(ANY, ANY, ANY),
+                subjects.schedule_set(ANY, ANY),
+                subjects.schedule_due(ANY, ANY),
+            ),
             retention="workqueue",
             discard="old",
             schedules=True,
@@ -260,6 +267,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(
             names.DELIVERIES, budget.share(1), replicas, ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES
         ),
+        bucket(names.SCHEDULES, budget.share(2), replicas, max_value_bytes=MAX_SCHEDULE_BYTES),
         # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )
@@ -287,6 +295,13 @@ def _consumers(replicas: Replicas) -> tuple[Consumer, ...]:
             stream=names.TIMERS,
             durable=names.FIRED_TIMERS,
             filter=subjects.timer_fired(ANY, ANY, ANY),
+            replicas=replicas,
+        ),
+        # Gateways serve it: they start runs for users.
+        Consumer(
+            stream=names.TIMERS,
+            durable=names.SCHEDULES,
+            filter=subjects.schedule_due(ANY, ANY),
             replicas=replicas,
         ),
         Consumer(

@@ -38,7 +38,7 @@ _BUCKETS = (
     names.HEADS,
     names.DAMAGED,
 )
-_OF_GATEWAYS = (names.KEYS, names.WEBHOOKS, names.DELIVERIES)
+_OF_GATEWAYS = (names.KEYS, names.WEBHOOKS, names.DELIVERIES, names.SCHEDULES)
 """Buckets that only gateways use."""
 _STREAMS = (
     names.EVENTS,
@@ -103,6 +103,8 @@ def gateway() -> User:
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
             *_writes(*_OF_GATEWAYS),
             *_delivers_webhooks(),
+            subjects.schedule_set(ANY, ANY),
+            *_pulls(names.TIMERS, names.SCHEDULES),
             # Each gateway adds what passthrough consumed; agents count the runs under keys of their own.
             kv_subject(names.USAGE, "passthrough.>"),
             # An upload can precede the first call: then the gateway places the workspace.

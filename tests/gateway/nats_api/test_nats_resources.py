@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from tests.gateway.conftest import Served, gateway_on
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus, NatsSettings
@@ -182,3 +184,37 @@ async def test_no_account_reaches_another_tenants_assistants(
             with pytest.raises(Unavailable) as refused:
                 await bus.request(subjects.api("globex", *words), b"{}", 5)
             assert refused.value.no_responders
+
+
+async def test_a_schedule_is_created_run_paused_and_deleted_over_nats_and_starts_when_it_is_due(
+    secured_nats: SecuredNats, gateway: Served
+) -> None:
+    seed = secured_nats.seed_file(f"tenant-{TENANT}")
+    settings = NatsSettings(url=secured_nats.server.url, nkey_seed_file=seed, connect_timeout_s=10)
+    prompt = {"type": "prompt", "content": "hi"}
+    async with await Bus.connect(settings, name="raw") as bus:
+
+        async def request(*action: str, **body: Any) -> dict[str, Any]:
+            data = json.dumps(body).encode()
+            return json.loads(await bus.request(subjects.api(TENANT, "schedule", *action), data, 10))
+
+        at = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+        made = await request("create", start=prompt, at=at)
+        ran = await eventually(lambda: read_with_run(request, made["id"]))
+        now = await request("run", made["id"])
+        paused = await request("update", made["id"], start=prompt, cron="0 0 * * *", paused=True)
+        listed = await request("list")
+        deleted = await request("delete", made["id"])
+        missing = await request("read", made["id"])
+    assert (ran["runs"][0]["result"], ran["runs"][0]["user"]) == ("started", "nats")
+    assert (now["result"], now["run_id"] != ran["runs"][0]["run_id"]) == ("started", True)
+    assert (paused["paused"], paused["next_at"], len(paused["runs"])) == (True, None, 2)
+    assert [one["last_run"]["run_id"] for one in listed["items"]] == [now["run_id"]]
+    assert (deleted, missing["code"]) == ({"id": made["id"]}, "not_found")
+
+
+async def read_with_run(
+    request: Callable[..., Awaitable[dict[str, Any]]], schedule: str
+) -> dict[str, Any] | None:
+    read = await request("read", schedule)
+    return read if read["runs"] else None

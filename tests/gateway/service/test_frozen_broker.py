@@ -35,6 +35,8 @@ SENT: dict[str, Any] = {
     "/context/assistants": {"id": "a"},
     "/context/assistants/{assistant_id}": {"name": "x"},
     "/workflows/{name}/runs": {"parameters": {}},
+    "/context/schedules": {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"},
+    "/context/schedules/{schedule_id}": {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"},
 }
 INTERNAL = re.compile(r"\$JS|\$KV|[0-9a-f]{32}|STREAM\.|nats:|127\.0\.0\.1")
 

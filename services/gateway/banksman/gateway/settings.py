@@ -157,6 +157,10 @@ class GatewaySettings(HealthSettings):
     max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
     """Runs of one tenant that may be queued or driven at once; further ones are refused with 429. A tenant's
     `waiting_runs` in section `tenants` replaces it."""
+    max_schedules_per_tenant: int = Field(default=200, ge=0)
+    """Schedules that a tenant may have."""
+    min_schedule_interval_s: int = Field(default=60, ge=60)
+    """Seconds that must lie between two times of a schedule."""
     max_body_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
     """A larger body is refused with 413."""
     max_upload_bytes: int = Field(default=100 * 1024 * 1024, gt=0)

@@ -1,0 +1,54 @@
+"""Start what a schedule names, as the user who made it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from banksman.contracts.frames import Ack, ChatSend, ConversationCreate, WorkflowStart
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.client_requests import ClientRequests
+from banksman.gateway.service.idempotency import DerivedIds
+from banksman.gateway.service.schedules.models import ScheduledPrompt, ScheduledStart, ScheduledWorkflow
+
+
+async def start_run(
+    requests: ClientRequests, caller: Caller, start: ScheduledStart, *, title: str, source: str
+) -> Ack:
+    """Start a run; a repeat with the same source starts no second one, however late it comes.
+
+    Args:
+        requests: Handles the requests of clients.
+        caller: As whom it runs.
+        start: What to start.
+        title: The title of a new conversation; empty for one from its message.
+        source: Stands for this one run. The ids of all that is stored follow from it.
+
+    Raises:
+        BanksmanError: As for a client that starts it.
+    """
+    once = replace(requests, requests=DerivedIds(source))
+    match start:
+        case ScheduledWorkflow():
+            frame = WorkflowStart(type="workflow.start", id="scheduled", **start.model_dump(exclude={"type"}))
+            return await once.handle(caller, frame)
+        case ScheduledPrompt():
+            return await _send(once, caller, start, title)
+
+
+async def _send(requests: ClientRequests, caller: Caller, start: ScheduledPrompt, title: str) -> Ack:
+    conversation_id = start.conversation_id
+    if conversation_id is None:
+        create = ConversationCreate(
+            type="conversation.create", id="scheduled", title=title, assistant=start.assistant
+        )
+        created = await requests.handle(caller, create, title_from=start.content)
+        conversation_id = created.conversation_id or ""
+    message = ChatSend(
+        type="chat.send",
+        id="scheduled",
+        conversation_id=conversation_id,
+        content=start.content,
+        overrides=start.overrides,
+        variables=start.variables,
+    )
+    return await requests.handle(caller, message)

@@ -1,0 +1,91 @@
+"""The schedules of tenants in the bucket `schedules`, and the timers of their next runs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import SCHEDULES
+from banksman.bus.publish import durable
+from banksman.bus.watch import BucketView
+from banksman.contracts import subjects
+from banksman.contracts.errors import NotFound, Overloaded
+from banksman.contracts.ids import check_token, new_id
+from banksman.gateway.service.schedules.models import DueTime, Schedule
+from banksman.gateway.service.shared_bucket import SharedBucket
+
+
+class ScheduleStore:
+    """Schedules by tenant. A timer is only a hint: what is due is decided by the stored schedule."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._bucket = SharedBucket(bus, SCHEDULES, Schedule, "schedules")
+        self.view = BucketView(Bucket(bus, SCHEDULES, DueTime))
+        """When each schedule is due, as this gateway knows it."""
+
+    async def list(self, tenant: str) -> list[Schedule]:
+        """Return the schedules of a tenant, oldest first."""
+        found = [entry.value async for entry in self._bucket.entries(tenant)]
+        return sorted(found, key=lambda schedule: (schedule.created_at, schedule.id))
+
+    async def find(self, tenant: str, schedule_id: str) -> Entry[Schedule] | None:
+        """Return a schedule; None if the tenant has no such schedule."""
+        return await self._bucket.get(f"{tenant}.{check_token(schedule_id, 'schedule_id')}")
+
+    async def get(self, tenant: str, schedule_id: str) -> Entry[Schedule]:
+        """Return a schedule.
+
+        Raises:
+            NotFound: The tenant has no such schedule.
+        """
+        entry = await self.find(tenant, schedule_id)
+        if entry is None:
+            raise NotFound("schedule", schedule_id)
+        return entry
+
+    async def create(self, tenant: str, schedule: Schedule, most: int) -> Schedule:
+        """Store a new schedule; return the stored one if the id has one.
+
+        Raises:
+            Overloaded: The tenant has `most` schedules.
+        """
+        if (stored := await self.find(tenant, schedule.id)) is not None:
+            return stored.value
+        if len(await self._bucket.keys(tenant)) >= most:
+            raise Overloaded(f"the tenant has {most} schedules; delete some first")
+        # First, so that no schedule lacks its timer if this process ends in between.
+        await self.set_timer(tenant, schedule.id, schedule.next_at)
+        await self._bucket.create(f"{tenant}.{schedule.id}", schedule)
+        return schedule
+
+    async def replace(self, tenant: str, entry: Entry[Schedule], schedule: Schedule) -> bool:
+        """Store a changed schedule with its timer; return False if another change came first.
+
+        After False the caller reads the schedule again and replaces that one, which also sets its timer.
+        """
+        await self.set_timer(tenant, schedule.id, schedule.next_at)
+        return await self._bucket.update(entry.key, schedule, entry.revision) is not None
+
+    async def delete(self, tenant: str, schedule_id: str, now: datetime) -> None:
+        """Delete a schedule and its timer."""
+        await self._bucket.delete(f"{tenant}.{schedule_id}")
+        # It fires at once and finds no schedule, which takes no permission to purge the stream.
+        await self.set_timer(tenant, schedule_id, now)
+
+    async def set_timer(self, tenant: str, schedule_id: str, at: datetime | None) -> None:
+        """Let the broker deliver a schedule at a time, and no more at an earlier one; None changes nothing.
+
+        Raises:
+            Unavailable, Overloaded: As `durable`.
+        """
+        if at is not None:
+            await durable(
+                self._bus,
+                subjects.schedule_set(tenant, schedule_id),
+                b"",
+                msg_id=new_id("timer-"),
+                schedule_at=at,
+                schedule_target=subjects.schedule_due(tenant, schedule_id),
+            )
