@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import error_envelope
@@ -23,6 +24,7 @@ from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.wire import parse
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+T = TypeVar("T")
 Respond = Callable[[ClientFrame], Ack]
 
 
@@ -128,9 +130,9 @@ def ended(text: str) -> RunFinished:
     return RunFinished(status="completed", content=text, service="banksman", model="demo", iterations=1)
 
 
-async def first(count: int, events: AsyncGenerator[object]) -> list[object]:
+async def first(count: int, events: AsyncGenerator[T]) -> list[T]:
     """Return the first `count` items."""
-    found: list[object] = []
+    found: list[T] = []
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         async for event in events:
             found.append(event)

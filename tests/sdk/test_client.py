@@ -15,11 +15,12 @@ from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BadInput, ErrorCode, NotFound, Unavailable
-from banksman.contracts.events import ItemDecision
+from banksman.contracts.event_data import TextDelta
+from banksman.contracts.events import ItemDecision, MessageCompleted
 from banksman.contracts.frames import Ack, ApprovalDecision, ChatSend, ClientFrame
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
-from banksman.sdk import Client, LogRestored, RemoteError, StartedRun, connect
+from banksman.sdk import Client, LiveFrame, LogRestored, RemoteError, StartedRun, connect
 from banksman.sdk.events import EventFrame
 from tests.sdk.fake_gateway import FakeGateway, Writer, ended, first, message, started
 from tests.support.fixtures import SecuredNats
@@ -209,13 +210,29 @@ async def test_client_receives_approval_requests_of_its_tenant_only(client: Clie
             assert (await anext(aiter(approvals))).approval_id == ours.approval_id
 
 
-async def test_deltas_arrive_while_the_model_writes(client: Client, agent: Bus, conversation: str) -> None:
-    piece = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="Hel")
-    async with client.deltas(conversation) as pieces:
-        await _flushed(client, agent)
-        await agent.publish(subjects.delta(TENANT, conversation), piece.model_dump_json().encode())
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            assert await anext(aiter(pieces)) == piece
+async def test_watch_yields_text_between_events_while_the_model_writes_it(
+    client: Client, fake: FakeGateway, agent: Bus, log: Writer
+) -> None:
+    subject = subjects.delta(TENANT, log.conversation_id)
+    thought = Delta(
+        conversation_id=log.conversation_id, run_id="r", message_id="m", offset=0, text="Hm", kind="reasoning"
+    )
+    piece = thought.model_copy(update={"text": "Hel", "kind": "message"})
+    await log.write(message("before"))
+    async with aclosing(client.watch(log.conversation_id, detail="steps")) as frames:
+        stored = await first(1, frames)
+        for delta in (thought, piece):
+            await agent.publish(subject, delta.model_dump_json().encode())
+        await agent.ready()
+        await log.write(message("after"))
+        live, after = await first(2, frames)
+
+    assert [stored[0].body, after.type] == [
+        MessageCompleted.model_validate(stored[0].data),
+        "message.completed",
+    ]
+    assert isinstance(live, LiveFrame)
+    assert live.body == TextDelta(message_id="m", offset=0, text="Hel")
 
 
 async def test_client_receives_nothing_of_another_tenant(
@@ -224,13 +241,13 @@ async def test_client_receives_nothing_of_another_tenant(
     """R114, P8: the client's account decides, not the tenant that it names."""
     seed = secured_nats.seed_file(f"tenant-{TENANT}")
     async with connect(secured_nats.server.url, "globex", nkey_seed_file=seed) as mallory:
-        async with mallory.deltas(conversation) as pieces:
+        async with aclosing(mallory.watch(conversation)) as frames:
             piece = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="x")
             await agent.publish(subjects.delta("globex", conversation), piece.model_dump_json().encode())
             await agent.ready()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
-                    await anext(aiter(pieces))
+                    await anext(frames)
 
 
 async def test_follow_continues_after_a_restart_of_the_server(

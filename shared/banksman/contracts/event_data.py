@@ -48,6 +48,15 @@ class ToolCallRequestedData(Stored):
     requires_approval: bool
 
 
+class ProtocolRetryData(Stored):
+    """The model wrote a call that cannot be parsed, and receives a correction."""
+
+    attempt: int
+    max: int
+    error: str
+    """The rule that the reply breaks, and the position."""
+
+
 class TextDelta(Stored):
     """A piece of an unfinished message. `message.completed` replaces all of them."""
 

@@ -1,6 +1,6 @@
-"""The Python SDK for services that use NATS: start and follow runs, decide approval requests, serve tools.
+"""The Python SDK: start and follow runs, decide approval requests, serve tools and workflows.
 
-    async with connect("nats://127.0.0.1:4222", "acme", nkey_seed_file=seed) as client:
+    async with connect("http://127.0.0.1:8080", token=key) as client:
         conversation_id = await client.create_conversation(title="Nightly report")
         run = await client.send(conversation_id, "Summarise yesterday's builds")
         print((await client.outcome(run)).content)
@@ -9,14 +9,15 @@
 `workflow` turns them into workflows, which users start by name and a `WorkflowServer` serves
 (`banksman.sdk.workflows`).
 
-A client uses only the gateways' NATS API and the subjects that a tenant's account may subscribe to. It has no
-access to JetStream.
+A client uses a gateway's websocket and HTTP API. `connect("nats://…", "acme", nkey_seed_file=seed)` uses the
+gateways' NATS API and the subjects that a tenant's account may subscribe to; it has no access to JetStream.
 """
 
 from banksman.bus.envelope import RemoteError
 from banksman.contracts.errors import BanksmanError
-from banksman.sdk.client import Client, StartedRun, connect
-from banksman.sdk.events import EventFrame, LogRestored
+from banksman.sdk.client import Client, StartedRun
+from banksman.sdk.connecting import connect
+from banksman.sdk.events import EventFrame, LiveFrame, LogRestored
 from banksman.sdk.parameters import ToolContext
 from banksman.sdk.tool_server import ToolServer
 from banksman.sdk.tools import Tool, Toolbox, ToolFailed, tool
@@ -27,6 +28,7 @@ __all__ = [
     "BanksmanError",
     "Client",
     "EventFrame",
+    "LiveFrame",
     "LogRestored",
     "RemoteError",
     "StartedRun",

@@ -1,29 +1,13 @@
-"""The client of the NATS API."""
+"""The client: conversations, runs, decisions and events."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel
-
-from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import checked_reply
-from banksman.bus.messages import Message
-from banksman.contracts import subjects
-from banksman.contracts.assistant_requests import (
-    AssistantBody,
-    AssistantDeleted,
-    AssistantList,
-    AssistantUpdate,
-    NewAssistant,
-)
-from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides
-from banksman.contracts.calls import Delta
+from banksman.contracts.assistants import ConversationSettings, RunOverrides
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import ItemDecision, Remember, RunFinished
 from banksman.contracts.frames import (
@@ -31,34 +15,17 @@ from banksman.contracts.frames import (
     ApprovalDecision,
     ChatSend,
     ConversationCreate,
+    Detail,
     InputReply,
     RunCancel,
     WorkflowStart,
 )
-from banksman.contracts.ids import check_token, conversation_of, new_id
+from banksman.contracts.ids import conversation_of, new_id
 from banksman.contracts.messages import Content
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
-from banksman.contracts.subjects import ANY
-from banksman.contracts.tool_views import ToolView, ToolViews
-from banksman.contracts.usage import UsageReport
-from banksman.contracts.wire import WIRE_VERSION, JsonObject, JsonValue
+from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
-from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.events import EventFrame
-from banksman.sdk.feed import follow
-
-REPLY_TIMEOUT_S = 10.0
-"""Timeout of one request in seconds."""
-BUDGET_S = 30.0
-"""Seconds for which a request is repeated. All repetitions have the same id, so the request has one
-effect."""
-PAUSE_S = 0.2
-WAITING_DELTAS = 4_096
-"""Maximum deltas that wait for a slow reader. Further ones are dropped, which is allowed for deltas."""
-
-T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
-Frame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
+from banksman.sdk.events import EventFrame, LiveFrame
+from banksman.sdk.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,59 +42,26 @@ class StartedRun:
         return conversation_of(self.run_id)
 
 
-@asynccontextmanager
-async def connect(
-    url: str | tuple[str, ...],
-    tenant: str,
-    *,
-    nkey_seed_file: Path | None = None,
-    tls_ca_file: Path | None = None,
-    name: str = "banksman-client",
-    connect_timeout_s: float = 30.0,
-) -> AsyncGenerator[Client]:
-    """Connect a client for the duration of the context.
-
-    Args:
-        url: The address of a server, or the addresses of a cluster.
-        tenant: The tenant. The user of the seed must belong to its account.
-        nkey_seed_file: File with the user's seed; None connects without a user.
-        tls_ca_file: CA certificates to verify the server; None uses those of the system.
-        name: Name of the connection in the server's monitoring.
-        connect_timeout_s: Timeout of the first connection in seconds.
-
-    Raises:
-        BadInput: The tenant is not a valid token.
-        Unavailable: No server accepted the user in time.
-    """
-    check_token(tenant, "tenant")
-    settings = NatsSettings(
-        url=url, nkey_seed_file=nkey_seed_file, tls_ca_file=tls_ca_file, connect_timeout_s=connect_timeout_s
-    )
-    async with await Bus.connect(settings, name=name) as bus:
-        yield Client(bus, tenant)
-
-
-class Client:
-    """Requests of a tenant to the platform.
+class Client(Resources):
+    """Requests of a tenant to the platform, over NATS or over the websocket and HTTP.
 
     Requests take a `request_id`. A request that is repeated with the same id within 24 hours has no further
     effect and gets the same reply. All raise `RemoteError` with the gateway's error, and `Unavailable` if no
-    gateway responds within 30 seconds.
+    gateway responds within 30 seconds; `asyncio.timeout` sets a shorter time.
     """
 
-    def __init__(self, bus: Bus, tenant: str) -> None:
-        self._bus = bus
-        self.tenant = tenant
+    @property
+    def tenant(self) -> str:
+        """The tenant of the requests."""
+        return self._transport.tenant
 
     async def ready(self, timeout_s: float = 2.0) -> None:
-        """Make a round trip to the server.
-
-        Afterwards it has processed all earlier messages of this connection.
+        """Make a round trip to the gateway, or to the NATS server, which then has all earlier messages.
 
         Raises:
             Unavailable: The server did not respond in time.
         """
-        await self._bus.ready(timeout_s)
+        await self._transport.ready(timeout_s)
 
     async def create_conversation(
         self,
@@ -149,7 +83,7 @@ class Client:
             system_prompt_id=system_prompt_id,
             settings=settings or ConversationSettings(),
         )
-        ack = await self._send(subjects.api(self.tenant, "conversation", "create"), frame)
+        ack = await self._transport.send(frame)
         return _required(ack.conversation_id, "conversation_id")
 
     async def send(
@@ -184,7 +118,7 @@ class Client:
             variables=dict(variables or {}),
             attachments=tuple(attachments),
         )
-        ack = await self._send(subjects.api(self.tenant, "chat", "send", conversation_id), frame)
+        ack = await self._transport.send(frame, conversation_id)
         return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)
 
     async def cancel(
@@ -193,7 +127,7 @@ class Client:
         """Cancel a run, given as an object or by id. `outcome` waits for its end."""
         run_id = run if isinstance(run, str) else run.run_id
         frame = RunCancel(type="run.cancel", id=request_id or new_id("q"), run_id=run_id, reason=reason)
-        await self._send(subjects.api(self.tenant, "run", "cancel", conversation_of(run_id)), frame)
+        await self._transport.send(frame, conversation_of(run_id))
 
     async def reply(
         self,
@@ -222,7 +156,7 @@ class Client:
             remember=remember,
             digests=tuple(digests),
         )
-        return await self._send(subjects.api(self.tenant, "approval", "reply", approval_id), frame)
+        return await self._transport.send(frame, approval_id)
 
     async def provide(self, input_id: str, value: JsonValue, *, request_id: str | None = None) -> Ack:
         """Provide the value that a workflow requested, by the id of its `input.requested`.
@@ -231,7 +165,7 @@ class Client:
             An ack. If `already_resolved` is True, an earlier value applies, or the request was closed.
         """
         frame = InputReply(type="input.reply", id=request_id or new_id("q"), request_id=input_id, value=value)
-        return await self._send(subjects.api(self.tenant, "input", "reply", input_id), frame)
+        return await self._transport.send(frame, input_id)
 
     async def start_workflow(
         self,
@@ -249,68 +183,44 @@ class Client:
             parameters=parameters or {},
             conversation_id=conversation_id,
         )
-        ack = await self._send(subjects.api(self.tenant, "workflow", "start", name), frame)
+        ack = await self._transport.send(frame, name)
         return StartedRun(_required(ack.run_id, "run_id"), ack.message_id)
 
-    async def assistants(self) -> tuple[Assistant, ...]:
-        """Return all assistants of the tenant, sorted by id."""
-        return (await self._assistant("list", AssistantList)).items
-
-    async def assistant(self, assistant_id: str) -> Assistant:
-        """Return one assistant. Every tenant has an assistant `default`."""
-        return await self._assistant("read", Assistant, assistant_id)
-
-    async def create_assistant(self, body: NewAssistant, *, request_id: str | None = None) -> Assistant:
-        """Create an assistant. Conversations refer to it by its id."""
-        return await self._assistant("create", Assistant, body=body, request_id=request_id)
-
-    async def update_assistant(
-        self, assistant_id: str, body: AssistantBody, *, revision: int | None = None
-    ) -> Assistant:
-        """Replace an assistant from the next run on. The same body again changes nothing.
-
-        Args:
-            assistant_id: The assistant to replace.
-            body: The complete new assistant.
-            revision: Replace only this revision; None replaces the current one.
-        """
-        fields = {name: getattr(body, name) for name in AssistantBody.model_fields}
-        update = AssistantUpdate(**fields, revision=revision)
-        return await self._assistant("update", Assistant, assistant_id, body=update)
-
-    async def delete_assistant(self, assistant_id: str) -> None:
-        """Delete an assistant. Its open runs continue; its conversations cannot start new ones."""
-        await self._assistant("delete", AssistantDeleted, assistant_id)
-
-    async def tools(self) -> tuple[ToolView, ...]:
-        """Return the tools that the tenant's models may call, the built-in ones first."""
-        subject = subjects.api(self.tenant, "tool", "list")
-        return (await self._request(subject, b"{}", new_id("q"), ToolViews)).items
-
-    async def tool(self, name: str) -> ToolView:
-        """Return a tool that the tenant's models may call.
-
-        Raises:
-            RemoteError: They may call no tool of this name.
-        """
-        subject = subjects.api(self.tenant, "tool", "read", name)
-        return await self._request(subject, b"{}", new_id("q"), ToolView)
-
-    async def usage(self) -> UsageReport:
-        """Return the tenant's usage of the current day and month, and its limits."""
-        return await self._request(subjects.api(self.tenant, "usage"), b"{}", new_id("q"), UsageReport)
-
-    def follow(self, conversation_id: str, after_seq: int = 0) -> AsyncGenerator[EventFrame]:
+    async def follow(
+        self, conversation_id: str, after_seq: int = 0, *, detail: Detail = "steps"
+    ) -> AsyncGenerator[EventFrame]:
         """Yield each stored and future event after `after_seq` once, in order and without gaps.
 
         The generator never ends. Close it (`contextlib.aclosing`) if the loop over it ends early.
+
+        Args:
+            conversation_id: The conversation.
+            after_seq: Number of the last event that the caller has; 0 for none.
+            detail: `final` omits iterations, calls and results.
 
         Raises:
             LogRestored: The log was restored from a backup.
             RemoteError: The conversation does not exist.
             Unavailable: The stored events could not be read for 30 seconds.
         """
-        return follow(self._bus, self.tenant, conversation_id, after_seq)
+        frames = self._transport.follow(conversation_id, after_seq, detail, live=False)
+        async with aclosing(frames) as events:
+            async for event in events:
+                if isinstance(event, EventFrame):
+                    yield event
+
+    def watch(
+        self, conversation_id: str, after_seq: int = 0, *, detail: Detail = "full"
+    ) -> AsyncGenerator[EventFrame | LiveFrame]:
+        """Yield the events of `follow`, and between them text while the model writes it.
+
+        Live frames may be lost: a stored event has all of their text. The websocket also sends the output of
+        running calls.
+
+        Raises:
+            LogRestored, RemoteError, Unavailable: See `follow`.
+        """
+        return self._transport.follow(conversation_id, after_seq, detail, live=True)
 
     async def outcome(self, run: StartedRun, *, after_seq: int = 0) -> RunFinished:
         """Wait for the end of a run and return its outcome. The caller sets the deadline.
@@ -318,86 +228,18 @@ class Client:
         Raises:
             LogRestored, RemoteError, Unavailable: See `follow`.
         """
-        async with aclosing(self.follow(run.conversation_id, after_seq)) as events:
+        async with aclosing(self.follow(run.conversation_id, after_seq, detail="final")) as events:
             async for event in events:
                 if event.run_id == run.run_id and event.type == "run.finished":
                     return RunFinished.model_validate(event.data)
         raise Unavailable(f"{run.run_id}: its log ended")
 
-    @asynccontextmanager
-    async def deltas(self, conversation_id: str) -> AsyncGenerator[AsyncIterator[Delta]]:
-        """Receive text while the model writes it, from the start of the context.
-
-        Deltas may be lost. The `message.completed` event replaces them.
-        """
-        pieces: asyncio.Queue[Delta] = asyncio.Queue(WAITING_DELTAS)
-
-        async def received(message: Message) -> None:
-            if not pieces.full():
-                pieces.put_nowait(Delta.model_validate_json(message.data))
-
-        subscription = await self._bus.subscribe(subjects.delta(self.tenant, conversation_id), received)
-        try:
-            yield _items(pieces)
-        finally:
-            await subscription.unsubscribe()
-
-    @asynccontextmanager
-    async def approvals(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests, from the start of the context.
+    def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
+        """Receive the tenant's new approval requests over NATS, from the start of the context.
 
         Other clients receive them, too. The first decision applies.
         """
-        requests: asyncio.Queue[ApprovalRequest] = asyncio.Queue()
-
-        async def received(message: Message) -> None:
-            request = ApprovalRequest.model_validate_json(message.data)
-            if request.input is None:
-                requests.put_nowait(request)
-
-        subscription = await self._bus.subscribe(subjects.approval_request(self.tenant, ANY), received)
-        try:
-            yield _items(requests)
-        finally:
-            await subscription.unsubscribe()
-
-    async def _assistant(
-        self,
-        action: str,
-        reply: type[M],
-        *names: str,
-        body: BaseModel | None = None,
-        request_id: str | None = None,
-    ) -> M:
-        subject = subjects.api(self.tenant, "assistant", action, *names)
-        data = b"{}" if body is None else body.model_dump_json().encode()
-        return await self._request(subject, data, request_id or new_id("q"), reply)
-
-    async def _send(self, subject: str, frame: Frame) -> Ack:
-        # A requested value may be null.
-        body = frame.model_dump_json(exclude_none=not isinstance(frame, InputReply)).encode()
-        return await self._request(subject, body, frame.id, Ack)
-
-    async def _request(self, subject: str, body: bytes, request_id: str, reply: type[M]) -> M:
-        headers = {REQUEST_ID: request_id, SCHEMA_VERSION: str(WIRE_VERSION)}
-
-        async def attempt() -> M:
-            await self._bus.wait_connected()
-            data = await self._bus.request(subject, body, REPLY_TIMEOUT_S, headers)
-            return reply.model_validate_json(checked_reply(data))
-
-        return await retry(
-            attempt,
-            again=self._bus.may_recover,
-            backoff=Backoff(PAUSE_S, PAUSE_S),
-            budget_s=BUDGET_S,
-            failure=f"{subject}: no gateway responded",
-        )
-
-
-async def _items(queue: asyncio.Queue[T]) -> AsyncIterator[T]:
-    while True:
-        yield await queue.get()
+        return self._transport.approvals()
 
 
 def _required(value: str | None, field: str) -> str:

@@ -3,27 +3,94 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from pydantic import BaseModel
+
+from banksman.contracts import event_data, events
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.events import Commit
-from banksman.contracts.frames import event_frame
+from banksman.contracts.frames import DETAILS, Detail, event_frame
+from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 
+LEVELS: dict[str, Detail] = {
+    "iteration.started": "steps",
+    "protocol.retry": "steps",
+    "tool_call.requested": "steps",
+    "tool_call.started": "steps",
+    "tool_call.completed": "steps",
+    "workspace.changed": "steps",
+    "run.cancel_requested": "steps",
+    "history.compacted": "steps",
+    "reasoning.delta": "full",
+    "tool_call.output": "full",
+}
+"""The lowest level of detail of each type; `final` for the others."""
 
-class EventFrame(Stored):
-    """One durable event, as on the websocket. Fields of newer servers are ignored."""
+BODIES: dict[str, type[BaseModel]] = {
+    "run.queued": event_data.RunQueuedData,
+    "run.started": event_data.RunStartedData,
+    "message.completed": events.MessageCompleted,
+    "tool_call.requested": event_data.ToolCallRequestedData,
+    "tool_call.completed": ToolResult,
+    "approval.requested": events.ApprovalRequested,
+    "approval.resolved": events.ApprovalResolved,
+    "input.requested": events.InputRequested,
+    "input.resolved": events.InputResolved,
+    "iteration.started": events.IterationStarted,
+    "workspace.changed": events.WorkspaceChanged,
+    "workspace.restored": events.WorkspaceRestored,
+    "workflow.progress": events.WorkflowProgress,
+    "workflow.output": events.WorkflowOutput,
+    "workflow.linked": events.WorkflowLinked,
+    "conversation.updated": events.ConversationUpdated,
+    "run.cancel_requested": events.CancelRequested,
+    "run.finished": events.RunFinished,
+    "protocol.retry": event_data.ProtocolRetryData,
+    "history.compacted": events.HistoryCompacted,
+    "message.delta": event_data.TextDelta,
+    "reasoning.delta": event_data.TextDelta,
+    "tool_call.started": event_data.CallStarted,
+    "tool_call.output": event_data.CallOutput,
+}
+"""The model of the data of each type. Types that are not listed have none."""
+
+
+class Frame(Stored):
+    """What stored events and live output have in common."""
 
     type: str
-    """Such as `message.completed` or `run.finished`. Ignore unknown types."""
+    """Such as `message.completed` or `message.delta`. Ignore unknown types."""
+    ts: Timestamp
+    conversation_id: str
+    run_id: str | None = None
+    data: JsonObject
+
+    @cached_property
+    def body(self) -> BaseModel | None:
+        """The data as a typed object, such as `MessageCompleted`; None for a type without a model.
+
+        Raises:
+            ValidationError: The data does not fit the model.
+        """
+        model = BODIES.get(self.type)
+        return None if model is None else model.model_validate(self.data)
+
+
+class EventFrame(Frame):
+    """One durable event, as on the websocket. Fields of newer servers are ignored."""
+
     seq: int
     """Number in the conversation, 1..n without gaps."""
     log_epoch: str
     """Changes when the log is restored from a backup."""
-    ts: Timestamp
-    conversation_id: str
-    run_id: str | None = None
+    prev_seq: int | None = None
+    """Number of the previous event on this subscription; a lower detail omits some."""
     iteration: int | None = None
-    data: JsonObject
+
+
+class LiveFrame(Frame):
+    """Text or output while it is produced. It may be lost; a stored event has all of it."""
 
 
 class LogRestored(BanksmanError):
@@ -64,7 +131,12 @@ class EventSequence:
         return True
 
 
-def frames_of(commit: Commit, conversation_id: str) -> tuple[EventFrame, ...]:
+def is_shown(kind: str, detail: Detail) -> bool:
+    """Return whether frames of a type are sent at a level of detail."""
+    return DETAILS.index(LEVELS.get(kind, "final")) <= DETAILS.index(detail)
+
+
+def frames_of(commit: events.Commit, conversation_id: str) -> tuple[EventFrame, ...]:
     """Return the event frames of a live commit."""
     return tuple(
         EventFrame.model_validate(event_frame(event, conversation_id, commit.log_epoch, event.seq - 1))

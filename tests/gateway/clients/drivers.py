@@ -7,13 +7,16 @@ import json
 import shutil
 import subprocess
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.support import privileged
 from tests.support.timeouts import WAIT_TIMEOUT_S
+
+from banksman.contracts.frames import Detail
+from banksman.sdk import Client, connect
 
 NODE = Path(__file__).parent / "node"
 CLIENT = Path(__file__).parents[3] / "services/gateway/banksman/gateway/page/static/client"
@@ -102,6 +105,56 @@ async def node_driver(folder: Path, observed: Observed, *arguments: str) -> Asyn
             await process.wait()
         with suppress(asyncio.CancelledError):
             await reading
+
+
+@dataclass
+class SdkDriver:
+    """The client of `banksman.sdk` over the websocket."""
+
+    client: Client
+    conversation_id: str
+    observed: Observed
+    last_seq: int
+    tasks: asyncio.TaskGroup
+    _following: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+
+    def follow(self, conversation_id: str, after_seq: int, detail: Detail) -> None:
+        """Follow a conversation until its last event."""
+        following = self._follow(conversation_id, after_seq, detail)
+        self._following.append(self.tasks.create_task(following))
+
+    async def send(self, text: str) -> None:
+        """Send a message."""
+        self._following.append(self.tasks.create_task(self._send(text)))
+
+    async def ended(self) -> None:
+        """Wait for the last event and the last reply."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await asyncio.wait(self._following)
+
+    async def _send(self, text: str) -> None:
+        run = await self.client.send(self.conversation_id, text)
+        await self.observed.add("sent", run.run_id)
+
+    async def _follow(self, conversation_id: str, after_seq: int, detail: Detail) -> None:
+        async with aclosing(self.client.follow(conversation_id, after_seq, detail=detail)) as events:
+            async for event in events:
+                await self.observed.add(detail, [event.seq, event.type])
+                if event.seq >= self.last_seq:
+                    return
+
+
+@asynccontextmanager
+async def sdk_driver(
+    observed: Observed, url: str, token: str, followed: str, other: str, last_seq: str
+) -> AsyncGenerator[SdkDriver]:
+    """Run the client during the block."""
+    async with connect(url, token=token, reconnect_s=(0.05, 0.5)) as client, asyncio.TaskGroup() as tasks:
+        driver = SdkDriver(client, other, observed, int(last_seq), tasks)
+        driver.follow(followed, 0, "steps")
+        driver.follow(followed, 2, "final")
+        await observed.add("ready", client.tenant)
+        yield driver
 
 
 async def _read(process: asyncio.subprocess.Process, observed: Observed) -> None:

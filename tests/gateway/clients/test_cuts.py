@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from tests.gateway.clients.drivers import Observed, node_driver
+from tests.gateway.clients.drivers import Observed, node_driver, sdk_driver
 from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.cutting import CuttingProxy, cutting_proxy
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -94,3 +94,9 @@ async def test_a_javascript_client_that_is_cut_off_twenty_times_delivers_every_e
     guarded: Served, agent: Agent, node_folder: Path
 ) -> None:
     await interrupt(guarded, agent, lambda observed, *given: node_driver(node_folder, observed, *given))
+
+
+async def test_a_python_client_that_is_cut_off_twenty_times_delivers_every_event_once(
+    guarded: Served, agent: Agent
+) -> None:
+    await interrupt(guarded, agent, sdk_driver)

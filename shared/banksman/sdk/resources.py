@@ -1,0 +1,150 @@
+"""What a client lists, reads and stores besides runs: conversations, files, assistants, tools, usage."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from banksman.contracts.assistant_requests import (
+    AssistantBody,
+    AssistantList,
+    AssistantUpdate,
+    NewAssistant,
+)
+from banksman.contracts.assistants import Assistant, ConversationRecord
+from banksman.contracts.calls import FileEntry
+from banksman.contracts.events import ApprovalItem
+from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.usage import UsageReport
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+from banksman.sdk.transport import Transport
+
+
+class ConversationPage(Stored):
+    """A page of the conversations, newest first."""
+
+    items: tuple[ConversationRecord, ...]
+    next: str | None = None
+    """`cursor` of the next page; None at the end."""
+
+
+class OpenApproval(Stored):
+    """An approval request without a decision."""
+
+    approval_id: Token
+    conversation_id: Token
+    run_id: Token
+    expires_at: Timestamp
+    items: tuple[ApprovalItem, ...]
+
+
+class _Approvals(Stored):
+    items: tuple[OpenApproval, ...]
+
+
+class _Workflows(Stored):
+    items: tuple[WorkflowDefinition, ...]
+
+
+class _Deleted(Stored):
+    pass
+
+
+class Resources:
+    """Requests that start nothing. All raise `RemoteError` and `Unavailable`, as those of `Client` do."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def conversations(
+        self, *, query: str = "", cursor: str | None = None, limit: int = 50
+    ) -> ConversationPage:
+        """Return conversations, newest first; with `query`, those whose title contains it."""
+        body: JsonObject = {"limit": limit}
+        if query:
+            body["q"] = query
+        if cursor is not None:
+            body["cursor"] = cursor
+        return await self._transport.call("conversation.list", ConversationPage, body=body)
+
+    async def rename_conversation(self, conversation_id: str, title: str) -> ConversationRecord:
+        """Change the title of a conversation."""
+        body: JsonObject = {"title": title}
+        return await self._transport.call(
+            "conversation.rename", ConversationRecord, conversation_id, body=body
+        )
+
+    async def delete_conversation(self, conversation_id: str) -> None:
+        """Delete a conversation, and end its open runs."""
+        await self._transport.call("conversation.delete", _Deleted, conversation_id)
+
+    async def open_approvals(self) -> tuple[OpenApproval, ...]:
+        """Return the tenant's approval requests without a decision, oldest first, at most 1,000."""
+        return (await self._transport.call("approval.list", _Approvals)).items
+
+    async def workflows(self) -> tuple[WorkflowDefinition, ...]:
+        """Return the workflows that `start_workflow` starts."""
+        return (await self._transport.call("workflow.list", _Workflows)).items
+
+    async def files(self, conversation_id: str, path: str = "") -> tuple[FileEntry, ...]:
+        """Return the files of a conversation's workspace below a path, at most 10,000."""
+        return await self._transport.files.list(conversation_id, path)
+
+    async def read_file(self, conversation_id: str, path: str | PurePosixPath) -> bytes:
+        """Return the content of a file of a conversation's workspace."""
+        return await self._transport.files.read(conversation_id, str(path))
+
+    async def write_file(self, conversation_id: str, path: str | PurePosixPath, data: bytes) -> None:
+        """Store a file in a conversation's workspace, replacing any of the same path."""
+        await self._transport.files.write(conversation_id, str(path), data)
+
+    async def delete_file(self, conversation_id: str, path: str | PurePosixPath) -> None:
+        """Delete a file of a conversation's workspace."""
+        await self._transport.files.delete(conversation_id, str(path))
+
+    async def assistants(self) -> tuple[Assistant, ...]:
+        """Return all assistants of the tenant, sorted by id."""
+        return (await self._transport.call("assistant.list", AssistantList)).items
+
+    async def assistant(self, assistant_id: str) -> Assistant:
+        """Return one assistant. Every tenant has an assistant `default`."""
+        return await self._transport.call("assistant.read", Assistant, assistant_id)
+
+    async def create_assistant(self, body: NewAssistant, *, request_id: str | None = None) -> Assistant:
+        """Create an assistant. Conversations refer to it by its id."""
+        fields = body.model_dump(mode="json")
+        return await self._transport.call("assistant.create", Assistant, body=fields, request_id=request_id)
+
+    async def update_assistant(
+        self, assistant_id: str, body: AssistantBody, *, revision: int | None = None
+    ) -> Assistant:
+        """Replace an assistant from the next run on. The same body again changes nothing.
+
+        Args:
+            assistant_id: The assistant to replace.
+            body: The complete new assistant.
+            revision: Replace only this revision; None replaces the current one.
+        """
+        fields = {name: getattr(body, name) for name in AssistantBody.model_fields}
+        update = AssistantUpdate(**fields, revision=revision).model_dump(mode="json")
+        return await self._transport.call("assistant.update", Assistant, assistant_id, body=update)
+
+    async def delete_assistant(self, assistant_id: str) -> None:
+        """Delete an assistant. Its open runs continue; its conversations cannot start new ones."""
+        await self._transport.call("assistant.delete", _Deleted, assistant_id)
+
+    async def tools(self) -> tuple[ToolView, ...]:
+        """Return the tools that the tenant's models may call, the built-in ones first."""
+        return (await self._transport.call("tool.list", ToolViews)).items
+
+    async def tool(self, name: str) -> ToolView:
+        """Return a tool that the tenant's models may call.
+
+        Raises:
+            RemoteError: They may call no tool of this name.
+        """
+        return await self._transport.call("tool.read", ToolView, name)
+
+    async def usage(self) -> UsageReport:
+        """Return the tenant's usage of the current day and month, and its limits."""
+        return await self._transport.call("usage", UsageReport)

@@ -1,0 +1,155 @@
+"""The websocket and HTTP as a transport."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.contracts.frames import Ack, ConversationCreate, Detail, InputReply
+from banksman.contracts.ids import new_id
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import ApprovalRequest
+from banksman.sdk.addresses import websocket_url
+from banksman.sdk.events import EventFrame, LiveFrame
+from banksman.sdk.http import HttpApi, HttpFiles
+from banksman.sdk.subscriptions import Subscriptions
+from banksman.sdk.transport import RequestFrame
+from banksman.sdk.websocket import Websocket
+
+BUDGET_S = 30.0
+"""Seconds for which a request is repeated. All repetitions have the same id, so the request has one
+effect."""
+PAUSE_S = 0.5
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ClientClosed(BanksmanError):
+    """The client was closed."""
+
+
+class WebTransport:
+    """Requests to one gateway."""
+
+    def __init__(self, url: str, token: str | None, name: str, reconnect_s: tuple[float, float]) -> None:
+        self._http = HttpApi(url, token)
+        self._websocket = Websocket(
+            websocket_url(url),
+            token,
+            name,
+            reconnect_s,
+            on_welcome=lambda: self._subscriptions.resume(),
+            on_frame=lambda frame: self._subscriptions.receive(frame),
+        )
+        self._subscriptions = Subscriptions(self._websocket)
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(
+        cls, url: str, token: str | None, name: str, reconnect_s: tuple[float, float], timeout_s: float
+    ) -> AsyncGenerator[WebTransport]:
+        """Connect for the duration of the context.
+
+        Raises:
+            ConnectionEnded: The gateway refused the client.
+            Unavailable: No gateway responded in time.
+        """
+        transport = cls(url, token, name, reconnect_s)
+        running = asyncio.create_task(transport._run(), name=f"websocket of {name}")
+        try:
+            await transport._opened(timeout_s)
+            yield transport
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            await transport._http.client.aclose()
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the key."""
+        welcome = self._websocket.welcome
+        return "" if welcome is None else welcome.tenant
+
+    @property
+    def files(self) -> HttpFiles:
+        """The files of workspaces."""
+        return HttpFiles(self._http)
+
+    async def ready(self, timeout_s: float) -> None:
+        """Make a round trip to the gateway."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._websocket.request({"type": "ping", "id": new_id("p")})
+        except TimeoutError as error:
+            raise Unavailable(f"the gateway did not respond within {timeout_s:g} s") from error
+
+    async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:
+        """Send a frame; after a refusal for the moment, send it again."""
+        # A requested value may be null.
+        body = frame.model_dump(mode="json", exclude_none=not isinstance(frame, InputReply))
+        try:
+            async with asyncio.timeout(BUDGET_S):
+                while True:
+                    try:
+                        ack = Ack.model_validate(await self._websocket.request(body))
+                        break
+                    except BanksmanError as error:
+                        if not error.retryable:
+                            raise
+                        pause_s = error.retry_after_s or PAUSE_S
+                    await asyncio.sleep(pause_s)
+        except TimeoutError as error:
+            reason = f"{frame.type}: no reply within {BUDGET_S:g} s: {self._websocket.problem}"
+            raise Unavailable(reason) from error
+        if isinstance(frame, ConversationCreate) and ack.conversation_id is not None:
+            # The gateway has subscribed this websocket to it, and a websocket has few subscriptions.
+            self._subscriptions.release(ack.conversation_id)
+        return ack
+
+    async def call(
+        self,
+        operation: str,
+        reply: type[M],
+        *names: str,
+        body: JsonObject | None = None,
+        request_id: str | None = None,
+    ) -> M:
+        """Call an operation over HTTP."""
+        return reply.model_validate_json(await self._http.call(operation, names, body, request_id))
+
+    def follow(
+        self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
+    ) -> AsyncGenerator[EventFrame | LiveFrame]:
+        """Yield events of a subscription."""
+        return self._subscriptions.follow(conversation_id, after_seq, detail, live)
+
+    def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
+        """Refuse: the websocket sends the requests of conversations that the client follows.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("over the websocket, follow a conversation or read `open_approvals`")
+
+    async def _run(self) -> None:
+        try:
+            await self._websocket.run()
+            self._subscriptions.fail(self._websocket.ended.result())
+        finally:
+            closed = ClientClosed("the client was closed")
+            self._websocket.end(closed)
+            self._subscriptions.fail(closed)
+
+    async def _opened(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._websocket.welcomed()
+        except TimeoutError as error:
+            raise Unavailable(f"no gateway within {timeout_s:g} s: {self._websocket.problem}") from error
