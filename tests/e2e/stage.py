@@ -38,6 +38,8 @@ class Stage:
     """JSON, or bytes, by path."""
     refused: dict[str, Frame] = field(default_factory=dict[str, Frame])
     """Error frames by the type of the request that gets them."""
+    uploads: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """What the page stored, by path."""
     token: str | None = None
     """The token that a client must send."""
     notices: tuple[str, ...] = ()
@@ -119,6 +121,11 @@ async def staged() -> AsyncGenerator[Stage]:
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
         return Response(json.dumps(found), media_type="application/json")
+
+    @app.put("/{path:path}")
+    async def store(request: Request, path: str) -> Response:
+        stage.uploads[path] = await request.body()
+        return Response("{}", 201, media_type="application/json")
 
     server = uvicorn.Server(uvicorn.Config(app, port=stage.port, log_level="error", ws="websockets-sansio"))
     task = asyncio.create_task(server.serve())

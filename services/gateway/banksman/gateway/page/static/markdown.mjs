@@ -2,6 +2,8 @@
 
 import { Marked } from 'marked';
 
+import { isImageData } from './text.mjs';
+
 const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 
 /** `$$…$$` and `\\[…\\]` between blank lines, `\\(…\\)` and `$…$` in text. A dollar before a digit is a price. */
@@ -119,12 +121,6 @@ function imagesOf(token) {
   return parts.map((part) => ({ kind: 'image', address: part.href, text: part.text }));
 }
 
-const MAX_IMAGE_DATA_CHARACTERS = 2_000_000;
-
-/** True for an image within the text itself. SVG is left out: it is a document with references of its own. */
-export function isImageData(address) {
-  return address.length <= MAX_IMAGE_DATA_CHARACTERS && /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/.test(address);
-}
 
 /** The path of an image in the workspace; null for any other address, as a request to it could leak data. */
 export function imagePath(address) {

@@ -2,6 +2,7 @@
 
 import { batch, computed, signal } from '@preact/signals';
 
+import { attached, writtenText } from './attachments.mjs';
 import { before, endOf as endOfPath, isNewest, pathOf } from './branches.mjs';
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, openRun, placement } from './events.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
@@ -143,8 +144,8 @@ export class Store {
    * Send a message, in a new conversation if none is open. It is shown at once, and stays with its error
    * if it could not be sent.
    */
-  async send(content, { mode, branch = mode === 'steer' ? null : this.#branch() } = {}) {
-    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, branch, error: null };
+  async send(content, { mode, files = [], branch = mode === 'steer' ? null : this.#branch() } = {}) {
+    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, branch, files, error: null };
     batch(() => {
       this.outbox.value = [...this.outbox.value, entry];
       this.continuing.value = null;
@@ -175,7 +176,7 @@ export class Store {
   /** Take a message that waits back into the message box. */
   async editQueued(run) {
     await this.cancel(run.id);
-    this.draft.value = [run.prompt.text, this.draft.value].filter(Boolean).join('\n\n');
+    this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join('\n\n');
     document.getElementById('composer')?.focus();
   }
 
@@ -445,6 +446,14 @@ export class Store {
   }
 
   async #createFor(entry) {
+  /** Store the files of a message once: a message that is sent again already names them. */
+  async #store(entry, conversationId) {
+    if (!entry.files.length) return;
+    entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
+    entry.files = [];
+    this.#changeOutbox(entry.key, { content: entry.content, files: [] });
+  }
+
     const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
     const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}) }, { id: `${entry.requestId}c` });
     const id = ack.conversation_id;

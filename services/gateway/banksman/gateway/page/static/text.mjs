@@ -122,3 +122,10 @@ export function codePoints(text) {
   }
   return count;
 }
+
+const MAX_IMAGE_DATA_CHARACTERS = 2_000_000;
+
+/** True for an image within the text itself. SVG is left out: it is a document with references of its own. */
+export function isImageData(address) {
+  return address.length <= MAX_IMAGE_DATA_CHARACTERS && /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/.test(address);
+}

@@ -4,12 +4,17 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t } from '../strings.mjs';
+import { AttachButton, AttachedFiles } from './attachments.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
+
+const MAX_FILES = 10;
 
 export function Composer() {
   const store = useStore();
   const area = useRef(null);
   const [mode, setMode] = useState('queue');
+  const [files, setFiles] = useState([]);
+  const add = (more) => setFiles((last) => [...last, ...more].slice(0, MAX_FILES));
   const text = store.draft.value;
   const conversation = store.current.value;
   const open = conversation ? openRun(conversation) : null;
@@ -19,19 +24,31 @@ export function Composer() {
   }, [store.currentId.value]);
 
   const send = () => {
-    if (!text.trim()) return;
-    store.send(text.trim(), open ? { mode } : {});
+    if (!text.trim() && !files.length) return;
+    store.send(text.trim(), { files, ...(open ? { mode } : {}) });
     store.draft.value = '';
+    setFiles([]);
   };
   const onKeyDown = (event) => {
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();
   };
+  const onPaste = (event) => {
+    const pasted = [...event.clipboardData.files];
+    if (!pasted.length) return;
+    event.preventDefault();
+    add(pasted);
+  };
+  const onDrop = (event) => {
+    event.preventDefault();
+    add([...event.dataTransfer.files]);
+  };
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
     <${ApprovalHint} conversation=${conversation} />
     <${ContinuingHint} />
-    <div class="composer-box">
+    <div class="composer-box" onDragOver=${(event) => event.preventDefault()} onDrop=${onDrop}>
+      <${AttachedFiles} files=${files} onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))} />
       <textarea
         id="composer"
         ref=${area}
@@ -41,16 +58,18 @@ export function Composer() {
         value=${text}
         onInput=${(event) => (store.draft.value = event.target.value)}
         onKeyDown=${onKeyDown}
+        onPaste=${onPaste}
       />
       <div class="composer-row">
+        <${AttachButton} onFiles=${add} />
         <button type="button" class="toggle" onClick=${() => (store.workflowsOpen.value = true)}>
           <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
         </button>
         ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
         <span class="composer-hint" aria-hidden="true">${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span>
-        ${open && !text.trim()
+        ${open && !text.trim() && !files.length
           ? html`<${IconButton} name="stop" label=${t('composer.stop')} class="icon-button send" disabled=${open.cancelling} onClick=${() => store.cancel(open.id)} />`
-          : html`<button class="icon-button send" aria-label=${t('composer.send')} title=${t('composer.send')} disabled=${!text.trim()}><${Icon} name="send" size=${18} /></button>`}
+          : html`<button class="icon-button send" aria-label=${t('composer.send')} title=${t('composer.send')} disabled=${!text.trim() && !files.length}><${Icon} name="send" size=${18} /></button>`}
       </div>
     </div>
   </form>`;

@@ -5,9 +5,10 @@ import hljs from 'highlight.js';
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
 import { draw } from '../diagrams.mjs';
-import { blocksOf, imagePath, isImageData } from '../markdown.mjs';
+import { blocksOf, imagePath } from '../markdown.mjs';
 import { mathsFor } from '../maths.mjs';
 import { sanitise } from '../sanitise.mjs';
+import { isImageData } from '../text.mjs';
 import { explain, t } from '../strings.mjs';
 import { CopyButton, html, memo, useStore } from './ui.mjs';
 

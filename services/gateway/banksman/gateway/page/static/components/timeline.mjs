@@ -5,7 +5,8 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
 import { known, t } from '../strings.mjs';
-import { formatCost, formatDuration, formatWhen } from '../text.mjs';
+import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
+import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { lazy } from './lazy.mjs';
 import { useNearby } from './nearby.mjs';
 import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
@@ -110,7 +111,8 @@ function Welcome() {
 function Outgoing({ entry }) {
   const store = useStore();
   return html`<article class="turn user">
-    <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${entry.content}</div>
+    <div class=${`bubble ${entry.error ? 'failed' : 'sending'}`}>${contentText(entry.content)}</div>
+    <${AttachedFiles} files=${entry.files} />
     ${entry.error &&
     html`<p class="send-error" role="alert">
       ${t('timeline.notSent', { reason: entry.error })}
@@ -133,7 +135,7 @@ function RunContent({ run, place, details, isLast }) {
   const [editing, setEditing] = useState(false);
   const shown = details || expanded;
   return html`${run.prompt && editing && html`<${MessageEditor} run=${run} onClose=${() => setEditing(false)} />`}
-    ${run.prompt && !editing && html`<${UserMessage} text=${run.prompt.text} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
+    ${run.prompt && !editing && html`<${UserMessage} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
       ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
@@ -158,7 +160,7 @@ function grouped(entries, shown) {
 function Entry({ entry, run, onExpand }) {
   switch (entry.kind) {
     case 'message':
-      return entry.role === 'user' ? html`<${UserMessage} text=${entry.text} />` : html`<${AssistantMessage} entry=${entry} />`;
+      return entry.role === 'user' ? html`<${UserMessage} content=${entry.text} />` : html`<${AssistantMessage} entry=${entry} />`;
     case 'reasoning':
       return html`<details class="reasoning"><summary><${Icon} name="brain" size=${15} />${t('timeline.reasoning')}</summary><p>${entry.text}</p></details>`;
     case 'calls':
@@ -178,9 +180,9 @@ function Entry({ entry, run, onExpand }) {
   }
 }
 
-function UserMessage({ text, at, queued, children }) {
+function UserMessage({ content, at, queued, children }) {
   return html`<article class="turn user" aria-label=${t('timeline.you')}>
-    <div class="bubble">${text}</div>
+    <${MessageContent} content=${content} />
     <div class="turn-meta">${children}${(queued || at) && html`<span>${queued ? t('timeline.queued') : formatWhen(at)}</span>`}</div>
   </article>`;
 }

@@ -2,6 +2,7 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
+import { withText, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
 import { IconButton, html, useStore } from './ui.mjs';
 
@@ -21,7 +22,7 @@ export function VersionChoice({ place }) {
 /** The form in the place of a message that is edited. */
 export function MessageEditor({ run, onClose }) {
   const store = useStore();
-  const [text, setText] = useState(run.prompt.text);
+  const [text, setText] = useState(writtenText(run.prompt.content));
   const area = useRef(null);
   useEffect(() => {
     area.current.focus();
@@ -30,7 +31,7 @@ export function MessageEditor({ run, onClose }) {
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;
-    store.sendVersion(run.id, text.trim());
+    store.sendVersion(run.id, withText(run.prompt.content, text.trim()));
     onClose();
   };
   const onKeyDown = (event) => {

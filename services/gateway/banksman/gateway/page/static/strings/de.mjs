@@ -341,6 +341,11 @@ export default {
   'run.tokensIn': 'Tokens hinein',
   'run.tokensOut': 'Tokens heraus',
   'run.cached': 'Davon zwischengespeichert',
+  // Dateien einer Nachricht
+  'attach.add': 'Dateien anhängen',
+  'attach.label': 'Angehängte Dateien',
+  'attach.remove': '{name} entfernen',
+
   'run.duration': 'Dauer',
   'run.waited': 'Auf Menschen gewartet',
   'run.requests': 'Modellanfragen',

@@ -341,6 +341,11 @@ export default {
   'run.tokensIn': 'Tokens in',
   'run.tokensOut': 'Tokens out',
   'run.cached': 'Of them cached',
+  // Files of a message
+  'attach.add': 'Attach files',
+  'attach.label': 'Attached files',
+  'attach.remove': 'Remove {name}',
+
   'run.duration': 'Duration',
   'run.waited': 'Waited for people',
   'run.requests': 'Model requests',
