@@ -204,5 +204,9 @@ class ConversationRecord(Stored):
     """`idle`, or the status of the open run."""
     created_by: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who created it; empty if it is not known."""
+    pinned: bool = Field(default=False, exclude_if=lambda pinned: not pinned)
+    """True for one that clients show first."""
+    archived: bool = Field(default=False, exclude_if=lambda archived: not archived)
+    """True for one that lists leave out unless they request archived ones."""
     created_at: str
     updated_at: str

@@ -48,6 +48,7 @@ from banksman.gateway.http import (
     schedules,
     sign_in,
     tools,
+    search,
     webhooks,
     workflows,
 )
@@ -82,6 +83,7 @@ from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
+from banksman.gateway.service.search import Search
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
@@ -303,6 +305,7 @@ async def _service(
         feeds=Feeds(bus, hub, views),
         approvals=PendingApprovals(bus, approvals, conversations),
         approval_slots=approvals,
+        search=Search(bus, conversations),
         assistants=Assistants(assistants, prompts, requests),
         prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
@@ -344,7 +347,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (run_steps, schedules, api_keys, sign_in, webhooks, mcp, agui):
+    for part in (run_steps, search, schedules, api_keys, sign_in, webhooks, mcp_servers, mcp, agui, a2a):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

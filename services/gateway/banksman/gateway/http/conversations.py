@@ -13,7 +13,7 @@ from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import EventPage, NewConversation
 from banksman.gateway.service import resources
-from banksman.gateway.service.bodies import Conversation, ConversationPage, Rename
+from banksman.gateway.service.bodies import Conversation, ConversationChange, ConversationPage
 from banksman.gateway.service.event_frames import encoded_event
 
 MAX_EVENTS = 1_000
@@ -40,9 +40,17 @@ async def list_conversations(
     q: str = "",
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    pinned: bool | None = None,
+    archived: bool = False,
 ) -> ConversationPage:
-    """List conversations, newest first; with `q`, those whose title contains it or whose id it is."""
-    return await resources.list_conversations(gateway, caller.tenant, query=q, cursor=cursor, limit=limit)
+    """List conversations, newest first; with `q`, those whose title contains it or whose id it is.
+
+    Archived conversations are listed with `archived` alone; pinned ones among the others, or with `pinned`
+    alone.
+    """
+    return await resources.list_conversations(
+        gateway, caller.tenant, query=q, cursor=cursor, limit=limit, pinned=pinned, archived=archived
+    )
 
 
 @routes.get("/context/conversations/{conversation_id}")
@@ -53,10 +61,13 @@ async def read_conversation(conversation_id: str, gateway: ServiceDep, caller: C
 
 @routes.patch("/context/conversations/{conversation_id}")
 async def rename_conversation(
-    conversation_id: str, body: StrictBody[Rename], gateway: ServiceDep, caller: CallerDep
+    conversation_id: str, body: StrictBody[ConversationChange], gateway: ServiceDep, caller: CallerDep
 ) -> ConversationRecord:
-    """Rename a conversation."""
-    await gateway.requests.rename(caller, conversation_id, body.title)
+    """Rename, pin or archive a conversation."""
+    if body.title is not None:
+        await gateway.requests.rename(caller, conversation_id, body.title)
+    if body.pinned is not None or body.archived is not None:
+        await gateway.conversations.mark(caller.tenant, conversation_id, body.pinned, body.archived)
     return await gateway.conversations.current(caller.tenant, conversation_id)
 
 

@@ -30,6 +30,14 @@ class Rename(RequestBody):
     title: str = Field(max_length=200)
 
 
+class ConversationChange(RequestBody):
+    """What changes of a conversation; a field that is left out stays."""
+
+    title: str | None = Field(default=None, max_length=200)
+    pinned: bool | None = None
+    archived: bool | None = None
+
+
 class PromptBody(RequestBody):
     """The content of a system prompt."""
 

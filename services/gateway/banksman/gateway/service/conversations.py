@@ -116,6 +116,22 @@ class Conversations:
             if await self._bucket.update(entry.key, renamed, entry.revision) is not None:
                 return renamed
 
+    async def mark(
+        self, tenant: str, conversation_id: str, pinned: bool | None, archived: bool | None
+    ) -> ConversationRecord:
+        """Store whether a conversation is pinned and archived, and return the record. None changes nothing.
+
+        Raises:
+            NotFound: This tenant has no such conversation.
+        """
+        wanted = {"pinned": pinned, "archived": archived}
+        changes = {name: value for name, value in wanted.items() if value is not None}
+        while True:
+            entry = await self._entry(tenant, conversation_id)
+            marked = entry.value.model_copy(update=changes)
+            if marked == entry.value or await self._bucket.update(entry.key, marked, entry.revision):
+                return marked
+
     async def touch(self, tenant: str, record: ConversationRecord, text: str) -> None:
         """Move a conversation up in the list after a new message, and derive a title if it has none.
 
@@ -135,8 +151,25 @@ class Conversations:
         await self._bucket.delete(f"{tenant}.{conversation_id}")
         self._views.forget(tenant, conversation_id)
 
-    async def list(self, tenant: str, *, query: str = "", cursor: str | None = None, limit: int = 50) -> Page:
+    async def list(
+        self,
+        tenant: str,
+        *,
+        query: str = "",
+        cursor: str | None = None,
+        limit: int = 50,
+        pinned: bool | None = None,
+        archived: bool = False,
+    ) -> Page:
         """Return a page of the list; with `query`, those whose title contains it or whose id it is.
+
+        Args:
+            tenant: The tenant.
+            query: Part of a title in any case, or an id.
+            cursor: Where the page begins; None for the newest.
+            limit: Conversations in the page.
+            pinned: Whether they are pinned; None for both.
+            archived: Whether they are archived.
 
         Raises:
             BadInput: The cursor is not one of this list.
@@ -144,7 +177,8 @@ class Conversations:
         wanted = query.casefold().strip()
 
         def matches(record: ConversationRecord) -> bool:
-            return wanted in record.title.casefold() or wanted == record.conversation_id
+            listed = record.archived == archived and pinned in (None, record.pinned)
+            return listed and (wanted in record.title.casefold() or wanted == record.conversation_id)
 
         found, next_cursor = await self._newest(tenant, _position(cursor), min(limit, MAX_PAGE), matches)
         return Page(await self._all_with_logs(tenant, [entry.value for entry in found]), next_cursor)

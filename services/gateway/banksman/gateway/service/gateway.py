@@ -18,6 +18,7 @@ from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.step_details import StepDetails
+from banksman.gateway.service.search import Search
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
@@ -44,6 +45,7 @@ class Gateway:
     runs: Runs
     steps: StepDetails
     feeds: Feeds
+    search: Search
     approvals: PendingApprovals
     approval_slots: ApprovalSlots
     assistants: Assistants

@@ -26,10 +26,19 @@ MAX_POSITION = 2**63 - 2
 
 
 async def list_conversations(
-    gateway: Gateway, tenant: str, *, query: str, cursor: str | None, limit: int
+    gateway: Gateway,
+    tenant: str,
+    *,
+    query: str,
+    cursor: str | None,
+    limit: int,
+    pinned: bool | None = None,
+    archived: bool = False,
 ) -> ConversationPage:
     """Return a page of conversations, newest first; with a query, those whose title contains it."""
-    page = await gateway.conversations.list(tenant, query=query, cursor=cursor, limit=limit)
+    page = await gateway.conversations.list(
+        tenant, query=query, cursor=cursor, limit=limit, pinned=pinned, archived=archived
+    )
     return ConversationPage(items=tuple(page.items), next=page.next)
 
 

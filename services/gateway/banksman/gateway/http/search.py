@@ -1,0 +1,38 @@
+"""Search in the text of conversations."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from banksman.contracts.wire import Stored
+from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
+from banksman.gateway.asgi.routing import router
+from banksman.gateway.service.search import Hit
+
+routes = router("conversations")
+
+
+class HitPage(Stored):
+    """A page of messages that contain what was searched, newest first."""
+
+    items: tuple[Hit, ...]
+    next: str | None
+    """`cursor` of the next page; null once every conversation was read. A page without hits may have one."""
+
+
+@routes.get("/context/search")
+async def search(
+    gateway: ServiceDep,
+    caller: CallerDep,
+    q: Annotated[str, Query(min_length=2, max_length=200)],
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> HitPage:
+    """Find messages of the tenant's conversations that contain a text, in any case.
+
+    The logs are read from the newest one on, for at most 2 s for each page.
+    """
+    found = await gateway.search.find(caller.tenant, q, cursor, limit)
+    return HitPage(items=tuple(found.items), next=found.next)

@@ -1,0 +1,76 @@
+"""Search, pins and the archive over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from tests.gateway.conftest import TOKENS, Agent, Served
+
+
+async def _say(http: httpx.AsyncClient, agent: Agent, text: str, reply: str) -> str:
+    created = (await http.post("/v1/chat", json={"content": text, "title": f"About {text}"})).json()
+    start = await agent.started(created["conversation_id"])
+    await agent.begin(start)
+    await agent.finish(start, reply)
+    return start.conversation_id
+
+
+async def _find(http: httpx.AsyncClient, q: str, **more: Any) -> dict[str, Any]:
+    response = await http.get("/context/search", params={"q": q, **more})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def test_messages_are_found_by_their_text_newest_first(gateway: Served, agent: Agent) -> None:
+    async with gateway.http as http:
+        first = await _say(http, agent, 'The "Große" crane', "It lifts 40 t." + " more" * 100)
+        second = await _say(http, agent, "Another", "The GROSSE one\nis older.")
+        found = await _find(http, "große")
+        quoted = await _find(http, '"große"')
+        reply = await _find(http, "lifts 40")
+        page = await _find(http, "große", limit=1)
+        rest = await _find(http, "große", limit=1, cursor=page["next"])
+        nothing = await _find(http, "no such text")
+        short = await http.get("/context/search", params={"q": "x"})
+    assert [(one["conversation_id"], one["role"]) for one in found["items"]] == [
+        (second, "assistant"),
+        (first, "user"),
+    ]
+    assert found["items"][0]["snippet"] == "The GROSSE one is older."
+    assert found["items"][1]["title"] == 'About The "Große" crane'
+    assert [one["conversation_id"] for one in quoted["items"]] == [first]
+    assert reply["items"][0]["snippet"].startswith("It lifts 40 t. more") and found["next"] is None
+    assert len(reply["items"][0]["snippet"]) < 210
+    assert [one["conversation_id"] for one in (*page["items"], *rest["items"])] == [second, first]
+    assert (nothing["items"], nothing["next"], short.status_code) == ([], None, 400)
+
+
+async def test_another_tenant_finds_nothing(guarded: Served, agent: Agent) -> None:
+    async with guarded.http as http:
+        await _say(http, agent, "secret plan", "Understood.")
+        mine = await _find(http, "secret plan")
+        other = {"authorization": f"Bearer {TOKENS['bob']}"}
+        theirs = (await http.get("/context/search?q=secret plan", headers=other)).json()
+    assert (len(mine["items"]), theirs["items"]) == (1, [])
+
+
+async def test_conversations_are_pinned_and_archived(gateway: Served) -> None:
+    async def listed(http: httpx.AsyncClient, **query: Any) -> list[str]:
+        page = (await http.get("/context/conversations", params=query)).json()
+        return [one["conversation_id"] for one in page["items"]]
+
+    async with gateway.http as http:
+        a, b, c = [
+            (await http.post("/context/conversations", json={"title": name})).json()["conversation_id"]
+            for name in "abc"
+        ]
+        pinned = await http.patch(f"/context/conversations/{a}", json={"pinned": True})
+        await http.patch(f"/context/conversations/{b}", json={"archived": True})
+        found = [await listed(http), await listed(http, pinned=True), await listed(http, archived=True)]
+        archived = (await http.get(f"/context/conversations/{b}")).json()
+        await http.patch(f"/context/conversations/{b}", json={"archived": False, "title": "back"})
+        back = await listed(http, q="back")
+    assert (pinned.json()["pinned"], pinned.json()["title"]) == (True, "a")
+    assert found == [[a, c], [a], [b]]
+    assert (archived["archived"], back) == (True, [b])
