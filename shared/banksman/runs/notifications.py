@@ -69,8 +69,9 @@ class _DrivenConversation:
 
 
 class OwnerNotifications:
-    """Receives notifications; as a context manager it subscribes to them.
+    """Receives notifications, from the first run that this process drives; as a context manager it ends that.
 
+    A process that drives runs receives the slots of all calls, so one that drives none does not subscribe.
     Core messages may be lost, so owners also read the log from time to time; see `Notifications` in `ports`.
     """
 
@@ -81,11 +82,10 @@ class OwnerNotifications:
         self._slots: OrderedDict[tuple[str, str], AttemptSlots] = OrderedDict()
         """By tenant and attempt: a tenant's tool server may store anything, but only under its own tenant."""
         self._subscriptions: tuple[Subscription, ...] = ()
+        self._subscribing = asyncio.Lock()
         self._removers: tuple[Callable[[], None], ...] = ()
 
     async def __aenter__(self) -> Self:
-        hints = await self._bus.subscribe(subjects.cancel_hint(subjects.ANY, subjects.ANY), self._hinted)
-        self._subscriptions = (*await watch_results(self._bus, self._stored), hints)
         # What was published while the connection was down, or to a full queue, is lost.
         self._removers = (
             self._bus.on_reconnect(self.wake_all),
@@ -104,6 +104,7 @@ class OwnerNotifications:
     @asynccontextmanager
     async def following(self, state: Conversation) -> AsyncGenerator[None]:
         """Receive what concerns one conversation while the context is open."""
+        await self._subscribe()
         key = (state.tenant, state.conversation_id)
         driven = self._driven.get(key)
         if driven is None:
@@ -150,6 +151,13 @@ class OwnerNotifications:
         if loop.time() >= driven.check_at:
             driven.check_at = _in(CHECK_S)
         return True
+
+    async def _subscribe(self) -> None:
+        async with self._subscribing:
+            if not self._subscriptions:
+                hinted = subjects.cancel_hint(subjects.ANY, subjects.ANY)
+                hints = await self._bus.subscribe(hinted, self._hinted)
+                self._subscriptions = (*await watch_results(self._bus, self._stored), hints)
 
     async def _stored(self, slot: StoredSlot) -> None:
         key = (slot.tenant, slot.attempt)
