@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import MutableMapping
+from functools import lru_cache
 from typing import Any
 
 import structlog
@@ -18,6 +19,8 @@ SECRET_NAMES = re.compile(
     r"token|secret|password|authorization|api[-_]?key|seed|signature|cookie", re.IGNORECASE
 )
 SECRET_VALUES = KEYS
+_OWN_NAMES = frozenset({"level", "logger", "service", "timestamp"})
+"""Values that this module adds itself to each line. The search for secrets is most of the cost of a line."""
 
 
 def configure(settings: LogSettings, *, service: str) -> None:
@@ -29,16 +32,15 @@ def configure(settings: LogSettings, *, service: str) -> None:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
-        hide_secrets,
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     if console:
         # It may have been imported without rich, which formats tracebacks on terminals.
         importlib.reload(structlog.dev)
     renderers: list[Any] = (
-        [structlog.dev.ConsoleRenderer(), _without_secrets]
+        [hide_secrets, structlog.dev.ConsoleRenderer(), _without_secrets]
         if console
-        # Again after the traceback was rendered: it may contain secrets.
+        # After the traceback was rendered: it may contain secrets.
         else [
             structlog.processors.format_exc_info,
             hide_secrets,
@@ -74,9 +76,14 @@ def configure(settings: LogSettings, *, service: str) -> None:
 def hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Replace the values of secret names, and texts that look like keys within other values."""
     for key, value in event.items():
-        if isinstance(value, str):
-            event[key] = HIDDEN if SECRET_NAMES.search(key) else redacted(value)
+        if isinstance(value, str) and key not in _OWN_NAMES:
+            event[key] = HIDDEN if _is_secret(key) else redacted(value)
     return event
+
+
+@lru_cache(maxsize=1024)
+def _is_secret(name: str) -> bool:
+    return SECRET_NAMES.search(name) is not None
 
 
 def _without_secrets(_logger: Any, _name: str, line: str) -> str:
