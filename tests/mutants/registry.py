@@ -94,7 +94,7 @@ MUTANTS = (
         SDK + "execution.py",
         '            logger.error("tool %s failed", tool.name, exc_info=error)\n',
         "",
-        SCENARIOS + "test_a_failing_tool_returns_an_error_and_others_run",
+        "tests/sdk/test_processes.py::test_a_failed_connection_is_logged_with_its_details",
     ),
     Mutant(
         "R56",
@@ -162,10 +162,10 @@ MUTANTS = (
     ),
     Mutant(
         "R61",
-        "the weather tool is not registered when its module is loaded",
-        WEATHER,
-        '@tool(category="weather", idempotent=True)\n',
-        "",
+        "the system does not register the weather tool when it starts",
+        "services/workflows/banksman/workflows/app.py",
+        "    if nats is None:\n        return\n    from banksman.workflows.example_tools",
+        "    if nats is None or nats:\n        return\n    from banksman.workflows.example_tools",
         SCENARIOS + "test_the_weather_tool_is_registered_when_the_system_starts",
     ),
 )
