@@ -122,7 +122,7 @@ async def staged() -> AsyncGenerator[Stage]:
             return Response(found, media_type="application/octet-stream")
         return Response(json.dumps(found), media_type="application/json")
 
-    @app.put("/{path:path}")
+    @app.api_route("/{path:path}", methods=["PUT", "PATCH", "POST"])
     async def store(request: Request, path: str) -> Response:
         stage.uploads[path] = await request.body()
         return Response("{}", 201, media_type="application/json")

@@ -18,6 +18,8 @@ const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 const TITLE_CHARACTERS = 60;
 
+const MAX_PINNED = 50;
+const MIN_SEARCH_CHARACTERS = 2;
 /** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
 const detailOf = (details) => (details ? 'full' : 'steps');
 
@@ -30,7 +32,8 @@ export class Store {
     Object.assign(this, { api, session, preferences });
     this.connection = signal({ phase: 'connecting' });
     this.welcome = signal(null);
-    this.list = signal({ items: [], next: null, loading: true, error: null, query: '' });
+    this.list = signal({ items: [], next: null, loading: true, error: null, query: '', archived: false, hits: [] });
+    this.pinned = signal([]);
     this.currentId = signal(null);
     this.route = signal(routeOf('', VIEWS));
     this.details = signal(preferences.getItem('banksman.details') === 'on');
@@ -127,6 +130,20 @@ export class Store {
   async rename(id, title) {
     await this.#attempt(async () => {
       await this.api.renameConversation(id, title);
+  /** List the archived conversations, or the others. */
+  showArchived(archived) {
+    this.list.value = { ...this.list.value, archived, items: [], next: null, loading: true };
+    this.#readList(null);
+  }
+
+  /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
+  async mark(id, marks) {
+    await this.#attempt(async () => {
+      await this.api.markConversation(id, marks);
+      await Promise.all([this.#readPinned(), this.#readList(null)]);
+    });
+  }
+
       this.#updateItem(id, { title });
     });
   }
@@ -262,6 +279,7 @@ export class Store {
     if (!view || !this.socket.ready) return;
     view.reading = true;
     try {
+    this.#readPinned();
       const detail = detailOf(this.details.value);
       await this.socket.request({ type: 'subscribe', conversation_id: id, after_seq: afterSeq, detail }, { resend: false });
     } catch (error) {
@@ -394,22 +412,25 @@ export class Store {
     const view = this.views.get(id);
     if (view && change.title) view.state.value = { ...view.state.value, title: change.title };
   }
+    this.pinned.value = this.pinned.value.filter((item) => item.conversation_id !== id);
 
   #openFromUrl() {
     const route = routeOf(location.hash, VIEWS);
     batch(() => {
       this.route.value = route;
       this.currentId.value = route.conversationId;
+    this.pinned.value = this.pinned.value.map((item) => (item.conversation_id === id ? { ...item, ...change } : item));
       this.sidebar.value = false;
       if (route.conversationId) this.follow(route.conversationId);
     });
   }
 
   async #readList(cursor) {
-    const { query } = this.list.value;
+    const { query, archived } = this.list.value;
+    if (!cursor) this.#readHits(query);
     try {
-      const page = await this.api.conversations({ query, cursor });
-      if (query !== this.list.value.query) return;
+      const page = await this.api.conversations({ query, cursor, archived });
+      if (query !== this.list.value.query || archived !== this.list.value.archived) return;
       const items = cursor ? [...this.list.value.items, ...page.items] : page.items;
       this.list.value = { ...this.list.value, items, next: page.next ?? null, loading: false, error: null };
     } catch (error) {
@@ -426,6 +447,19 @@ export class Store {
       const ack = await this.socket.request(frame, { id: requestId });
       const view = this.views.get(id);
       batch(() => {
+  async #readPinned() {
+    const { items } = await this.api.conversations({ pinned: true, limit: MAX_PINNED }).catch(() => ({ items: this.pinned.value }));
+    this.pinned.value = items;
+  }
+
+  /** Read the messages that contain the query, once for each query. */
+  async #readHits(query) {
+    if (query === this.searched) return;
+    this.searched = query;
+    const found = query.length < MIN_SEARCH_CHARACTERS ? { items: [] } : await this.api.search(query).catch(() => ({ items: [] }));
+    if (query === this.list.value.query) this.list.value = { ...this.list.value, hits: found.items };
+  }
+
         const ts = new Date().toISOString();
         if (view) view.state.value = foldAccepted(view.state.value, { ...ack, content, ts, steer, branch });
         this.discard(entry.key);

@@ -10,4 +10,7 @@
 
 /** @type {Record<string, View>} */
 export const VIEWS = {
-  runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },};
+  approvals: { load: () => import('./views/approvals.mjs'), title: 'inbox.title', icon: 'shield' },
+  read: { load: () => import('./views/read.mjs'), title: 'read.title' },
+  runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
+};

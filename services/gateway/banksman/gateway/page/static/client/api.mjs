@@ -46,8 +46,10 @@ export class Api {
     return this.#json('POST', 'v1/sign-in', code);
   }
 
-  conversations({ query = '', cursor = null, limit = 50 } = {}) {
+  conversations({ query = '', cursor = null, limit = 50, pinned = false, archived = false } = {}) {
     const search = new URLSearchParams({ limit: String(limit) });
+    if (pinned) search.set('pinned', 'true');
+    if (archived) search.set('archived', 'true');
     if (query) search.set('q', query);
     if (cursor) search.set('cursor', cursor);
     return this.#json('GET', `context/conversations?${search}`);
@@ -59,6 +61,29 @@ export class Api {
 
   renameConversation(id, title) {
     return this.#json('PATCH', `context/conversations/${id}`, { title });
+  }
+
+  /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
+  markConversation(id, marks) {
+    return this.#json('PATCH', `context/conversations/${id}`, marks);
+  }
+
+  /** Messages that contain a text, newest first. */
+  search(text, { cursor = null, limit = 20 } = {}) {
+    const search = new URLSearchParams({ q: text, limit: String(limit), ...(cursor ? { cursor } : {}) });
+    return this.#json('GET', `context/search?${search}`);
+  }
+
+  /** Every stored event of a conversation, as frames. */
+  async events(id) {
+    const items = [];
+    let after = 0;
+    while (after !== null) {
+      const page = await this.#json('GET', `context/conversations/${id}/events?after_seq=${after}`);
+      items.push(...page.items);
+      after = page.next;
+    }
+    return items;
   }
 
   deleteConversation(id) {

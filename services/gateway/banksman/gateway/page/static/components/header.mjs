@@ -3,6 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
+import { menuOf } from './conversation_menu.mjs';
 import { DeleteDialog, RenameDialog, openSidebar } from './sidebar.mjs';
 import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
@@ -11,6 +12,7 @@ export function Header() {
   const conversation = store.current.value;
   const [dialog, setDialog] = useState(null);
   const title = titleOf(store, conversation);
+  const listed = [...store.pinned.value, ...store.list.value.items].find((item) => item.conversation_id === conversation?.id);
   return html`<header class="header">
     <${IconButton} name="menu" label=${t('sidebar.label')} class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
     <h1>${title}</h1>
@@ -24,10 +26,7 @@ export function Header() {
         </button>
         <${Menu}
           label=${t('conversation.actions')}
-          items=${[
-            { label: t('conversation.rename'), icon: 'pencil', action: () => setDialog('rename') },
-            { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
-          ]}
+          items=${menuOf(store, listed ?? { conversation_id: conversation.id }, setDialog)}
         />`}
     </div>
     ${dialog === 'rename' && html`<${RenameDialog} id=${conversation.id} title=${title} onClose=${() => setDialog(null)} />`}

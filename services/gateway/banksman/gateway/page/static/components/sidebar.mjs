@@ -7,13 +7,16 @@ import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
 import { VIEWS } from '../views.mjs';
+import { menuOf } from './conversation_menu.mjs';
 import { Dialog, Icon, IconButton, Mark, Menu, html, useStore } from './ui.mjs';
 
 const SEARCH_DELAY_MS = 200;
 
 export function Sidebar() {
   const store = useStore();
-  const { items, next, loading, error, query } = store.list.value;
+  const { items, next, loading, error, query, archived, hits } = store.list.value;
+  const pinned = query || archived ? [] : store.pinned.value;
+  const shown = pinned.length ? items.filter((item) => !item.pinned) : items;
   const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
@@ -24,11 +27,17 @@ export function Sidebar() {
     <${Navigation} />
     <${Search} />
     <ul class="conversations">
-      ${items.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
+      ${pinned.length > 0 && html`<li class="sidebar-heading">${t('sidebar.pinned')}</li>`}
+      ${pinned.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
+      ${(pinned.length > 0 || archived) && html`<li class="sidebar-heading">${t(archived ? 'sidebar.archived' : 'sidebar.others')}</li>`}
+      ${shown.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
+      ${query && hits.length > 0 && html`<li class="sidebar-heading">${t('sidebar.hits')}</li>`}
+      ${query && hits.map((hit) => html`<${Hit} key=${hit.message_id} hit=${hit} />`)}
     </ul>
     ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.refreshList()}>${t('app.tryAgain')}</button></p>`}
-    ${!error && !loading && !items.length && html`<p class="sidebar-note">${t(query ? 'app.noResults' : 'sidebar.empty')}</p>`}
+    ${!error && !loading && !items.length && !(query && hits.length) && html`<p class="sidebar-note">${t(query ? 'app.noResults' : 'sidebar.empty')}</p>`}
     ${next && html`<button type="button" class="link more" onClick=${() => store.moreConversations()}>${t('app.showMore')}</button>`}
+    ${!query && html`<button type="button" class="link more" onClick=${() => store.showArchived(!archived)}>${t(archived ? 'sidebar.showOthers' : 'sidebar.showArchived')}</button>`}
     <${Account} />
   </nav>`;
 }
@@ -80,16 +89,23 @@ function Item({ item }) {
   const current = store.currentId.value === id;
   const state = stateOf(store, item);
   return html`<li class=${`conversation ${current ? 'current' : ''}`}>
+/** A message that contains what is searched. */
+function Hit({ hit }) {
+  return html`<li class="conversation">
+    <a href=${`#/c/${hit.conversation_id}`}>
+      <span class="conversation-title">${hit.title || t('conversation.untitled')}</span>
+      <span class="conversation-hit">${hit.snippet}</span>
+    </a>
+  </li>`;
+}
+
     <a href=${`#/c/${id}`} aria-current=${current ? 'page' : undefined}>
       <span class="conversation-title">${item.title || t('conversation.untitled')}</span>
       <span class="conversation-meta">${state ? html`<span class=${`dot ${state}`} />${t(`sidebar.${state}`)}` : formatWhen(item.updated_at)}</span>
     </a>
     <${Menu}
       label=${t('sidebar.actions', { title: item.title || t('conversation.untitled') })}
-      items=${[
-        { label: t('conversation.rename'), icon: 'pencil', action: () => setDialog('rename') },
-        { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
-      ]}
+      items=${menuOf(store, item, setDialog)}
     />
     ${dialog === 'rename' && html`<${RenameDialog} id=${id} title=${item.title ?? ''} onClose=${() => setDialog(null)} />`}
     ${dialog === 'delete' && html`<${DeleteDialog} id=${id} title=${item.title || t('conversation.this')} onClose=${() => setDialog(null)} />`}

@@ -123,7 +123,7 @@ function Outgoing({ entry }) {
 }
 
 /** A run. One that has ended is an empty box until it comes near the view, except for the last one. */
-const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
+export const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
   const [box, drawn] = useNearby(isLast || !run.finished);
   return html`<section class=${drawn ? 'run' : 'run far'} data-run=${run.id} data-status=${run.status} ref=${box}>
     ${drawn && html`<${RunContent} run=${run} place=${versions && !run.model?.startsWith('workflow:') ? { parent, at, versions: versions.split(' ') } : null} details=${details} isLast=${isLast} />`}

@@ -61,7 +61,7 @@ export function CopyButton({ text, label = t('app.copy') }) {
 }
 
 /** The clipboard API needs a secure context; on plain http the selection is copied instead. */
-async function copyText(text) {
+export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement('textarea');
   area.value = text;

@@ -1,0 +1,22 @@
+/** A conversation to read: whoever has the link and may read the tenant's conversations sees it, and changes nothing. */
+
+import { pathOf } from '../branches.mjs';
+import { Run } from '../components/timeline.mjs';
+import { Frame } from '../components/view.mjs';
+import { html, useStore } from '../components/ui.mjs';
+import { t } from '../strings.mjs';
+
+/** @param {{path: string[]}} properties the id of the conversation */
+export default function ReadView({ path: [id] }) {
+  const store = useStore();
+  if (!/^[\w-]{1,64}$/.test(id ?? '')) return html`<${Frame} title=${t('read.title')}><p class="empty">${t('read.none')}</p><//>`;
+  const conversation = store.follow(id).value;
+  const actions = html`<a class="toggle" href=${`#/c/${id}`}>${t('read.open')}</a>`;
+  return html`<${Frame} title=${conversation.title || t('read.title')} actions=${actions}>
+    ${conversation.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
+    ${!conversation.replayed && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    <fieldset class="read-only log" disabled>
+      ${pathOf(conversation).map(({ run }) => html`<${Run} key=${run.id} run=${run} details=${false} />`)}
+    </fieldset>
+  <//>`;
+}

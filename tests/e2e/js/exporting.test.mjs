@@ -1,0 +1,20 @@
+/** A conversation as Markdown. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { markdownOf } from '../../../services/gateway/banksman/gateway/page/static/exporting.mjs';
+
+const frame = (seq, type, run, data) => ({ type, seq, prev_seq: seq - 1, log_epoch: 'e', run_id: run, conversation_id: 'c', data });
+const reply = (id, text) => ({ message_id: id, role: 'assistant', content: text });
+
+test('the shown path is exported with its calls, and fences hold the fences of a command', () => {
+  const text = markdownOf({ conversation_id: 'c', title: 'Cranes' }, [
+    frame(1, 'run.started', 'c-1', { message_id: 'u1', message: 'First', model: 'demo:demo' }),
+    frame(2, 'message.completed', 'c-1', reply('a1', 'Left out')),
+    frame(3, 'run.started', 'c-2', { message_id: 'u2', message: 'Edited', model: 'demo:demo', branch: { after: null } }),
+    frame(4, 'tool_call.requested', 'c-2', { tool_call_id: 'k', name: 'bash', arguments: { command: 'echo ```' } }),
+    frame(5, 'message.completed', 'c-2', reply('a2', 'Done.')),
+  ]);
+  assert.equal(text, '# Cranes\n\n## You\n\nEdited\n\n## Agent · demo:demo\n\n````\nbash: echo ```\n````\n\nDone.\n');
+});
