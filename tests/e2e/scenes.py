@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.e2e.stage import Stage
@@ -106,6 +107,21 @@ def _item(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         "arguments": arguments,
         "digest": f"digest-of-{id}",
         "editable": True,
+    }
+
+
+def pending(number: int) -> dict[str, Any]:
+    """Return an open request of another conversation, as the list has it."""
+    now = datetime.now(UTC)
+    return {
+        "approval_id": f"p{number}",
+        "conversation_id": f"c{number}",
+        "run_id": f"c{number}-r1",
+        "title": f"Crane {number}",
+        "requested_by": "grace",
+        "requested_at": now.isoformat(),
+        "expires_at": (now + timedelta(days=2, minutes=1)).isoformat(),
+        "items": [command(number)],
     }
 
 

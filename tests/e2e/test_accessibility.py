@@ -128,6 +128,13 @@ async def refused(page: Page, stage: Stage) -> None:
     await expect(page.locator(".toast")).to_be_visible()
 
 
+async def inbox(page: Page, stage: Stage) -> None:
+    stage.resources["context/approvals"] = {"items": [scenes.pending(1), scenes.pending(2)]}
+    await page.goto(f"{stage.url}/#/approvals")
+    await page.reload()
+    await page.get_by_label("Choose Crane 1").check()
+
+
 async def ended(page: Page, stage: Stage) -> None:
     stage.frames.clear()
     scenes.ended(stage)
@@ -144,7 +151,7 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, ended, login,
+    refused, inbox, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

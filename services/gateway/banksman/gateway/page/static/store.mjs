@@ -6,7 +6,8 @@ import { attached, writtenText } from './attachments.mjs';
 import { before, endOf as endOfPath, isNewest, pathOf } from './branches.mjs';
 import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, openRun, placement } from './events.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
-import { routeOf } from './router.mjs';
+import { Inbox } from './inbox.mjs';
+import { addressOf, routeOf } from './router.mjs';
 import { explain } from './strings.mjs';
 import { contentText } from './text.mjs';
 import { VIEWS } from './views.mjs';
@@ -17,9 +18,9 @@ const LIST_REFRESH_DELAY_MS = 400;
 const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 const TITLE_CHARACTERS = 60;
-
 const MAX_PINNED = 50;
 const MIN_SEARCH_CHARACTERS = 2;
+
 /** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
 const detailOf = (details) => (details ? 'full' : 'steps');
 
@@ -56,6 +57,12 @@ export class Store {
       return this.views.get(this.currentId.value)?.state.value ?? null;
     });
     this.path = computed(() => (this.current.value ? pathOf(this.current.value, this.chosen.value[this.currentId.value]) : []));
+    this.inbox = new Inbox({
+      api,
+      request: (frame) => this.socket.request(frame, { resend: frame.type === 'approval.reply' }),
+      preferences,
+      show: () => (location.hash = addressOf('approvals')),
+    });
     this.socket = new Connection({
       open: (protocol) => new WebSocket(api.socketUrl(), protocol),
       hello: () => this.#hello(),
@@ -123,13 +130,6 @@ export class Store {
     this.listTimer = setTimeout(() => this.#readList(null), LIST_REFRESH_DELAY_MS);
   }
 
-  moreConversations() {
-    return this.#readList(this.list.value.next);
-  }
-
-  async rename(id, title) {
-    await this.#attempt(async () => {
-      await this.api.renameConversation(id, title);
   /** List the archived conversations, or the others. */
   showArchived(archived) {
     this.list.value = { ...this.list.value, archived, items: [], next: null, loading: true };
@@ -144,6 +144,13 @@ export class Store {
     });
   }
 
+  moreConversations() {
+    return this.#readList(this.list.value.next);
+  }
+
+  async rename(id, title) {
+    await this.#attempt(async () => {
+      await this.api.renameConversation(id, title);
       this.#updateItem(id, { title });
     });
   }
@@ -215,7 +222,7 @@ export class Store {
 
   /** @throws {RequestError} which the card shows */
   decide(approvalId, reply) {
-    return this.socket.request({ type: 'approval.reply', approval_id: approvalId, ...reply });
+    return this.inbox.decide(approvalId, reply);
   }
 
   /** @throws {RequestError} which the form shows */
@@ -270,7 +277,9 @@ export class Store {
 
   #welcomed(frame) {
     this.welcome.value = frame;
+    this.inbox.start();
     this.#readList(null);
+    this.#readPinned();
     for (const [id, view] of this.views) this.#subscribe(id, view.state.value.lastSeq);
   }
 
@@ -279,7 +288,6 @@ export class Store {
     if (!view || !this.socket.ready) return;
     view.reading = true;
     try {
-    this.#readPinned();
       const detail = detailOf(this.details.value);
       await this.socket.request({ type: 'subscribe', conversation_id: id, after_seq: afterSeq, detail }, { resend: false });
     } catch (error) {
@@ -298,6 +306,7 @@ export class Store {
   #received(frame) {
     const view = frame.conversation_id ? this.views.get(frame.conversation_id) : null;
     if (view) return this.#buffer(frame.conversation_id, view, frame);
+    if (frame.type === 'approvals.changed') this.inbox.changed();
     if (frame.type === 'error' && !frame.reply_to) this.toast(explain(frame));
   }
 
@@ -403,23 +412,23 @@ export class Store {
     this.views.delete(id);
     this.viewCount.value += 1;
     this.list.value = { ...this.list.value, items: this.list.value.items.filter((item) => item.conversation_id !== id) };
+    this.pinned.value = this.pinned.value.filter((item) => item.conversation_id !== id);
     if (this.currentId.value === id) this.open(null);
   }
 
   #updateItem(id, change) {
     const items = this.list.value.items.map((item) => (item.conversation_id === id ? { ...item, ...change } : item));
     this.list.value = { ...this.list.value, items };
+    this.pinned.value = this.pinned.value.map((item) => (item.conversation_id === id ? { ...item, ...change } : item));
     const view = this.views.get(id);
     if (view && change.title) view.state.value = { ...view.state.value, title: change.title };
   }
-    this.pinned.value = this.pinned.value.filter((item) => item.conversation_id !== id);
 
   #openFromUrl() {
     const route = routeOf(location.hash, VIEWS);
     batch(() => {
       this.route.value = route;
       this.currentId.value = route.conversationId;
-    this.pinned.value = this.pinned.value.map((item) => (item.conversation_id === id ? { ...item, ...change } : item));
       this.sidebar.value = false;
       if (route.conversationId) this.follow(route.conversationId);
     });
@@ -438,15 +447,6 @@ export class Store {
     }
   }
 
-  async #deliver(entry) {
-    try {
-      const id = entry.conversationId ?? (await this.#createFor(entry));
-      const { content, mode, branch, requestId } = entry;
-      const steer = mode === 'steer' && openRun(this.views.get(id)?.state.value ?? emptyConversation(id)) !== null;
-      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}) };
-      const ack = await this.socket.request(frame, { id: requestId });
-      const view = this.views.get(id);
-      batch(() => {
   async #readPinned() {
     const { items } = await this.api.conversations({ pinned: true, limit: MAX_PINNED }).catch(() => ({ items: this.pinned.value }));
     this.pinned.value = items;
@@ -460,6 +460,16 @@ export class Store {
     if (query === this.list.value.query) this.list.value = { ...this.list.value, hits: found.items };
   }
 
+  async #deliver(entry) {
+    try {
+      const id = entry.conversationId ?? (await this.#createFor(entry));
+      await this.#store(entry, id);
+      const { content, mode, branch, requestId } = entry;
+      const steer = mode === 'steer' && openRun(this.views.get(id)?.state.value ?? emptyConversation(id)) !== null;
+      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}) };
+      const ack = await this.socket.request(frame, { id: requestId });
+      const view = this.views.get(id);
+      batch(() => {
         const ts = new Date().toISOString();
         if (view) view.state.value = foldAccepted(view.state.value, { ...ack, content, ts, steer, branch });
         this.discard(entry.key);
@@ -468,6 +478,14 @@ export class Store {
     } catch (error) {
       this.#changeOutbox(entry.key, { error: explain(error) });
     }
+  }
+
+  /** Store the files of a message once: a message that is sent again already names them. */
+  async #store(entry, conversationId) {
+    if (!entry.files.length) return;
+    entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
+    entry.files = [];
+    this.#changeOutbox(entry.key, { content: entry.content, files: [] });
   }
 
   /** Where the next message continues the conversation; null for after the newest message. */
@@ -480,14 +498,6 @@ export class Store {
   }
 
   async #createFor(entry) {
-  /** Store the files of a message once: a message that is sent again already names them. */
-  async #store(entry, conversationId) {
-    if (!entry.files.length) return;
-    entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
-    entry.files = [];
-    this.#changeOutbox(entry.key, { content: entry.content, files: [] });
-  }
-
     const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
     const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}) }, { id: `${entry.requestId}c` });
     const id = ack.conversation_id;

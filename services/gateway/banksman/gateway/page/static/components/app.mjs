@@ -2,8 +2,8 @@
 
 import { useEffect } from 'preact/hooks';
 
-import { pendingApprovals } from '../events.mjs';
 import { t } from '../strings.mjs';
+import { VIEWS } from '../views.mjs';
 import { Composer } from './composer.mjs';
 import { Header, titleOf } from './header.mjs';
 import { lazy } from './lazy.mjs';
@@ -16,14 +16,17 @@ import { LazyView } from './view.mjs';
 
 const FilePanel = lazy(() => import('./files.mjs'), 'FilePanel');
 const WorkflowDialog = lazy(() => import('./workflows.mjs'), 'WorkflowDialog');
+const ICON = new URL('../favicon.svg', import.meta.url).href;
+const WAITING_ICON = new URL('../favicon-waiting.svg', import.meta.url).href;
 
 export function App() {
   const store = useStore();
   const { phase } = store.connection.value;
   const { view, path } = store.route.value;
+  useDocumentTitle(store);
   if (phase === 'unauthorized') return html`<${Login} />`;
   return html`<div class=${`app ${store.sidebar.value ? 'sidebar-open' : ''}`}>
-    <a class="skip" href="#composer" onClick=${focusComposer}>${t('app.skip')}</a>
+    <a class="skip" href=${view === 'chat' ? '#composer' : '#title'} onClick=${skip}>${t(view === 'chat' ? 'app.skip' : 'app.skipView')}</a>
     <${Sidebar} />
     <div class="scrim" onClick=${() => (store.sidebar.value = false)} />
     <main class="main">
@@ -36,7 +39,6 @@ export function App() {
 }
 
 function Chat() {
-  useDocumentTitle(useStore());
   return html`<${Header} />
     <${ConnectionBanner} />
     <${Notices} />
@@ -44,16 +46,19 @@ function Chat() {
     <${Composer} />`;
 }
 
-function focusComposer(event) {
+/** Move the focus only: the fragment of the address names the view. */
+function skip(event) {
   event.preventDefault();
-  document.getElementById('composer')?.focus();
+  document.querySelector(event.currentTarget.getAttribute('href'))?.focus();
 }
 
+/** The title of the page names the conversation or view, and with the icon how many approval requests wait. */
 function useDocumentTitle(store) {
-  const conversation = store.current.value;
-  const title = conversation ? titleOf(store, conversation) : '';
-  const waiting = conversation !== null && pendingApprovals(conversation).length > 0;
+  const { view } = store.route.value;
+  const title = view !== 'chat' ? t(VIEWS[view].title) : store.current.value ? titleOf(store, store.current.value) : '';
+  const waiting = store.inbox.waiting.value.length;
   useEffect(() => {
-    document.title = `${waiting ? '● ' : ''}${title ? `${title} · ` : ''}Banksman`;
+    document.title = `${waiting ? `(${waiting}) ` : ''}${title ? `${title} · ` : ''}Banksman`;
+    document.querySelector('link[rel=icon]').href = waiting ? WAITING_ICON : ICON;
   }, [title, waiting]);
 }

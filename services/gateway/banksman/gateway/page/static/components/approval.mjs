@@ -324,7 +324,7 @@ function firstHidden(card) {
 /** Keep Tab in the card; Escape moves the focus to the composer. */
 function trapFocus(event, card) {
   if (event.key === 'Escape') {
-    document.querySelector('.composer textarea')?.focus();
+    document.querySelector('.composer textarea, h1[tabindex]')?.focus();
     return;
   }
   if (event.key !== 'Tab') return;

@@ -1,6 +1,7 @@
 /** Outlines on a 24-unit grid, drawn with a stroke. */
 
 const PATHS = {
+  bell: 'M12 4a5.5 5.5 0 0 1 5.5 5.5c0 4.5 2 6 2 6h-15s2-1.5 2-6A5.5 5.5 0 0 1 12 4zM10 18.5a2 2 0 0 0 4 0',
   plus: 'M12 5v14M5 12h14',
   close: 'M6 6l12 12M18 6L6 18',
   check: 'M5 12.5l4.5 4.5L19 7.5',
@@ -30,6 +31,7 @@ const PATHS = {
   pin: 'M9 4h6l-1 6 3 3H7l3-3zM12 13v7',
   archive: 'M4 5h16v4H4zM5.5 9v10.5h13V9M10 13h4',
   attach: 'M8 12.5l6-6a3 3 0 0 1 4.5 4.5l-8 8a5 5 0 0 1-7-7l8-8',
+  branch: 'M7 4v16M7 4a1 1 0 1 0 0-.01M7 9c0 4 10 1 10 7v4',
   brain: 'M9 18h6M10 21h4M8.5 14.5a5.5 5.5 0 1 1 7 0c-.7.6-1 1.2-1 2h-5c0-.8-.3-1.4-1-2z',
   back: 'M15 6l-6 6 6 6',
   exit: 'M10 4.5H5v15h5M15 8l4 4-4 4M19 12H10',

@@ -62,10 +62,17 @@ function Navigation() {
   return shown.length > 0 && html`<ul class="views">
     ${shown.map(
       ([name, view]) => html`<li key=${name}>
-        <a href=${addressOf(name)} aria-current=${store.route.value.view === name ? 'page' : undefined}><${Icon} name=${view.icon} size=${16} /><span>${t(view.title)}</span></a>
+        <a href=${addressOf(name)} aria-current=${store.route.value.view === name ? 'page' : undefined}><${Icon} name=${view.icon} size=${16} /><span>${t(view.title)}</span><${Count} view=${name} /></a>
       </li>`,
     )}
   </ul>`;
+}
+
+/** How many approval requests wait, beside the link to them. */
+function Count({ view }) {
+  const store = useStore();
+  const count = view === 'approvals' ? store.inbox.waiting.value.length : 0;
+  return count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`;
 }
 
 function Search() {
@@ -82,13 +89,6 @@ function Search() {
   </div>`;
 }
 
-function Item({ item }) {
-  const store = useStore();
-  const id = item.conversation_id;
-  const [dialog, setDialog] = useState(null);
-  const current = store.currentId.value === id;
-  const state = stateOf(store, item);
-  return html`<li class=${`conversation ${current ? 'current' : ''}`}>
 /** A message that contains what is searched. */
 function Hit({ hit }) {
   return html`<li class="conversation">
@@ -99,6 +99,13 @@ function Hit({ hit }) {
   </li>`;
 }
 
+function Item({ item }) {
+  const store = useStore();
+  const id = item.conversation_id;
+  const [dialog, setDialog] = useState(null);
+  const current = store.currentId.value === id;
+  const state = stateOf(store, item);
+  return html`<li class=${`conversation ${current ? 'current' : ''}`}>
     <a href=${`#/c/${id}`} aria-current=${current ? 'page' : undefined}>
       <span class="conversation-title">${item.title || t('conversation.untitled')}</span>
       <span class="conversation-meta">${state ? html`<span class=${`dot ${state}`} />${t(`sidebar.${state}`)}` : formatWhen(item.updated_at)}</span>

@@ -42,11 +42,10 @@ export function Frame({ title, actions, children }) {
   const heading = useRef(null);
   useEffect(() => {
     heading.current.focus({ preventScroll: true });
-    document.title = `${title} · Banksman`;
   }, [title]);
   return html`<header class="header">
       <${IconButton} name="menu" label=${t('sidebar.label')} class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
-      <h1 tabindex="-1" ref=${heading}>${title}</h1>
+      <h1 id="title" tabindex="-1" ref=${heading}>${title}</h1>
       <div class="header-actions">${actions}</div>
     </header>
     <${ConnectionBanner} />

@@ -3,6 +3,7 @@
 export default {
   // Words and controls of every view
   'app.skip': 'Zum Eingabefeld springen',
+  'app.skipView': 'Zum Inhalt springen',
   'app.loading': 'Wird geladen …',
   'app.none': 'keine Angabe',
   'app.yes': 'ja',
@@ -55,7 +56,6 @@ export default {
   'sidebar.waiting': 'Wartet auf Sie',
   'sidebar.actions': 'Aktionen für {title}',
   'sidebar.signOut': 'Abmelden',
-  'conversation.untitled': 'Ohne Titel',
   'sidebar.pinned': 'Angeheftet',
   'sidebar.others': 'Weitere',
   'sidebar.archived': 'Archiviert',
@@ -73,6 +73,7 @@ export default {
   'read.title': 'Unterhaltung zum Lesen',
   'read.none': 'Dieser Link nennt keine Unterhaltung.',
   'read.open': 'Zum Arbeiten öffnen',
+  'conversation.untitled': 'Ohne Titel',
   'conversation.this': 'diese Unterhaltung',
   'conversation.rename': 'Umbenennen',
   'conversation.renameTitle': 'Unterhaltung umbenennen',
@@ -235,6 +236,24 @@ export default {
   'approval.expires': 'läuft in {duration} ab',
   'diff.unchanged': { one: '{count} unveränderte Zeile', other: '{count} unveränderte Zeilen' },
 
+  // The inbox of approval requests
+  'inbox.title': 'Freigaben',
+  'inbox.empty': 'Nichts wartet auf Ihre Freigabe.',
+  'inbox.keys': '{next} und {previous} bewegen, {approve} gibt frei, {reject} lehnt ab, {edit} bearbeitet, {choose} wählt mehrere aus.',
+  'inbox.waiting': { one: '{count} Anfrage wartet', other: '{count} Anfragen warten' },
+  'inbox.requested': 'von {user}, {since}',
+  'inbox.requestedSince': 'seit {since}',
+  'inbox.choose': '{title} auswählen',
+  'inbox.chosen': { one: '{count} Anfrage ausgewählt', other: '{count} Anfragen ausgewählt' },
+  'inbox.approveChosen': { one: '{count} Anfrage freigeben', other: '{count} Anfragen freigeben' },
+  'inbox.rejectChosen': { one: '{count} Anfrage ablehnen', other: '{count} Anfragen ablehnen' },
+  'inbox.notNow': 'Nicht jetzt',
+  'inbox.notNowTitle': 'Eine Stunde zurückstellen. Die Anfrage ist nicht abgelehnt, und andere sehen sie weiterhin.',
+  'inbox.takeBack': 'Zurückholen',
+  'inbox.aside': 'Zurückgestellt',
+  'inbox.notify': 'Benachrichtigen',
+  'inbox.notifyTitle': 'Bei jeder neuen Anfrage eine Benachrichtigung des Browsers zeigen',
+
   // Files
   'files.label': 'Dateien',
   'files.all': 'Alle Dateien',
@@ -340,6 +359,11 @@ export default {
   'versions.continuing': 'Ihre nächste Nachricht folgt auf eine frühere Antwort. Was danach kam, bleibt erhalten.',
   'versions.notContinuing': 'Zurück zur neuesten',
 
+  // Dateien einer Nachricht
+  'attach.add': 'Dateien anhängen',
+  'attach.label': 'Angehängte Dateien',
+  'attach.remove': '{name} entfernen',
+
   // Die Ansicht eines Laufs
   'run.title': 'Lauf',
   'run.none': 'Öffnen Sie einen Lauf über die Zeile unter einer Antwort.',
@@ -358,11 +382,6 @@ export default {
   'run.tokensIn': 'Tokens hinein',
   'run.tokensOut': 'Tokens heraus',
   'run.cached': 'Davon zwischengespeichert',
-  // Dateien einer Nachricht
-  'attach.add': 'Dateien anhängen',
-  'attach.label': 'Angehängte Dateien',
-  'attach.remove': '{name} entfernen',
-
   'run.duration': 'Dauer',
   'run.waited': 'Auf Menschen gewartet',
   'run.requests': 'Modellanfragen',

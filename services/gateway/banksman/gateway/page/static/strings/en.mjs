@@ -3,6 +3,7 @@
 export default {
   // Words and controls of every view
   'app.skip': 'Skip to the message box',
+  'app.skipView': 'Skip to the content',
   'app.loading': 'Loading…',
   'app.none': 'none',
   'app.yes': 'yes',
@@ -55,7 +56,6 @@ export default {
   'sidebar.waiting': 'Waiting for you',
   'sidebar.actions': 'Actions for {title}',
   'sidebar.signOut': 'Sign out',
-  'conversation.untitled': 'Untitled',
   'sidebar.pinned': 'Pinned',
   'sidebar.others': 'Others',
   'sidebar.archived': 'Archived',
@@ -73,6 +73,7 @@ export default {
   'read.title': 'Conversation to read',
   'read.none': 'This link names no conversation.',
   'read.open': 'Open to work in it',
+  'conversation.untitled': 'Untitled',
   'conversation.this': 'this conversation',
   'conversation.rename': 'Rename',
   'conversation.renameTitle': 'Rename conversation',
@@ -235,6 +236,24 @@ export default {
   'approval.expires': 'expires in {duration}',
   'diff.unchanged': { one: '{count} unchanged line', other: '{count} unchanged lines' },
 
+  // The inbox of approval requests
+  'inbox.title': 'Approvals',
+  'inbox.empty': 'Nothing waits for your approval.',
+  'inbox.keys': '{next} and {previous} move, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
+  'inbox.waiting': { one: '{count} request waits', other: '{count} requests wait' },
+  'inbox.requested': 'by {user}, {since}',
+  'inbox.requestedSince': 'since {since}',
+  'inbox.choose': 'Choose {title}',
+  'inbox.chosen': { one: '{count} request chosen', other: '{count} requests chosen' },
+  'inbox.approveChosen': { one: 'Approve {count} request', other: 'Approve {count} requests' },
+  'inbox.rejectChosen': { one: 'Reject {count} request', other: 'Reject {count} requests' },
+  'inbox.notNow': 'Not now',
+  'inbox.notNowTitle': 'Set aside for an hour. It is not rejected, and others still see it.',
+  'inbox.takeBack': 'Take back',
+  'inbox.aside': 'Set aside',
+  'inbox.notify': 'Notify me',
+  'inbox.notifyTitle': 'Show a notification of the browser for each new request',
+
   // Files
   'files.label': 'Files',
   'files.all': 'All files',
@@ -340,6 +359,11 @@ export default {
   'versions.continuing': 'Your next message follows an earlier reply. What came after it stays.',
   'versions.notContinuing': 'Back to the newest',
 
+  // Files of a message
+  'attach.add': 'Attach files',
+  'attach.label': 'Attached files',
+  'attach.remove': 'Remove {name}',
+
   // The view of one run
   'run.title': 'Run',
   'run.none': 'Open a run from the line below a reply.',
@@ -358,11 +382,6 @@ export default {
   'run.tokensIn': 'Tokens in',
   'run.tokensOut': 'Tokens out',
   'run.cached': 'Of them cached',
-  // Files of a message
-  'attach.add': 'Attach files',
-  'attach.label': 'Attached files',
-  'attach.remove': 'Remove {name}',
-
   'run.duration': 'Duration',
   'run.waited': 'Waited for people',
   'run.requests': 'Model requests',

@@ -1,0 +1,79 @@
+/** Approval requests one below the other: decide each on its card, or several at once. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { explain, t } from '../strings.mjs';
+import { formatWhen } from '../text.mjs';
+import { ApprovalCard } from './approval.mjs';
+import { html, useStore } from './ui.mjs';
+
+export function ApprovalList({ requests, keys = false }) {
+  const store = useStore();
+  const list = useRef(null);
+  const [chosen, setChosen] = useState(new Set());
+  const [failed, setFailed] = useState([]);
+  const marked = requests.filter((request) => chosen.has(request.id));
+  const toggle = (id) => setChosen(chosen.has(id) ? without(chosen, id) : new Set(chosen).add(id));
+  useListKeys(list, keys, toggle);
+
+  const decideAll = async (decision) => {
+    const problems = [];
+    for (const request of marked) {
+      const digests = request.items.map((item) => item.digest);
+      await store.inbox.decide(request.id, { all: decision, digests }).catch((error) => problems.push(`${request.title}: ${explain(error)}`));
+    }
+    setChosen(new Set());
+    setFailed(problems);
+  };
+  return html`${failed.map((problem) => html`<p class="form-error" role="alert">${problem}</p>`)}
+    <ul class="inbox" ref=${list}>
+      ${requests.map((request) => html`<${Request} key=${request.id} request=${request} chosen=${chosen.has(request.id)} several=${requests.length > 1} onChoose=${() => toggle(request.id)} />`)}
+    </ul>
+    ${marked.length > 0 &&
+    html`<div class="inbox-bar" role="group" aria-label=${t('inbox.chosen', { count: marked.length })}>
+      <span>${t('inbox.chosen', { count: marked.length })}</span>
+      <button type="button" class="button primary" onClick=${() => decideAll('approve')}>${t('inbox.approveChosen', { count: marked.length })}</button>
+      <button type="button" class="button" onClick=${() => decideAll('reject')}>${t('inbox.rejectChosen', { count: marked.length })}</button>
+    </div>`}`;
+}
+
+function without(set, id) {
+  return new Set([...set].filter((other) => other !== id));
+}
+
+function Request({ request, chosen, several, onChoose }) {
+  const store = useStore();
+  const aside = store.inbox.isAside(request.id);
+  const title = request.title || t('conversation.untitled');
+  const since = formatWhen(request.requestedAt);
+  return html`<li class="inbox-item" data-request=${request.id}>
+    <div class="inbox-head">
+      ${several && html`<label class="inbox-choose"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${t('inbox.choose', { title })} /></label>`}
+      <a href=${`#/c/${request.conversationId}`}>${title}</a>
+      <span class="muted">${request.requestedBy ? t('inbox.requested', { user: request.requestedBy, since }) : t('inbox.requestedSince', { since })}</span>
+      ${aside
+        ? html`<button type="button" class="link" onClick=${() => store.inbox.takeBack(request.id)}>${t('inbox.takeBack')}</button>`
+        : html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${() => store.inbox.setAside(request.id)}>${t('inbox.notNow')}</button>`}
+    </div>
+    <${ApprovalCard} approval=${request} />
+  </li>`;
+}
+
+/** J and K move between the cards, X chooses one; the cards themselves handle A, R and E. */
+function useListKeys(list, active, toggle) {
+  const latest = useRef(toggle);
+  latest.current = toggle;
+  useEffect(() => {
+    if (!active) return undefined;
+    const onKey = (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.('input, textarea, select')) return;
+      const cards = [...list.current.querySelectorAll('.inbox-item')];
+      const at = cards.findIndex((card) => card.contains(document.activeElement));
+      const next = { j: Math.min(at + 1, cards.length - 1), k: Math.max(at - 1, 0) }[event.key];
+      if (next !== undefined) cards[next]?.querySelector('.approval').focus();
+      else if (event.key === 'x' && at >= 0) latest.current(cards[at].dataset.request);
+    };
+    addEventListener('keydown', onKey);
+    return () => removeEventListener('keydown', onKey);
+  }, []);
+}

@@ -1,0 +1,117 @@
+/**
+ * The open approval requests of all conversations. The gateway sends a notice of each change, also to a hidden tab;
+ * the list is then read again.
+ */
+
+import { computed, signal } from '@preact/signals';
+
+import { explain, t } from './strings.mjs';
+
+const READ_DELAY_MS = 150;
+const SET_ASIDE = 'banksman.aside';
+/** How long a request stays set aside before it counts again. */
+const SET_ASIDE_MS = 60 * 60 * 1000;
+const NOTIFY = 'banksman.notify';
+
+/** A request as the approval card shows it. */
+const entryOf = (item) => ({
+  id: item.approval_id,
+  conversationId: item.conversation_id,
+  runId: item.run_id,
+  title: item.title,
+  requestedBy: item.requested_by,
+  requestedAt: item.requested_at,
+  expiresAt: item.expires_at,
+  items: item.items,
+  resolved: null,
+});
+
+export class Inbox {
+  /**
+   * @param {object} options
+   * @param {import('./client/api.mjs').Api} options.api
+   * @param {(frame: object) => Promise<object>} options.request sends a frame over the websocket
+   * @param {Storage} options.preferences
+   * @param {() => void} options.show opens the view of the requests
+   */
+  constructor({ api, request, preferences, show }) {
+    Object.assign(this, { api, request, preferences, show });
+    this.state = signal({ items: [], loading: true, error: null });
+    this.aside = signal(JSON.parse(preferences.getItem(SET_ASIDE) ?? '{}'));
+    this.notifies = signal(preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted');
+    /** Requests that wait for the user now, oldest first. */
+    this.waiting = computed(() => this.state.value.items.filter((item) => !this.isAside(item.id)));
+    this.known = null;
+  }
+
+  /** Follow the requests on a new connection. An older gateway does not know the frame. */
+  start() {
+    this.request({ type: 'approvals.subscribe' }).catch(() => {});
+    this.changed();
+  }
+
+  changed() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#read(), READ_DELAY_MS);
+  }
+
+  /** @throws {import('./client/connection.mjs').RequestError} which the card shows */
+  async decide(id, reply) {
+    const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply });
+    this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };
+    return ack;
+  }
+
+  isAside(id) {
+    return (this.aside.value[id] ?? 0) > Date.now();
+  }
+
+  /** Do not count a request for an hour. It is not rejected, and others still see it. */
+  setAside(id) {
+    this.#storeAside({ ...this.aside.value, [id]: Date.now() + SET_ASIDE_MS });
+  }
+
+  takeBack(id) {
+    this.#storeAside(Object.fromEntries(Object.entries(this.aside.value).filter(([other]) => other !== id)));
+  }
+
+  /** Let the browser notify the user, who is asked for the permission. */
+  async setNotifies(on) {
+    const allowed = on && (await Notification.requestPermission()) === 'granted';
+    this.preferences.setItem(NOTIFY, allowed ? 'on' : 'off');
+    this.notifies.value = allowed;
+  }
+
+  #storeAside(aside) {
+    const current = Object.fromEntries(Object.entries(aside).filter(([, until]) => until > Date.now()));
+    this.aside.value = current;
+    this.preferences.setItem(SET_ASIDE, JSON.stringify(current));
+  }
+
+  async #read() {
+    try {
+      const items = await this.api.approvals();
+      this.state.value = { items: items.map(entryOf), loading: false, error: null };
+      this.#notify();
+    } catch (error) {
+      this.state.value = { ...this.state.value, loading: false, error: explain(error) };
+    }
+  }
+
+  /** Notify of requests that are new since the page was opened, while the user looks elsewhere. */
+  #notify() {
+    const ids = new Set(this.state.value.items.map((item) => item.id));
+    const fresh = this.known === null ? [] : this.state.value.items.filter((item) => !this.known.has(item.id));
+    this.known = ids;
+    if (!this.notifies.value || !document.hidden) return;
+    for (const item of fresh) {
+      const title = item.items.length === 1 ? t('approval.titleOne', { tool: item.items[0].name }) : t('approval.title', { count: item.items.length });
+      const notification = new Notification(title, { body: item.title, tag: item.id });
+      notification.onclick = () => {
+        focus();
+        this.show();
+        notification.close();
+      };
+    }
+  }
+}

@@ -1,0 +1,35 @@
+/** The inbox: every approval request of the tenant that waits for a decision. */
+
+import { ApprovalList } from '../components/inbox.mjs';
+import { Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { parts, t } from '../strings.mjs';
+
+export default function ApprovalsView() {
+  const store = useStore();
+  const { inbox } = store;
+  const { items, loading, error } = inbox.state.value;
+  const waiting = inbox.waiting.value;
+  const aside = items.filter((item) => inbox.isAside(item.id));
+  return html`<${Frame} title=${t('inbox.title')} actions=${html`<${NotifyButton} inbox=${inbox} />`}>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!loading && !waiting.length && html`<p class="empty">${t('inbox.empty')}</p>`}
+    ${waiting.length > 0 &&
+    html`<p class="inbox-keys muted">
+      ${parts('inbox.keys', { next: key('J'), previous: key('K'), approve: key('A'), reject: key('R'), edit: key('E'), choose: key('X') })}
+    </p>`}
+    <${ApprovalList} requests=${waiting} keys />
+    ${aside.length > 0 && html`<section class="inbox-aside"><h2>${t('inbox.aside')}</h2><${ApprovalList} requests=${aside} /></section>`}
+  <//>`;
+}
+
+const key = (name) => html`<kbd>${name}</kbd>`;
+
+function NotifyButton({ inbox }) {
+  if (!('Notification' in globalThis)) return null;
+  const on = inbox.notifies.value;
+  return html`<button type="button" class="toggle" aria-pressed=${on} title=${t('inbox.notifyTitle')} onClick=${() => inbox.setNotifies(!on)}>
+    <${Icon} name="bell" size=${16} /><span>${t('inbox.notify')}</span>
+  </button>`;
+}
