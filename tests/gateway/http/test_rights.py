@@ -57,6 +57,8 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/chat/completions": CHAT,
     "POST /context/chat/messages": CHAT,
     "POST /agui": READ,
+    "POST /a2a": READ,
+    "GET /.well-known/agent-card.json": frozenset(RIGHTS),
     "GET /context/keys": ADMIN,
     "POST /context/keys": ADMIN,
     "GET /context/keys/{key_id}": ADMIN,

@@ -30,6 +30,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, inbox_prefix
+from banksman.gateway.a2a import routes as a2a
 from banksman.gateway.agui import routes as agui
 from banksman.gateway.asgi import errors
 from banksman.gateway.asgi.cors import with_cors

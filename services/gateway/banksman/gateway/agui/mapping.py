@@ -25,6 +25,7 @@ from banksman.gateway.agui.events import (
     whole_message,
 )
 from banksman.gateway.agui.interrupts import approval_interrupts, input_interrupt
+from banksman.gateway.asgi.growing_text import GrowingText
 
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """Outcomes whose content is a reply."""
@@ -44,30 +45,6 @@ class RunIds:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A message that is being streamed."""
-
-    message_id: str
-    sent: str = ""
-    differs: bool = False
-    """Whether the model began the text again, with other words: the rest follows when it is complete."""
-
-    def new(self, offset: int, text: str) -> str:
-        """Return what a delta adds: text that was sent is not repeated, and none is left out."""
-        known = self.sent[offset : offset + len(text)]
-        self.differs = self.differs or offset > len(self.sent) or not text.startswith(known)
-        added = "" if self.differs else text[len(known) :]
-        self.sent += added
-        return added
-
-    def rest(self, content: str) -> str:
-        """Return what the complete text adds."""
-        if content.startswith(self.sent):
-            return content[len(self.sent) :]
-        return f"\n\n{content}" if self.sent else content
-
-
-@dataclass(slots=True)
 class EventMapper:
     """Maps the frames of one run, in their order, to the events of one AG-UI run."""
 
@@ -84,8 +61,8 @@ class EventMapper:
     """Whether the events of the run are those from its first one."""
     ended: bool = False
     """Whether the last event was mapped."""
-    _text: _Open | None = None
-    _reasoning: _Open | None = None
+    _text: GrowingText | None = None
+    _reasoning: GrowingText | None = None
     _step: str | None = None
     _parent: str | None = None
     """The last assistant's message, to which calls belong."""
@@ -163,7 +140,7 @@ class EventMapper:
         events = self._close_reasoning()
         if self._text is None or self._text.message_id != data["message_id"]:
             events += self._close_text()
-            self._text = _Open(data["message_id"])
+            self._text = GrowingText(data["message_id"])
             events.append(message_start(data["message_id"]))
         if new := self._text.new(data["offset"], data["text"]):
             events.append(fragment("TEXT_MESSAGE_CONTENT", data["message_id"], new))
@@ -186,7 +163,7 @@ class EventMapper:
         id, events = f"{data['message_id']}-reasoning", list[AguiEvent]()
         if self._reasoning is None or self._reasoning.message_id != id:
             events += self._close_reasoning()
-            self._reasoning = _Open(id)
+            self._reasoning = GrowingText(id)
             events.append({"type": "REASONING_START", "messageId": id})
             events.append({"type": "REASONING_MESSAGE_START", "messageId": id, "role": "reasoning"})
         if new := self._reasoning.new(data["offset"], data["text"]):

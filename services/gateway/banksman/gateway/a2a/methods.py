@@ -1,0 +1,211 @@
+"""The methods of A2A over our service. A task is a run, a context is a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
+from banksman.contracts.ids import check_token, new_id
+from banksman.gateway.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
+from banksman.gateway.a2a.messages import answer_of, content_of, request_id
+from banksman.gateway.a2a.models import ListTasks, NamedTask, SentMessage
+from banksman.gateway.a2a.tasks import OWN, STATES, JsonDict, task
+from banksman.gateway.a2a.updates import TaskUpdates
+from banksman.gateway.asgi.followed_run import FollowedRun, follow_open_run, followed_run
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.conversation_view import ConversationView
+from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.runs import FoundRun
+
+CANCEL_WAIT_S = 5.0
+"""Seconds that a cancellation waits for the end of the run."""
+DETAIL = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTask:
+    """A task, and the updates that follow; no run to follow if it has ended."""
+
+    first: JsonDict
+    updates: TaskUpdates
+    run: FollowedRun | None
+
+    async def results(self) -> AsyncIterator[JsonDict]:
+        """Yield the task, then each update, until the task ends or waits for a user."""
+        yield {"task": self.first}
+        if self.run is None:
+            return
+        async with aclosing(self.run.frames()) as frames:
+            async for frame in frames:
+                for update in self.updates.of(json.loads(frame)):
+                    yield update
+                if self.updates.complete:
+                    return
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """The methods, for one caller."""
+
+    gateway: Gateway
+    caller: Caller
+
+    async def send(self, message: SentMessage) -> FollowedTask:
+        """Start a run, or pass a message, a decision or a value to an open one."""
+        return await (self._continue(message) if message.task_id else self._start(message))
+
+    async def subscribe(self, named: NamedTask) -> FollowedTask:
+        """Follow an open task from now on."""
+        found = await self._found(named.id)
+        view = await self._view(found)
+        if found.view.finished_in:
+            raise RpcError(UNSUPPORTED_OPERATION, f"task {named.id!r} has ended")
+        return await self._followed(found, view)
+
+    async def get(self, run_id: str, history_length: int | None = None) -> JsonDict:
+        """Return a task, with its last `history_length` messages; all without it."""
+        return await self._task(await self._found(run_id), history_length)
+
+    async def cancel(self, named: NamedTask) -> JsonDict:
+        """Cancel a task and return it."""
+        found = await self._found(named.id)
+        if found.view.finished_in:
+            raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
+        frame = RunCancel(type="run.cancel", id=new_id("a2a-"), run_id=named.id)
+        await self.gateway.requests.handle(self.caller, frame)
+        return await self._task(await self.gateway.runs.wait(self.caller.tenant, named.id, CANCEL_WAIT_S))
+
+    async def list(self, wanted: ListTasks) -> JsonDict:
+        """Return a page of the tasks of one context, without artifacts and histories."""
+        if not wanted.context_id:
+            raise BadInput("contextId", None, "the context whose tasks are listed")
+        found = await self.gateway.runs.of_conversation(self.caller.tenant, wanted.context_id)
+        of_state = [run for run in found if wanted.status in ("", STATES[run.view.status])]
+        start = int(wanted.page_token or 0)
+        size = wanted.page_size or ListTasks().page_size
+        page = of_state[start : start + size]
+        end = start + len(page)
+        return {
+            "tasks": [task(run.view, ConversationView(), (), run.conversation_id) for run in page],
+            "nextPageToken": str(end) if end < len(of_state) else "",
+            "pageSize": len(page),
+            "totalSize": len(of_state),
+        }
+
+    async def _start(self, message: SentMessage) -> FollowedTask:
+        content = content_of(message)
+        conversation_id = message.context_id
+        if not conversation_id:
+            creation = ConversationCreate(
+                type="conversation.create", id=f"{request_id(message)}:c", assistant=_assistant(message)
+            )
+            created = await self.gateway.requests.handle(self.caller, creation, title_from=content)
+            conversation_id = created.conversation_id or ""
+        else:
+            await self.gateway.conversations.get(self.caller.tenant, conversation_id)
+        chat = ChatSend(
+            type="chat.send", id=request_id(message), conversation_id=conversation_id, content=content
+        )
+        view = await self.gateway.views.read(self.caller.tenant, conversation_id)
+        updates = _updates(view, "", conversation_id)
+        run = await followed_run(self.gateway, self.caller, chat, DETAIL)
+        updates.run_id = run.run_id
+        return FollowedTask(_submitted(run), updates, run)
+
+    async def _continue(self, message: SentMessage) -> FollowedTask:
+        found = await self._found(message.task_id)
+        if message.context_id not in ("", found.conversation_id):
+            raise BadInput("message.contextId", message.context_id, "the context of the task")
+        view = await self._view(found)
+        answer = answer_of(message, message.task_id, view)
+        if answer is not None:
+            return await self._answered(found, view, answer)
+        if found.view.finished_in:
+            raise RpcError(UNSUPPORTED_OPERATION, f"task {message.task_id!r} has ended")
+        chat = ChatSend(
+            type="chat.send",
+            id=request_id(message),
+            conversation_id=found.conversation_id,
+            content=content_of(message),
+            mode="steer",
+        )
+        followed = await self._followed(found, view)
+        return await self._after(followed, chat)
+
+    async def _answered(
+        self, found: FoundRun, view: ConversationView, answer: ApprovalDecision | InputReply
+    ) -> FollowedTask:
+        named = answer.model_copy(update={"conversation_id": found.conversation_id})
+        if found.view.finished_in:
+            # A repeat of the message whose answer let the run end.
+            await self.gateway.requests.handle(self.caller, named)
+            return FollowedTask(await self._task(found), _updates(view, "", ""), None)
+        return await self._after(await self._followed(found, view), named)
+
+    async def _after(
+        self, followed: FollowedTask, request: ChatSend | ApprovalDecision | InputReply
+    ) -> FollowedTask:
+        """Handle a request whose effects are followed already."""
+        run = followed.run
+        try:
+            ack = await self.gateway.requests.handle(self.caller, request)
+            if run is None or ack.run_id == run.run_id:
+                return followed
+        except BaseException:
+            if run is not None:
+                await run.feed.close()
+            raise
+        # The run has ended in between, so the message has started a run of its own.
+        await run.feed.close()
+        found = await self._found(ack.run_id or "")
+        return await self._followed(found, await self._view(found))
+
+    async def _followed(self, found: FoundRun, view: ConversationView) -> FollowedTask:
+        run_id, conversation_id = found.view.run_id, found.conversation_id
+        run = await follow_open_run(self.gateway, self.caller, conversation_id, run_id, view.last_seq, DETAIL)
+        return FollowedTask(await self._task(found), _updates(view, run_id, conversation_id), run)
+
+    async def _found(self, run_id: str) -> FoundRun:
+        return await self.gateway.runs.get(self.caller.tenant, run_id)
+
+    async def _view(self, found: FoundRun) -> ConversationView:
+        return await self.gateway.views.read(self.caller.tenant, found.conversation_id)
+
+    async def _task(self, found: FoundRun, history_length: int | None = None) -> JsonDict:
+        run, tenant = found.view, self.caller.tenant
+        view = await self._view(found)
+        events: tuple[Any, ...] = ()
+        if run.first_seq:
+            stored = await self.gateway.views.events(
+                tenant, found.conversation_id, after_seq=run.first_seq - 1
+            )
+            events = stored.events
+        body = task(view.runs.get(run.run_id, run), view, events, found.conversation_id)
+        if history_length is not None and "history" in body:
+            body["history"] = body["history"][-history_length:] if history_length else []
+        return body
+
+
+def _updates(view: ConversationView, run_id: str, conversation_id: str) -> TaskUpdates:
+    open_requests = frozenset({*view.approvals, *view.inputs})
+    return TaskUpdates(run_id, conversation_id, view.last_seq, open_requests)
+
+
+def _submitted(run: FollowedRun) -> JsonDict:
+    """Return the task that a stream begins with: all of its artifacts follow."""
+    return {
+        "id": run.run_id,
+        "contextId": run.conversation_id,
+        "status": {"state": STATES["queued"]},
+    }
+
+
+def _assistant(message: SentMessage) -> str:
+    own = message.metadata.get(OWN)
+    named = own.get("assistant", "default") if isinstance(own, dict) else "default"
+    return check_token(str(named), "message.metadata.banksman.assistant")

@@ -1,0 +1,78 @@
+"""The requests of A2A's JSON-RPC binding. Unknown fields are ignored, as in its Protocol Buffers.
+
+Some clients send an absent id as an empty string. https://a2a-protocol.org/latest/specification/
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from banksman.contracts.wire import JsonObject, JsonValue, Stored
+
+Id = Annotated[str, Field(max_length=200)]
+
+
+class RpcRequest(Stored):
+    """A request of JSON-RPC 2.0."""
+
+    jsonrpc: Literal["2.0"]
+    id: str | int | None = None
+    method: Annotated[str, Field(max_length=100)]
+    params: JsonObject = Field(default_factory=dict)
+
+
+class SentPart(Stored):
+    """A part of a message: text, data, or a file as bytes or by its address."""
+
+    text: str | None = None
+    data: JsonValue = None
+    raw: str | None = None
+    """Bytes of a file in base64."""
+    url: str | None = None
+    media_type: str = Field(default="", alias="mediaType")
+
+
+class SentMessage(Stored):
+    """A message of a client."""
+
+    message_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="messageId")
+    """Identifies the message for 24 hours: a repeated one has the effect of the first."""
+    context_id: Id = Field(default="", alias="contextId")
+    """The conversation to continue; a new one without it."""
+    task_id: Id = Field(default="", alias="taskId")
+    """The open run that the message is for; a new one without it."""
+    role: Literal["ROLE_USER"] = "ROLE_USER"
+    parts: tuple[SentPart, ...] = Field(min_length=1, max_length=1000)
+    metadata: JsonObject = Field(default_factory=dict)
+
+
+class Configuration(Stored):
+    """How the client wants the response."""
+
+    history_length: int | None = Field(default=None, ge=0, alias="historyLength")
+    return_immediately: bool = Field(default=False, alias="returnImmediately")
+
+
+class SendMessage(Stored):
+    """The parameters of `SendMessage` and `SendStreamingMessage`."""
+
+    message: SentMessage
+    configuration: Configuration = Configuration()
+
+
+class NamedTask(Stored):
+    """The parameters of the methods for one task."""
+
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    history_length: int | None = Field(default=None, ge=0, alias="historyLength")
+
+
+class ListTasks(Stored):
+    """The parameters of `ListTasks`."""
+
+    context_id: Id = Field(default="", alias="contextId")
+    status: str = ""
+    page_size: int = Field(default=50, ge=0, le=100, alias="pageSize")
+    page_token: str = Field(default="", alias="pageToken", pattern=r"^\d*$", max_length=12)
