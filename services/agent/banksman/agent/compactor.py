@@ -10,7 +10,6 @@ from functools import partial
 from banksman.agent.compaction import Cut, cut
 from banksman.agent.context import BYTES_PER_TOKEN, Size, context_tokens, size_of
 from banksman.agent.model_request import complete_with_fallback, unless_cancelled
-from banksman.agent.pricing import cost
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers.base import DeltaKind
 from banksman.agent.providers.catalog import Providers
@@ -21,6 +20,7 @@ from banksman.contracts.events import EventBody, HistoryCompacted
 from banksman.contracts.messages import Message, Usage, UserMessage
 from banksman.runs.history import compacted
 from banksman.runs.owner import Build, Ownership, nothing
+from banksman.runs.pricing import cost
 from banksman.runs.state import NO_USAGE, Conversation, Run
 from banksman.runs.steps import deadline_of
 

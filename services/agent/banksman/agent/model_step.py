@@ -13,7 +13,6 @@ from banksman.agent.compactor import Compactor
 from banksman.agent.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.deltas import Deltas
 from banksman.agent.model_request import Completion, complete_with_fallback, unless_cancelled
-from banksman.agent.pricing import cost
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Calls,
@@ -60,6 +59,7 @@ from banksman.prompting.templates import render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.placement import Placements
+from banksman.runs.pricing import cost
 from banksman.runs.schemas import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of, timed_out

@@ -61,6 +61,7 @@ from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.nats_api.router import api_endpoints
 from banksman.gateway.page import routes as page
 from banksman.gateway.passthrough import routes as passthrough
+from banksman.gateway.passthrough import models as usable_models
 from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.assistants import Assistants
@@ -77,6 +78,8 @@ from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.log_room import LogRoom
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.service.mcp_servers import McpServers
+from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
@@ -304,6 +307,8 @@ async def _service(
         runs=runs_of_tenants,
         steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
         feeds=Feeds(bus, hub, views),
+        models=ModelCatalog(settings.default_model, settings.agent.prices),
+        search=Search(bus, conversations),
         approvals=PendingApprovals(bus, approvals, conversations),
         approval_slots=approvals,
         search=Search(bus, conversations),
@@ -348,7 +353,19 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
     parts = (conversations, runs, chat, approvals, files, assistants, prompts, tools, workflows, passthrough)
     for part in parts:
         app.include_router(part.routes)
-    for part in (run_steps, search, schedules, api_keys, sign_in, webhooks, mcp_servers, mcp, agui, a2a):
+    for part in (
+        run_steps,
+        search,
+        usable_models,
+        schedules,
+        api_keys,
+        sign_in,
+        webhooks,
+        mcp_servers,
+        mcp,
+        agui,
+        a2a,
+    ):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))
 

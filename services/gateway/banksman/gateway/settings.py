@@ -13,6 +13,7 @@ from banksman.contracts.wire import Token
 from banksman.gateway.identity_settings import ApiKey, OidcSettings, is_loopback
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.placement import WorkspaceSettings
+from banksman.runs.pricing import Price
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 
@@ -97,13 +98,14 @@ class ModelSettings(BaseModel):
 
 
 class OfferSettings(BaseModel):
-    """The part of section `agent` that enhanced prompts use; agents use the rest."""
+    """The part of section `agent` that enhanced prompts and the list of models use; agents use the rest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     tools_enabled: bool = True
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
     max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
+    prices: dict[str, Price] = Field(default_factory=dict[str, Price])
 
 
 class GatewaySettings(HealthSettings):

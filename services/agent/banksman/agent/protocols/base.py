@@ -68,7 +68,7 @@ class ModelReply:
     raw_finish_reason: str = ""
     """The vendor's value, for logs."""
     usage: Usage = field(default_factory=Usage)
-    """Tokens without a cost; see `agent.pricing`."""
+    """Tokens without a cost; see `runs.pricing`."""
     provider_state: JsonObject | None = None
     """Data that the vendor expects back with this message; only its adapter reads it."""
 

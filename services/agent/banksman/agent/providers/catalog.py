@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from banksman.agent.pricing import load_prices
 from banksman.agent.providers.anthropic import Anthropic
 from banksman.agent.providers.backboard import Backboard
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
+from banksman.runs.pricing import load_prices
 
 DEMO_MODEL = "demo"
 """The model server's own model. Without a provider, the name means `demo:demo`."""

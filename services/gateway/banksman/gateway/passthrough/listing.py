@@ -72,6 +72,11 @@ class ModelLists:
                 found.setdefault(id, model)
         return list(found.values())
 
+    async def names(self) -> list[tuple[str, str]]:
+        """Return the upstream and the id of every listed model; waits as `models` does."""
+        await self.models()
+        return [(name, id) for name, models in self._models.items() for id in models]
+
     async def _wait(self) -> None:
         if self._listed.is_set():
             complete = len(self._models) == len(self._upstreams)

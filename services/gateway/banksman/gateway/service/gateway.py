@@ -12,6 +12,8 @@ from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
+from banksman.gateway.service.mcp_servers import McpServers
+from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
@@ -43,6 +45,7 @@ class Gateway:
     conversations: Conversations
     views: Views
     runs: Runs
+    models: ModelCatalog
     steps: StepDetails
     feeds: Feeds
     search: Search

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from banksman.agent.pricing import Price, cost, load_prices
 from banksman.agent.settings import AgentServiceSettings
 from banksman.cli.models import ModelChoice
 from banksman.contracts.messages import Usage
+from banksman.runs.pricing import Price, cost, load_prices
 from banksman.runtime.settings import load
 
 USAGE = Usage(input_tokens=1_000_000, output_tokens=100_000, cached_tokens=400_000)

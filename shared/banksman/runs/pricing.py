@@ -61,6 +61,12 @@ def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None)
     return _listed_cost(name, usage)
 
 
+def context_window(model: str) -> int | None:
+    """Return the tokens that the list states for the context of a model; None if it does not."""
+    found = _listed("demo:demo" if model == "demo" else model)
+    return None if found is None else found[1].context_window
+
+
 def load_prices(model: str) -> None:
     """Load the price list if `model` needs it. This blocks for some 0.1 s, so call it off the event loop."""
     _listed(model)

@@ -1,0 +1,78 @@
+"""The models that a run can use, with what a user chooses them by: provider, price and context."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from banksman.contracts.messages import Usage
+from banksman.contracts.wire import Stored
+from banksman.gateway.service.run_settings import PROVIDERS
+from banksman.runs.pricing import Price, context_window, cost
+
+MAX_MODELS = 500
+SAMPLE_TOKENS = 1_000
+"""Tokens that a price is calculated from: few, so that no price for a long context applies."""
+_NOT_FOR_CHAT = re.compile(
+    r"embed|whisper|tts|dall-e|image|audio|realtime|moderation|transcribe|davinci|babbage|sora", re.IGNORECASE
+)
+"""Names of models that vendors list among those that chat."""
+
+
+class ModelView(Stored):
+    """A model that a run can use."""
+
+    id: str
+    """`provider:model`."""
+    provider: str
+    name: str
+    context_tokens: int | None
+    """Input tokens of one request; None if they are not known."""
+    input_usd: float | None
+    """USD per million input tokens; None if the price is not known, which is not free."""
+    output_usd: float | None
+    default: bool
+    """Whether runs use it that name no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCatalog:
+    """Describes models."""
+
+    default_model: str | None
+    prices: Mapping[str, Price]
+    """The operator's prices by `provider:model`."""
+
+    async def describe(self, listed: Iterable[tuple[str, str]]) -> list[ModelView]:
+        """Return the models by provider and name, the default one first; at most 500.
+
+        Args:
+            listed: Provider and name of each model.
+        """
+        names = {
+            f"{provider}:{name}"
+            for provider, name in listed
+            if provider in PROVIDERS and not _NOT_FOR_CHAT.search(name)
+        }
+        names |= {self.default_model} if self.default_model else set()
+        chosen = sorted(names, key=lambda name: (name != self.default_model, name))[:MAX_MODELS]
+        # The first look-up imports the price list: about 0.5 s and 20 MB, which no other request needs.
+        return await asyncio.to_thread(lambda: [self._view(name) for name in chosen])
+
+    def _view(self, model: str) -> ModelView:
+        provider, _, name = model.partition(":")
+        return ModelView(
+            id=model,
+            provider=provider,
+            name=name,
+            context_tokens=context_window(model),
+            input_usd=self._per_million(model, Usage(input_tokens=SAMPLE_TOKENS)),
+            output_usd=self._per_million(model, Usage(output_tokens=SAMPLE_TOKENS)),
+            default=model == self.default_model,
+        )
+
+    def _per_million(self, model: str, usage: Usage) -> float | None:
+        price = cost(model, usage, self.prices)
+        return None if price is None else round(price * 1_000_000 / SAMPLE_TOKENS, 6)
