@@ -153,10 +153,12 @@ class Subscription:
         if frame.get("reply_to") != self._requested:
             return
         self._requested = None
-        if self._log_epoch not in (None, frame["log_epoch"]):
+        # An empty log has no epoch yet: its first event brings it.
+        log_epoch = frame["log_epoch"] or None
+        if self._log_epoch not in (None, log_epoch):
             self.fail(LogRestored(self._conversation_id))
             return
-        self._log_epoch, self._last_seq = frame["log_epoch"], self._after_seq
+        self._log_epoch, self._last_seq = log_epoch, self._after_seq
 
     def _deliver(self, frame: Frame) -> None:
         if "seq" not in frame:
@@ -164,12 +166,12 @@ class Subscription:
                 follower.take_live(frame)
         elif frame["seq"] <= self._last_seq:
             return
-        elif frame["log_epoch"] != self._log_epoch:
+        elif self._log_epoch not in (None, frame["log_epoch"]):
             self.fail(LogRestored(self._conversation_id))
         elif frame["prev_seq"] != self._last_seq:
             self.subscribe()
         else:
-            self._last_seq = frame["seq"]
+            self._last_seq, self._log_epoch = frame["seq"], frame["log_epoch"]
             for follower in self.followers:
                 follower.take_event(frame)
 

@@ -148,6 +148,20 @@ export class Api {
     return (await this.#json('GET', 'context/tools')).items;
   }
 
+  /** The API keys that were created here. */
+  async keys() {
+    return (await this.#json('GET', 'context/keys')).items;
+  }
+
+  /** Create a key; its text is in this response only. @param {{user: string, rights: string[]}} key */
+  createKey(key) {
+    return this.#json('POST', 'context/keys', key);
+  }
+
+  revokeKey(id) {
+    return this.#json('DELETE', `context/keys/${id}`);
+  }
+
   usage() {
     return this.#json('GET', 'context/usage');
   }

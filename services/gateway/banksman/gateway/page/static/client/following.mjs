@@ -182,9 +182,10 @@ class Subscription {
     if (this.requested !== null || !frame.data) return;
     if (frame.seq === undefined) return this.#each((follower) => follower.takeLive(frame));
     if (frame.seq <= this.lastSeq) return;
-    if (frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
+    if (this.logEpoch && frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
     if (frame.prev_seq !== this.lastSeq) return void this.subscribe();
     this.lastSeq = frame.seq;
+    this.logEpoch = frame.log_epoch;
     this.#each((follower) => follower.takeEvent(frame));
   }
 
@@ -192,7 +193,8 @@ class Subscription {
     if (frame.reply_to !== this.requested) return;
     this.requested = null;
     if (this.logEpoch && frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
-    this.logEpoch = frame.log_epoch;
+    // An empty log has no epoch yet: its first event brings it.
+    this.logEpoch = frame.log_epoch || null;
     this.lastSeq = this.afterSeq;
   }
 
