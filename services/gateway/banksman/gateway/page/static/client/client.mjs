@@ -11,7 +11,7 @@ const RETRY_S = 0.5;
 /**
  * Connect to a gateway.
  *
- * @param {string | URL} url the address of the gateway, such as `http://127.0.0.1:8080`
+ * @param {string | URL} url the address of the gateway: scheme, host and port
  * @param {import('./index.d.ts').Options} [options]
  * @returns {Promise<Client>} once the gateway has accepted the client
  * @throws {RequestError} `unauthorized` if it refuses the token, `timeout` if it does not respond in time

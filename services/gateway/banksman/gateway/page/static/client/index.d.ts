@@ -57,7 +57,7 @@ export type FollowOptions = {
 /** A page of a list. `next` is the cursor of the next page. */
 export type Page = { items: Array<Record<string, unknown>>; next: string | null };
 
-/** Connect to a gateway, such as `http://127.0.0.1:8080`. */
+/** Connect to the gateway at this scheme, host and port. */
 export function connect(url: string | URL, options?: Options): Promise<Client>;
 
 /** The HTTP API. Its methods throw `ApiError`. */
