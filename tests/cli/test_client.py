@@ -231,6 +231,37 @@ def test_workflows_are_listed(cli: Cli) -> None:
     assert all(json.loads(line)["name"] for line in done.stdout.splitlines())
 
 
+def test_a_schedule_is_added_run_paused_resumed_and_removed(cli: Cli) -> None:
+    times = ("--cron", "0 9 * * MON-FRI", "--timezone", "Europe/Berlin")
+    [added] = cli.json("schedules", "add", *times, "--prompt", "hello", "--title", "Greeting")
+    schedule = added["id"]
+    [started] = cli.json("schedules", "run", schedule)
+    follow_to_the_end(cli, started["conversation_id"])
+    [paused] = cli.json("schedules", "pause", schedule)
+    shown = cli("schedules", "show", schedule)
+    [resumed] = cli.json("schedules", "resume", schedule)
+    listed = cli("schedules", "ls")
+    assert cli("schedules", "rm", schedule).returncode == 0
+
+    assert (paused["paused"], paused["next_at"], paused["cron"]) == (True, None, "0 9 * * MON-FRI")
+    assert (resumed["next_at"], resumed["title"]) == (added["next_at"], "Greeting")
+    assert shown.stdout.splitlines()[-1].endswith(f"completed  {started['run_id']}")
+    assert f"{schedule}  {added['next_at']}  0 9 * * MON-FRI (Europe/Berlin)  Greeting" in listed.stdout
+    assert cli.json("schedules", "ls") == []
+
+
+def test_a_schedule_of_a_workflow_takes_its_parameters(cli: Cli) -> None:
+    at = ("--at", "2090-01-01T00:00:00Z")
+    [added] = cli.json("schedules", "add", *at, "--workflow", "create_project", "name=demo")
+    wrong = cli("schedules", "add", *at, "--workflow", "create_project", "name=")
+    neither = cli("schedules", "add", *at)
+    assert cli("schedules", "rm", added["id"]).returncode == 0
+
+    assert added["start"]["parameters"]["name"] == "demo"
+    assert (wrong.returncode, "start.parameters.name" in wrong.stderr) == (2, True)
+    assert (neither.returncode, "either --prompt" in neither.stderr) == (2, True)
+
+
 def test_terminal_control_characters_are_escaped() -> None:
     assert clean("\x1b[2Jgone\u202e\x07 ok\n\tdone") == "\\x1b[2Jgone\\u202e\\x07 ok\n\tdone"
 

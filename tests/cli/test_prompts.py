@@ -69,6 +69,40 @@ def test_the_end_of_input_leaves_an_approval_request_open() -> None:
     assert "waiting for: banksman approve a-1" in terminal.text
 
 
+def request_value(gateway: FakeGateway) -> None:
+    """Request a value from an agent run that the followed run started."""
+    gateway.event(
+        "workflow.linked", workflow="agent", workflow_run_id="c-2-r-1", workflow_conversation_id="c-2"
+    )
+    gateway.event("input.requested", request_id="q-1", message="Which version?", schema={"type": "string"})
+
+
+def test_a_value_that_a_workflow_requests_is_typed_on_the_terminal() -> None:
+    with fake_gateway(request_value) as gateway:
+        with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:
+            terminal.wait_for("? Which version?")
+            terminal.wait_for("value")
+            terminal.press("2.0 Beta\n")
+            reply = gateway.received("input.reply")
+            gateway.event("run.finished", status="completed", content="")
+            code = terminal.ended()
+        linked = gateway.received("subscribe")
+
+    assert (reply["request_id"], reply["value"], code) == ("q-1", "2.0 Beta", 0)
+    assert (linked["conversation_id"], linked["after_seq"]) == ("c-2", 0)
+
+
+def test_a_value_that_is_not_typed_leaves_the_request_open_and_names_the_command() -> None:
+    with fake_gateway(request_value) as gateway:
+        with on_terminal("run", "hello", "--url", gateway.url, variables={}) as terminal:
+            terminal.wait_for("value")
+            terminal.press("\n")
+            code = terminal.ended()
+
+    assert code == 1
+    assert "waiting for: banksman provide q-1 VALUE" in terminal.text
+
+
 def test_keys_pressed_before_the_confirmation_of_a_reset_delete_nothing(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()

@@ -7,7 +7,12 @@ import termios
 
 
 def prompt(text: str) -> str:
-    """Show a prompt and return the line that the user then types, in lower case without outer white space.
+    """Show a prompt and return the line that the user then types, in lower case, as `typed` otherwise."""
+    return typed(text).lower()
+
+
+def typed(text: str) -> str:
+    """Show a prompt and return the line that the user then types, without outer white space.
 
     Without a terminal the prompt goes to standard error: standard output may be read as JSON.
 
@@ -22,6 +27,6 @@ def prompt(text: str) -> str:
         # A key that was pressed before the prompt was shown responds to nothing that the user saw.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     try:
-        return input(text).strip().lower()
+        return input(text).strip()
     except EOFError:
         return ""

@@ -364,3 +364,16 @@ async def test_a_tenant_has_as_many_schedules_as_the_operator_allows_and_a_repea
         accepted = await http.post(PATH, json=HOURLY)
     assert (first.json()["id"], again.status_code) == (again.json()["id"], 201)
     assert (other.status_code, refused.status_code, accepted.status_code) == (409, 503, 201)
+
+
+async def test_what_is_read_can_be_sent_back_to_pause_and_resume(gateway: Served) -> None:
+    sent = ("title", "start", "at", "cron", "timezone", "missed")
+    start = {**PROMPT, "overrides": {"max_iterations": 3, "options": {"temperature": 0.5}}}
+    async with gateway.http as http:
+        made = await create(http, cron="5 4 * * *", start=start, title="T")
+        path = f"{PATH}/{made['id']}"
+        paused = await http.put(path, json={**{name: made[name] for name in sent}, "paused": True})
+        assert paused.status_code == 200, paused.text
+        resumed = await http.put(path, json={name: paused.json()[name] for name in sent})
+    assert (paused.json()["next_at"], resumed.json()["next_at"]) == (None, made["next_at"])
+    assert resumed.json()["start"] == made["start"]

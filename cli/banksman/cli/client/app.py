@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from banksman.cli.client import schedules_app
+from banksman.cli.client.options import Conversation as InConversation
+from banksman.cli.client.options import Url, gateway
 from banksman.cli.options import Json, JsonLog
 from banksman.cli.output import exit_with
-
-if TYPE_CHECKING:
-    from banksman.cli.client.address import Address
 
 app = typer.Typer(rich_markup_mode=None)
 workflows_app = typer.Typer(
@@ -19,15 +19,9 @@ workflows_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(workflows_app, name="workflows")
+app.add_typer(schedules_app.app, name="schedules")
 
-Url = Annotated[
-    str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")
-]
 Conversation = Annotated[str, typer.Argument(help="Id of a conversation.")]
-InConversation = Annotated[
-    str | None,
-    typer.Option("--conversation", "-c", help="Continue this conversation (default: a new one)."),
-]
 Model = Annotated[str | None, typer.Option(help="Model of a new conversation, as provider:model.")]
 Assistant = Annotated[str | None, typer.Option(help="Assistant of a new conversation (default: `default`).")]
 After = Annotated[int, typer.Option("--after", min=0, help="Show only events after this number.")]
@@ -47,7 +41,7 @@ def chat(
     from banksman.cli.client import commands
 
     ending = commands.chat(
-        _gateway(url), conversation_id=conversation, model=model, assistant=assistant, as_json=json
+        gateway(url), conversation_id=conversation, model=model, assistant=assistant, as_json=json
     )
     exit_with(ending)
 
@@ -73,7 +67,7 @@ def run(
         raise typer.BadParameter("give either --approve or --reject")
     verdict = "approve" if approve else "reject" if reject else None
     ending = commands.run(
-        _gateway(url),
+        gateway(url),
         text,
         conversation_id=conversation,
         model=model,
@@ -89,7 +83,7 @@ def demo(url: Url = None, json: Json = False) -> None:
     """Run a sample conversation and approve all its calls."""
     from banksman.cli.client import commands
 
-    exit_with(commands.demo(_gateway(url), as_json=json))
+    exit_with(commands.demo(gateway(url), as_json=json))
 
 
 @app.command()
@@ -103,7 +97,7 @@ def tail(
     """Show the events of a conversation and follow new ones."""
     from banksman.cli.client import commands
 
-    exit_with(commands.tail(_gateway(url), conversation, after_seq=after, detail=detail, as_json=json))
+    exit_with(commands.tail(gateway(url), conversation, after_seq=after, detail=detail, as_json=json))
 
 
 @app.command()
@@ -117,7 +111,7 @@ def replay(
     """Show the stored events of a conversation."""
     from banksman.cli.client import commands
 
-    exit_with(commands.replay(_gateway(url), conversation, after_seq=after, detail=detail, as_json=json))
+    exit_with(commands.replay(gateway(url), conversation, after_seq=after, detail=detail, as_json=json))
 
 
 @app.command()
@@ -125,7 +119,7 @@ def approvals(url: Url = None, json: Json = False) -> None:
     """List open approval requests; exit code 1 if there are any."""
     from banksman.cli.client import commands
 
-    exit_with(commands.approvals(_gateway(url), as_json=json))
+    exit_with(commands.approvals(gateway(url), as_json=json))
 
 
 @app.command()
@@ -141,7 +135,7 @@ def approve(
     """Approve all calls of an approval request."""
     from banksman.cli.client import commands
 
-    exit_with(commands.decide(_gateway(url), approval, "approve", remember=remember, as_json=json))
+    exit_with(commands.decide(gateway(url), approval, "approve", remember=remember, as_json=json))
 
 
 @app.command()
@@ -154,7 +148,28 @@ def reject(
     """Reject all calls of an approval request."""
     from banksman.cli.client import commands
 
-    exit_with(commands.decide(_gateway(url), approval, "reject", reason=reason, as_json=json))
+    exit_with(commands.decide(gateway(url), approval, "reject", reason=reason, as_json=json))
+
+
+@app.command()
+def inputs(url: Url = None, json: Json = False) -> None:
+    """List requests for a value; exit code 1 if there are any."""
+    from banksman.cli.client import inputs as commands
+
+    exit_with(commands.inputs(gateway(url), as_json=json))
+
+
+@app.command()
+def provide(
+    request: Annotated[str, typer.Argument(help="Id of a request for a value.")],
+    value: Annotated[str, typer.Argument(help="The value; JSON unless text is requested.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Provide a value that a workflow requested."""
+    from banksman.cli.client import inputs as commands
+
+    exit_with(commands.provide(gateway(url), request, value, as_json=json))
 
 
 @app.command()
@@ -162,7 +177,7 @@ def usage(url: Url = None, json: Json = False) -> None:
     """Show the tenant's usage and limits for today and this month."""
     from banksman.cli.client.usage import usage as show
 
-    exit_with(show(_gateway(url), as_json=json))
+    exit_with(show(gateway(url), as_json=json))
 
 
 @workflows_app.callback()
@@ -179,7 +194,7 @@ def workflows_ls(url: Url = None, json: Json = False) -> None:
     """List workflows by category."""
     from banksman.cli.client import commands
 
-    exit_with(commands.list_workflows(_gateway(url), as_json=json))
+    exit_with(commands.list_workflows(gateway(url), as_json=json))
 
 
 @workflows_app.command("run")
@@ -191,13 +206,7 @@ def workflows_run(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Run a workflow and follow it until it finishes."""
+    """Run a workflow, and provide and decide what it requests."""
     from banksman.cli.client import commands
 
-    exit_with(commands.run_workflow(_gateway(url), name, parameters or [], as_json=json))
-
-
-def _gateway(url: str | None) -> Address:
-    from banksman.cli.client.address import find_gateway
-
-    return find_gateway(url)
+    exit_with(commands.run_workflow(gateway(url), name, parameters or [], as_json=json))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -10,13 +9,13 @@ from typing import Any, Literal, cast
 
 from banksman.cli import output
 from banksman.cli.client.address import Address
-from banksman.cli.client.errors import GatewayRefused
 from banksman.cli.client.http import Http
+from banksman.cli.client.parameters import parse_parameters
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, follow
 from banksman.cli.client.view import JsonView, TextView, View, call_line, clean
 from banksman.cli.output import Exit
-from banksman.contracts.errors import BadInput, NotFound, Unavailable
+from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
 from banksman.runtime.backoff import Backoff
@@ -166,7 +165,7 @@ def decide(
 def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
     """List workflows by category."""
     with Http.to(address) as http:
-        categories = cast(list[Mapping[str, Any]], _items(http.get("/workflows/categories"), "items"))
+        categories = cast(list[Mapping[str, Any]], http.items("/workflows/categories"))
     for category in categories:
         if not as_json:
             output.print_line(clean(str(category["title"])))
@@ -181,7 +180,7 @@ def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
 def run_workflow(address: Address, name: str, given: list[str], *, as_json: bool = False) -> Exit:
     """Start a workflow and follow its run until it finishes."""
     with Session.to(address) as session:
-        started = session.request("workflow.start", workflow=name, parameters=_parameters(given))
+        started = session.request("workflow.start", workflow=name, parameters=parse_parameters(given))
         run_id = str(started["run_id"])
         session.subscribe(conversation_of(run_id), after_seq=0)
         view = _view(as_json)
@@ -244,7 +243,7 @@ def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
 
 def _open_requests(address: Address) -> list[Mapping[str, Any]]:
     with Http.to(address) as http:
-        return cast(list[Mapping[str, Any]], _items(http.get("/context/approvals"), "items"))
+        return cast(list[Mapping[str, Any]], http.items("/context/approvals"))
 
 
 def _open_request(address: Address, approval_id: str) -> Mapping[str, Any]:
@@ -270,33 +269,3 @@ def _show_request(request: Mapping[str, Any]) -> None:
 def _show_content(ending: Ending) -> None:
     if ending.content:
         output.print_line(clean(ending.content))
-
-
-def _items(body: Any, name: str) -> list[Any]:
-    """Return the list with this name in a response body.
-
-    Raises:
-        GatewayRefused: there is none: the server is not a gateway, or has another version.
-    """
-    found = cast(Mapping[str, Any], body).get(name) if isinstance(body, dict) else None
-    if not isinstance(found, list):
-        raise GatewayRefused(f"the gateway's response has no list {name!r}", None)
-    return cast(list[Any], found)
-
-
-def _parameters(given: list[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments; a value that is valid JSON is read as JSON.
-
-    Raises:
-        BadInput: an argument has no `=` or no name.
-    """
-    found: dict[str, Any] = {}
-    for word in given:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise BadInput("parameter", word, "NAME=VALUE")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found

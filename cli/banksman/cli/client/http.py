@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import httpx
 
@@ -37,12 +37,37 @@ class Http:
             GatewayRefused: the gateway responds with an error.
             Unavailable: the gateway does not respond.
         """
+        return self._request("GET", path, params=query)
+
+    def items(self, path: str) -> list[Any]:
+        """Return the list of items at a path.
+
+        Raises:
+            GatewayRefused: there is none: the server is not a gateway, or has another version.
+            Unavailable: the gateway does not respond.
+        """
+        body = self.get(path)
+        found = cast(Mapping[str, Any], body).get("items") if isinstance(body, dict) else None
+        if not isinstance(found, list):
+            raise GatewayRefused("the gateway's response has no list 'items'", None)
+        return cast(list[Any], found)
+
+    def send(self, method: Literal["POST", "PUT", "DELETE"], path: str, body: object = None) -> Any:
+        """Send a request with a JSON body; return the JSON of the response, None if it is empty.
+
+        Raises:
+            GatewayRefused: the gateway responds with an error.
+            Unavailable: the gateway does not respond.
+        """
+        return self._request(method, path, json=body)
+
+    def _request(self, method: str, path: str, **options: Any) -> Any:
         try:
-            response = self._client.get(path, params=query)
+            response = self._client.request(method, path, **options)
         except httpx.HTTPError as error:
             raise unreachable(self._address.url, str(error) or type(error).__name__) from error
         if response.is_success:
-            return response.json()
+            return response.json() if response.content else None
         raise _refused(response)
 
 

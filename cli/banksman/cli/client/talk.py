@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from banksman.cli import output
+from banksman.cli.client.errors import GatewayRefused
+from banksman.cli.client.parameters import parse_value
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.view import View
 from banksman.cli.output import Exit
-from banksman.cli.prompts import prompt
+from banksman.cli.prompts import prompt, typed
+from banksman.contracts.errors import ErrorCode
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import call_digest
 
@@ -27,7 +30,7 @@ class Ending:
     """Why following a run ended."""
 
     status: str
-    """Status of `run.finished`; `awaiting_approval` if an approval request was left open."""
+    """Status of `run.finished`; `awaiting_approval` or `awaiting_input` if a request was left open."""
     content: str = ""
 
     @property
@@ -64,30 +67,38 @@ def ask_user(_request: Frame) -> Verdict | None:
 
 
 def follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending:
-    """Show a run until it finishes or an approval request is left open. Ctrl-C cancels the run.
+    """Show a run until it finishes or one of its requests is left open. Ctrl-C cancels the run.
 
     Raises:
         Unavailable: the connection closed; the run continues.
         GatewayRefused: the gateway refuses a decision.
     """
+    followed = {run_id}
     while True:
         try:
-            return _follow(session, run_id, view, decide)
+            return _follow(session, run_id, followed, view, decide)
         except KeyboardInterrupt:
             output.print_error("\ncancelling the run")
             session.request("run.cancel", run_id=run_id, reason="the user pressed Ctrl-C")
 
 
-def _follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending:
+def _follow(session: Session, run_id: str, followed: set[str], view: View, decide: Decide) -> Ending:
+    """Follow a run and the agent runs that it starts, whose ids are added to `followed`."""
     for frame in session.frames():
         view.show(frame)
-        if frame.get("run_id") != run_id:
+        if frame.get("run_id") not in followed:
             continue
+        data: Frame = frame.get("data") or {}
         match frame["type"]:
-            case "approval.requested" if not _decided(session, frame["data"], decide):
+            case "approval.requested" if not _decided(session, data, decide):
                 return Ending("awaiting_approval")
-            case "run.finished":
-                return Ending(str(frame["data"]["status"]), str(frame["data"].get("content") or ""))
+            case "input.requested" if not _provided(session, data):
+                return Ending("awaiting_input")
+            case "workflow.linked":
+                followed.add(data["workflow_run_id"])
+                session.subscribe(data["workflow_conversation_id"], after_seq=0)
+            case "run.finished" if frame["run_id"] == run_id:
+                return Ending(str(data["status"]), str(data.get("content") or ""))
             case _:
                 continue
     raise AssertionError("frames() ends only with an exception")
@@ -102,6 +113,21 @@ def _decided(session: Session, request: Frame, decide: Decide) -> bool:
     digests = [_shown_digest(item) for item in request["items"]]
     session.request("approval.reply", approval_id=request["approval_id"], all=verdict, digests=digests)
     return True
+
+
+def _provided(session: Session, request: Frame) -> bool:
+    """Ask the user for the value that a workflow requested; return False if the request is left open."""
+    while sys.stdin.isatty() and (text := typed("value [Enter leaves it open] ")):
+        value = parse_value(text, request["schema"])
+        try:
+            session.request("input.reply", request_id=request["request_id"], value=value)
+            return True
+        except GatewayRefused as refused:
+            if refused.code != ErrorCode.BAD_REQUEST:
+                raise
+            output.print_error(str(refused))
+    output.print_error(f"waiting for: banksman provide {request['request_id']} VALUE")
+    return False
 
 
 def _shown_digest(item: Frame) -> str:

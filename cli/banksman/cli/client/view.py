@@ -65,6 +65,8 @@ class TextView:
                 self._request(data)
             case "approval.resolved":
                 self._line(f"· approval {data['outcome']} by {clean(str(data.get('by')))}")
+            case "input.requested":
+                self._line(f"? {clean(str(data['message']))}")
             case "workflow.progress":
                 self._line(f"· {data['step']}/{data['total']} {clean(str(data['message']))}")
             case "run.finished":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from banksman.contracts.assistants import ConversationSettings, RunOverrides
+from banksman.contracts.assistants import RunOverrides
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.identity_settings import Right
 from banksman.gateway.service.bodies import RequestBody
@@ -66,6 +66,13 @@ class ScheduleBody(RequestBody):
     paused: bool = False
 
 
+class ScheduledOverrides(RunOverrides):
+    """Settings of a prompt's runs, as they are stored."""
+
+    # A gateway must read what a newer one adds.
+    model_config = ConfigDict(extra="ignore")
+
+
 class ScheduledPrompt(Stored):
     """A message that starts a run, as it is stored."""
 
@@ -75,7 +82,7 @@ class ScheduledPrompt(Stored):
     """None for a new conversation each time."""
     assistant: Token = "default"
     """The assistant of new conversations."""
-    overrides: ConversationSettings = ConversationSettings()
+    overrides: ScheduledOverrides = ScheduledOverrides()
     variables: JsonObject = Field(default_factory=dict)
 
 
