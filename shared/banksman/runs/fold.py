@@ -7,7 +7,6 @@ so ownership, the open run, its calls and the history need no storage of their o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import groupby
 from typing import assert_never
 
@@ -51,6 +50,7 @@ from banksman.runs.state import (
     OpenCall,
     QueuedRun,
     Run,
+    replace,
     with_ids,
     without_id,
 )

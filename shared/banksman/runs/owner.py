@@ -8,7 +8,7 @@ events that follow from it, and the claim of the next queued run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from banksman.contracts.errors import CallerMistake, Fenced, Refused
@@ -26,7 +26,7 @@ from banksman.contracts.events import (
 from banksman.runs.approvals import publish_requests
 from banksman.runs.fold import apply_events
 from banksman.runs.ports import Ports
-from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run
+from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run, replace
 from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
 
 PAUSE_S = 3.0

@@ -7,9 +7,11 @@ makes older snapshots unreadable (`snapshots.snapshot_form`), and their logs are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Literal
+from functools import cache
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
 
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
@@ -25,6 +27,8 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import Content, Message, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.branches import LeftPath
+
+T = TypeVar("T")
 
 NO_USAGE = Usage()
 
@@ -232,6 +236,24 @@ class Conversation:
         """True when the run was started, queued or ended."""
         is_open = self.run is not None and self.run.run_id == run_id
         return is_open or run_id in self.ended or any(queued.run_id == run_id for queued in self.queue)
+
+
+def replace(value: T, **changes: Any) -> T:
+    """Return a copy with some fields changed: `dataclasses.replace` in half of its time.
+
+    The fold of a run copies a conversation and its run some hundred times.
+    """
+    read, positions = _fields(type(value))
+    values = list(read(value))
+    for name, changed in changes.items():
+        values[positions[name]] = changed
+    return type(value)(*values)
+
+
+@cache
+def _fields(kind: Any) -> tuple[attrgetter[tuple[Any, ...]], dict[str, int]]:
+    names = [each.name for each in fields(kind)]
+    return attrgetter(*names), {name: position for position, name in enumerate(names)}
 
 
 def with_ids(ids: Mapping[str, datetime], *more: str, at: datetime) -> Mapping[str, datetime]:

@@ -20,6 +20,8 @@ from banksman.contracts.tools import ToolResult
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.state import Conversation
 from tests.bus.builders import commit
+from tests.support.fixtures import connect
+from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
@@ -55,19 +57,42 @@ async def test_a_result_stored_by_another_tenant_is_ignored(
         if fact.attempt == attempt:
             notified.set()
 
-    assert watch.slots(tenant, attempt) == AttemptSlots()
-    subscriptions = await watch_results(bus, stored)
-    await CallSlots(bus).store_result(new_id("t"), forged)
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        await notified.wait()
-    await bus.ready()
-    assert watch.slots(tenant, attempt) == AttemptSlots()
-    await CallSlots(bus).store_result(tenant, forged)
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while watch.slots(tenant, attempt) == AttemptSlots():
-            await bus.ready()
-    for subscription in subscriptions:
-        await subscription.unsubscribe()
+    async with watch.following(Conversation(tenant, conversation)):
+        assert watch.slots(tenant, attempt) == AttemptSlots()
+        subscriptions = await watch_results(bus, stored)
+        await CallSlots(bus).store_result(new_id("t"), forged)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await notified.wait()
+        await bus.ready()
+        assert watch.slots(tenant, attempt) == AttemptSlots()
+        await CallSlots(bus).store_result(tenant, forged)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while watch.slots(tenant, attempt) == AttemptSlots():
+                await bus.ready()
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
+
+
+async def test_a_process_receives_slots_only_once_it_drives_a_run(
+    nats_server: NatsServer, bus: Bus, clock: BrokerClock, tenant: str, conversation: str
+) -> None:
+    """Else the workflows service would receive six messages of each run of an agent."""
+    calls, slots = [result(conversation, new_id("k")) for _ in range(2)], CallSlots(bus)
+    async with await connect(nats_server) as own, OwnerNotifications(own, clock) as watch:
+        await own.ready()
+        received = own.nc.stats["in_msgs"]
+        await slots.store_result(tenant, calls[0])
+        await own.ready()
+        # The reply to `ready` alone.
+        assert own.nc.stats["in_msgs"] == received + 1
+
+        async with watch.following(Conversation(tenant, conversation)):
+            watch.slots(tenant, calls[1].attempt)
+            await own.ready()
+            await slots.store_result(tenant, calls[1])
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while watch.slots(tenant, calls[1].attempt) == AttemptSlots():
+                    await own.ready()
 
 
 async def test_an_owner_reads_its_log_for_commits_of_others_and_hints_only(
