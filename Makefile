@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants poison acknowledgements fuzz $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants poison acknowledgements fuzz schemathesis frames $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,14 @@ acknowledgements:  ## Kill the broker fifty times directly after an acknowledgem
 fuzz:  ## Send malformed input to every interface for minutes (ROUNDS=20 SEED=7)
 	@tools/setup.sh dev
 	@BANKSMAN_TEST_CASES=new BANKSMAN_FUZZ_ROUNDS=$(or $(ROUNDS),20) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/faults/limits/test_fuzz.py
+
+schemathesis:  ## Let schemathesis request every described operation of a whole system for minutes (EXAMPLES=100 SEED=7)
+	@tools/setup.sh dev
+	@BANKSMAN_SCHEMATHESIS_EXAMPLES=$(or $(EXAMPLES),50) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/faults/limits/test_described_api.py
+
+frames:  ## Send 100,000 malformed frames over websockets (FRAMES=5000 SEED=7)
+	@tools/setup.sh dev
+	@BANKSMAN_FUZZ_FRAMES=$(or $(FRAMES),100000) BANKSMAN_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -o log_cli=true -o log_cli_level=INFO tests/gateway/websocket/test_fuzzed_frames.py
 
 PROMISES ?= P1 P2 P3 P4 P5 P7 P9 P10 P11 P12 P16
 promises:  ## Run the tests that prove the promises of docs/reliability.md (SERVERS=3 PROMISES="P1 P3" ARGS="-x")

@@ -9,9 +9,8 @@ import asyncio
 import json
 import os
 import random
-from typing import Any, cast
+from typing import Any
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -141,51 +140,6 @@ async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -
             answer = await operator.request(subject, body, WAIT_TIMEOUT_S, headers=headers)
             check(answer.decode("utf-8", "replace"))
             assert json.loads(answer or b"{}").get("code") != "internal", (subject, body[:80], answer)
-
-
-async def test_any_request_of_the_described_api_returns_a_status_below_500(system: System) -> None:
-    """A39: schemathesis reads our OpenAPI document and sends valid and invalid requests."""
-    # Imported here, because every worker imports this file, and one executes this test.
-    import schemathesis
-
-    api = schemathesis.openapi.from_url(f"{system.url}/openapi.json")
-    described: list[Any] = [found.ok() for found in cast(Any, api).get_all_operations()]
-    chosen = [operation for operation in described if not _waits(operation.label)]
-    assert len(chosen) > 20
-    async with httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S) as http:
-        for operation in chosen:
-            for request in _examples(operation):
-                answer = await http.request(**request)
-                check(answer.text)
-                said = (request["method"], request["url"], answer.status_code, answer.text[:300])
-                assert answer.status_code < 500 or answer.status_code in (502, 503), said
-
-
-def _waits(label: str) -> bool:
-    """Return whether an operation calls another server, or lasts as long as the client reads."""
-    return any(word in label for word in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/agui"))
-
-
-def _examples(operation: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-
-    @settings(
-        max_examples=3 * ROUNDS,
-        deadline=None,
-        database=None,
-        derandomize=ROUNDS == 1,
-        phases=(Phase.generate,),
-        suppress_health_check=SLOW,
-    )
-    @given(case=operation.as_strategy())
-    def collect(case: Any) -> None:
-        sent = case.as_transport_kwargs()
-        body = sent.pop("data", None)
-        request = {name: sent[name] for name in ("method", "url", "json", "params") if name in sent}
-        found.append(request if body is None else {**request, "content": body})
-
-    collect()
-    return found
 
 
 async def test_a_run_completes_after_all_malformed_input(client: Client, play: Play) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
+from typing import Any, Literal, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
@@ -53,22 +55,60 @@ class ErrorBody(Stored):
     error: ErrorDetail
 
 
-# FastAPI builds a field for every response model of every route; a reference to the model of `default` costs
-# nothing at the start.
-_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+class OpenAIErrorDetail(Stored):
+    """Why a request failed, in OpenAI's format: all four are always present."""
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"content": _CONTENT, "description": "A field is missing or wrong"},
-    401: {"content": _CONTENT, "description": "The API key is missing, unknown or expired"},
-    403: {"content": _CONTENT, "description": "The API key does not open this endpoint"},
-    404: {"content": _CONTENT, "description": "Not found"},
-    409: {"content": _CONTENT, "description": "The stored state forbids the request"},
-    413: {"content": _CONTENT, "description": "The body is too large"},
-    429: {"content": _CONTENT, "description": "Too many requests; `retry-after` in seconds"},
-    503: {"content": _CONTENT, "description": "Not now; `retry-after` in seconds"},
-    "default": {"model": ErrorBody, "description": "Any other error"},
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIErrorBody(Stored):
+    """The body of an error response in OpenAI's format."""
+
+    error: OpenAIErrorDetail
+
+
+class AnthropicErrorDetail(Stored):
+    """Why a request failed, in Anthropic's format."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(Stored):
+    """The body of an error response in Anthropic's format."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
+_MEANINGS = {
+    400: "A field is missing or wrong",
+    401: "The API key is missing, unknown or expired",
+    403: "The API key does not open this endpoint",
+    404: "Not found",
+    409: "The stored state forbids the request",
+    413: "The body is too large",
+    429: "Too many requests; `retry-after` in seconds",
+    503: "Not now; `retry-after` in seconds",
 }
-"""The error responses that OpenAPI lists for every endpoint."""
+
+
+def errors_as(model: type[Stored]) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses that OpenAPI lists for endpoints whose errors have this body."""
+    # FastAPI builds a field for every response model of every route; a reference to the model of `default`
+    # costs nothing at the start.
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+    listed: dict[int | str, dict[str, Any]] = {
+        status: {"content": content, "description": meaning} for status, meaning in _MEANINGS.items()
+    }
+    return {**listed, "default": {"model": model, "description": "Any other error"}}
+
+
+ERRORS = errors_as(ErrorBody)
+"""The error responses of endpoints in our own format."""
 
 OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 500: "server_error"}
 """OpenAI's own codes, by HTTP status."""
@@ -84,6 +124,7 @@ ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 PATHS_WITHOUT_PREFIX = ("/models", "/chat/completions", "/messages", "/responses", "/system-prompts")
 """Paths that clients request when their base URL lacks `/v1`."""
 
@@ -146,7 +187,8 @@ async def respond(request: Request, error: Exception) -> Response:
         case HTTPException(status_code=status):
             codes = {405: "method_not_allowed", 413: ErrorCode.TOO_LARGE.value}
             code = codes.get(status, ErrorCode.BAD_REQUEST.value)
-            return JSONResponse(error_body(path, status, code, str(error.detail)), status, error.headers)
+            headers = _allowed(request) if status == 405 else error.headers
+            return JSONResponse(error_body(path, status, code, str(error.detail)), status, headers)
         case RequestValidationError():
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"][1:])
@@ -157,6 +199,17 @@ async def respond(request: Request, error: Exception) -> Response:
         case _:
             logger.error("%s %s failed", request.method, path, exc_info=error)
             return JSONResponse(error_body(path, 500, ErrorCode.INTERNAL, "internal error"), 500)
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """Return the header with all methods of a path. Starlette names those of the first route only."""
+    routes = cast(Starlette, request.app).routes
+
+    def has(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in routes)
+
+    return {"allow": ", ".join(filter(has, METHODS))}
 
 
 def _unknown_url(request: Request) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 
 from banksman.contracts.events import RunFinished
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.errors import error_body
+from banksman.gateway.asgi.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
 from banksman.gateway.asgi.followed_run import FollowedRun, cancel_abandoned, followed_run, run_headers
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.asgi.streaming import CLIENT_CLOSED, unless_disconnected
@@ -38,17 +38,20 @@ WAIT_S = 60.0
 SHOWN = frozenset({"approval.requested", "approval.resolved", "input.requested"})
 """The events that a stream shows as comments, which clients of the vendors' formats skip."""
 
-REPLIES: dict[str, Any] = {
-    "response_class": Response,
-    "responses": {
-        200: {
-            "description": "The reply in the format of the path; a stream if `stream` is true",
-            "content": {
-                "application/json": {"schema": {"type": "object"}},
-                "text/event-stream": {"schema": {"type": "string"}},
-            },
-        }
+_REPLY: dict[str, Any] = {
+    "description": "The reply in the format of the path; a stream if `stream` is true",
+    "content": {
+        "application/json": {"schema": {"type": "object"}},
+        "text/event-stream": {"schema": {"type": "string"}},
     },
+}
+OF_OPENAI: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {**errors_as(OpenAIErrorBody), 200: _REPLY},
+}
+OF_ANTHROPIC: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {**errors_as(AnthropicErrorBody), 200: _REPLY},
 }
 
 NewWriter = Callable[[Extension], Writer]
@@ -56,7 +59,7 @@ NewWriter = Callable[[Extension], Writer]
 routes = router("chat")
 
 
-@routes.post("/context/chat/completions", **REPLIES)
+@routes.post("/context/chat/completions", **OF_OPENAI)
 async def agent_chat_completions(
     body: StrictBody[ChatCompletionRequest],
     request: Request,
@@ -74,8 +77,10 @@ async def agent_chat_completions(
     return await _reply(gateway, caller, request, chat, writer, stream=body.stream)
 
 
-@routes.post("/context/chat/v1/messages", include_in_schema=False, name="agent_messages_of_sdk", **REPLIES)
-@routes.post("/context/chat/messages", **REPLIES)
+@routes.post(
+    "/context/chat/v1/messages", include_in_schema=False, name="agent_messages_of_sdk", **OF_ANTHROPIC
+)
+@routes.post("/context/chat/messages", **OF_ANTHROPIC)
 async def agent_messages(
     body: StrictBody[MessagesRequest],
     request: Request,

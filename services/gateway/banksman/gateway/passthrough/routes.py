@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from banksman.gateway.asgi.dependencies import API_KEY, BEARER, passthrough_caller
-from banksman.gateway.asgi.errors import ERRORS, ErrorBody, error_body
+from banksman.gateway.asgi.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
 from banksman.gateway.passthrough.forwarding import forward
 from banksman.gateway.passthrough.listing import anthropic_model
 from banksman.gateway.passthrough.upstreams import Upstreams
@@ -29,6 +29,10 @@ FORWARDED: dict[str, Any] = {
     },
 }
 """OpenAPI of a forwarded endpoint. Bodies are never parsed into models: their bytes are forwarded."""
+OF_ANTHROPIC: dict[str, Any] = {
+    **FORWARDED,
+    "responses": {**errors_as(AnthropicErrorBody), **FORWARDED["responses"]},
+}
 
 
 class Model(BaseModel):
@@ -76,14 +80,8 @@ CallerDep = Annotated[Caller, Depends(passthrough_caller)]
 routes = APIRouter(
     tags=["passthrough"],
     dependencies=[Depends(BEARER), Depends(API_KEY), Depends(passthrough_caller)],
-    responses={
-        400: ERRORS[400],
-        401: ERRORS[401],
-        "default": {
-            "model": ErrorBody,
-            "description": "Any other error, in the format of the API; an upstream's own error unchanged",
-        },
-    },
+    # An upstream's own error is forwarded unchanged.
+    responses=errors_as(OpenAIErrorBody),
 )
 
 
@@ -99,13 +97,13 @@ async def responses(request: Request, upstreams: UpstreamsDep, caller: CallerDep
     return await forward(request, "/responses", "responses", upstreams, caller)
 
 
-@routes.post("/v1/messages", **FORWARDED)
+@routes.post("/v1/messages", **OF_ANTHROPIC)
 async def messages(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
     """Anthropic's Messages API."""
     return await forward(request, "/messages", "anthropic", upstreams, caller)
 
 
-@routes.post("/v1/messages/count_tokens", **FORWARDED)
+@routes.post("/v1/messages/count_tokens", **OF_ANTHROPIC)
 async def count_tokens(request: Request, upstreams: UpstreamsDep, caller: CallerDep) -> Response:
     """Anthropic's token counting API."""
     return await forward(request, "/messages/count_tokens", "anthropic", upstreams, caller)
@@ -125,7 +123,7 @@ async def list_models(request: Request, upstreams: UpstreamsDep) -> Response:
 @routes.get(
     "/v1/models/{model:path}",
     response_model=Model | AnthropicModel,
-    responses={404: {"model": ErrorBody, "description": "No such model"}},
+    responses={404: {"model": OpenAIErrorBody | AnthropicErrorBody, "description": "No such model"}},
 )
 async def read_model(model: str, request: Request, upstreams: UpstreamsDep) -> Response:
     """Read a model, in the format of the caller's API."""

@@ -9,6 +9,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from banksman.gateway.service.outbox import Outbox
 
+CLOSED = (WebSocketDisconnect, OSError, RuntimeError)
+"""What sending raises when the websocket is closed. uvicorn raises `RuntimeError` if it closed it itself: for
+invalid UTF-8, a frame that is too large, or a message that was not finished in time."""
 CLOSE_S = 2.0
 """Seconds that the queued frames, and then the close frame, may take."""
 
@@ -62,7 +65,7 @@ class Transport:
             frame = await self.outbox.next()
             try:
                 await self._websocket.send_text(frame)
-            except (WebSocketDisconnect, OSError):
+            except CLOSED:
                 self._disconnected()
                 return
 
@@ -73,12 +76,12 @@ class Transport:
                 # A slow consumer would not read them: it resumes from the last event that it has.
                 while code != SLOW_CONSUMER and not self.outbox.empty:
                     await self._websocket.send_text(await self.outbox.next())
-        except (TimeoutError, WebSocketDisconnect, OSError):
+        except (TimeoutError, *CLOSED):
             pass
         try:
             async with asyncio.timeout(CLOSE_S):
                 await self._websocket.close(code, reason)
-        except (TimeoutError, RuntimeError, OSError):
+        except (TimeoutError, *CLOSED):
             return
 
     def _disconnected(self) -> None:
