@@ -166,7 +166,20 @@ FORM = {
     "required": ["name", "kind"],
 }
 
+KEY: dict[str, Any] = {
+    "id": "k1",
+    "tenant": "local",
+    "user": "grace",
+    "name": "laptop",
+    "rights": ["chat", "approve"],
+    "modes": ["context"],
+    "created_at": "2026-01-02T10:00:00Z",
+    "created_by": "ada",
+    "expires_at": None,
+}
+
 RESOURCES: dict[str, Any] = {
+    "context/keys": {"items": [KEY]},
     "context/conversations": {
         "items": [
             {"conversation_id": "c1", "title": "The load of the crane", "status": "awaiting_approval"},

@@ -21,6 +21,7 @@ from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Frame = dict[str, Any]
+RIGHTS = ("admin", "approve", "chat", "operator")
 CONVERSATION = "c1"
 RUN = "c1-r1"
 
@@ -35,7 +36,7 @@ class Stage:
     received: list[Frame] = field(default_factory=list[Frame])
     """The frames that the page sent, except for pings."""
     resources: dict[str, Any] = field(default_factory=dict[str, Any])
-    """JSON, or bytes, by path."""
+    """JSON, or bytes, by path; the response to another method by method and path."""
     refused: dict[str, Frame] = field(default_factory=dict[str, Frame])
     """Error frames by the type of the request that gets them."""
     uploads: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -92,7 +93,12 @@ class Stage:
             return [{"type": "error", "retryable": False, **to, **self.refused[frame["type"]]}]
         match frame["type"]:
             case "hello":
-                welcome: Frame = {"type": "welcome", "heartbeat_s": 20, "notices": self.notices}
+                welcome: Frame = {
+                    "type": "welcome",
+                    "heartbeat_s": 20,
+                    "notices": self.notices,
+                    "rights": RIGHTS,
+                }
                 return [{**welcome, "user": "ada", "tenant": "local", "server_version": "1.0", **to}]
             case "subscribe":
                 place = {"conversation_id": CONVERSATION, "log_epoch": "e1"}
@@ -125,7 +131,8 @@ async def staged() -> AsyncGenerator[Stage]:
     @app.api_route("/{path:path}", methods=["PUT", "PATCH", "POST"])
     async def store(request: Request, path: str) -> Response:
         stage.uploads[path] = await request.body()
-        return Response("{}", 201, media_type="application/json")
+        created = json.dumps(stage.resources.get(f"{request.method} {path}", {}))
+        return Response(created, 201, media_type="application/json")
 
     server = uvicorn.Server(uvicorn.Config(app, port=stage.port, log_level="error", ws="websockets-sansio"))
     task = asyncio.create_task(server.serve())

@@ -135,6 +135,33 @@ async def inbox(page: Page, stage: Stage) -> None:
     await page.get_by_label("Choose Crane 1").check()
 
 
+async def people(page: Page, stage: Stage) -> None:
+    await page.get_by_role("link", name="People").click()
+    await expect(page.get_by_role("cell", name="grace laptop")).to_be_visible()
+
+
+async def invitation(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Invite a person").click()
+    await page.get_by_label("Name or e-mail address").fill("linus")
+
+
+async def invited(page: Page, stage: Stage) -> None:
+    stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-" + "0" * 40}
+    await page.get_by_role("button", name="Create the key").click()
+    await expect(page.get_by_text("The key is shown only now")).to_be_visible()
+
+
+async def settings(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Done").click()
+    await page.get_by_role("link", name="Settings").click()
+    await expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
+
+
+async def palette(page: Page, stage: Stage) -> None:
+    await page.keyboard.press("Control+k")
+    await expect(page.get_by_role("combobox", name="Go to or do")).to_be_visible()
+
+
 async def ended(page: Page, stage: Stage) -> None:
     stage.frames.clear()
     scenes.ended(stage)
@@ -151,7 +178,7 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, ended, login,
+    refused, inbox, people, invitation, invited, settings, palette, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

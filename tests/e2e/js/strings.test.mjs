@@ -40,7 +40,7 @@ test('every text is used, and every text that is used exists', () => {
 });
 
 /** Names of keys, types and protocols, which are the same in every language. */
-const NAMES = /^(?:Notification|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Maths|U\+|A|Z)$/;
+const NAMES = /^(?:Notification|Ctrl|Shift|Esc|Enter|Escape|Tab|Arrow\w+|Home|End|Delete|Bearer|Banksman|JSON|[A-Z]\w*Error|[A-Z]{2,}|[A-Z0-9]+-\d+|[KMGT]iB|Maths|U\+|A|Z)$/;
 const SENT_BY_THE_SERVER = new Set(['The run was cancelled.']);
 
 /** Literals of a module that a user would read. */

@@ -70,6 +70,7 @@ def page_policy(page: str) -> str:
             "img-src 'self' data: blob:",
             "font-src 'self'",
             "connect-src 'self'",
+            "manifest-src 'self'",
             "frame-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",

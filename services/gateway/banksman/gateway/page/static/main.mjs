@@ -8,7 +8,9 @@ import { StoreContext, html } from './components/ui.mjs';
 import { complete } from './signin.mjs';
 import { languageFor, setLanguage } from './strings.mjs';
 import { Store } from './store.mjs';
+import { restoreTheme } from './theme.mjs';
 
+restoreTheme(localStorage);
 const language = languageFor([localStorage.getItem('banksman.language'), ...navigator.languages]);
 const languageLoaded = setLanguage(language);
 document.documentElement.lang = language;

@@ -11,6 +11,9 @@
 /** @type {Record<string, View>} */
 export const VIEWS = {
   approvals: { load: () => import('./views/approvals.mjs'), title: 'inbox.title', icon: 'shield' },
+  assistants: { load: () => import('./views/assistants.mjs'), title: 'assistant.list', icon: 'brain' },
   read: { load: () => import('./views/read.mjs'), title: 'read.title' },
   runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
+  people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
+  settings: { load: () => import('./views/settings.mjs'), title: 'settings.title', icon: 'settings' },
 };

@@ -144,6 +144,33 @@ export class Api {
     return (await this.#json('GET', 'context/assistants')).items;
   }
 
+  /** The models that runs can use, with price and context. */
+  async models() {
+    return (await this.#json('GET', 'context/models')).items;
+  }
+
+  assistant(id) {
+    return this.#json('GET', `context/assistants/${id}`);
+  }
+
+  createAssistant(assistant) {
+    return this.#json('POST', 'context/assistants', assistant);
+  }
+
+  /** Replace an assistant; refused if another revision than `assistant.revision` is stored. */
+  replaceAssistant(id, assistant) {
+    return this.#json('PUT', `context/assistants/${id}`, assistant);
+  }
+
+  deleteAssistant(id) {
+    return this.#json('DELETE', `context/assistants/${id}`);
+  }
+
+  /** The system prompt that the runs of an assistant would begin with. */
+  previewAssistant(assistant) {
+    return this.#json('POST', 'context/assistants/preview', assistant);
+  }
+
   async tools() {
     return (await this.#json('GET', 'context/tools')).items;
   }

@@ -9,6 +9,7 @@ import { Header, titleOf } from './header.mjs';
 import { lazy } from './lazy.mjs';
 import { Login } from './login.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
+import { Shortcuts } from './shortcuts.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
 import { html, useStore } from './ui.mjs';
@@ -35,6 +36,7 @@ export function App() {
     ${store.panel.value === 'files' && store.currentId.value && html`<${FilePanel} key=${store.currentId.value} />`}
     ${store.workflowsOpen.value && html`<${WorkflowDialog} />`}
     <${Toasts} />
+    <${Shortcuts} />
   </div>`;
 }
 

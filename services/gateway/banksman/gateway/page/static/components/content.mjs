@@ -1,6 +1,5 @@
 /** Markdown, code and diagrams. */
 
-import { signal } from '@preact/signals';
 import hljs from 'highlight.js';
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
@@ -10,15 +9,12 @@ import { mathsFor } from '../maths.mjs';
 import { sanitise } from '../sanitise.mjs';
 import { isImageData } from '../text.mjs';
 import { explain, t } from '../strings.mjs';
+import { dark } from '../theme.mjs';
 import { CopyButton, html, memo, useStore } from './ui.mjs';
 
 /** Width below which a diagram scrolls instead of shrinking. */
 const LEGIBLE_WIDTH_PX = 520;
 const MAX_HIGHLIGHT_CHARACTERS = 50_000;
-
-const darkQuery = matchMedia('(prefers-color-scheme: dark)');
-const dark = signal(darkQuery.matches);
-darkQuery.addEventListener('change', () => (dark.value = darkQuery.matches));
 
 /** The Markdown of a message. A diagram is drawn once its fence is closed. */
 export const Markdown = memo(function Markdown({ text, streaming = false }) {

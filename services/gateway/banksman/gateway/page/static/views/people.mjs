@@ -1,0 +1,129 @@
+/** People: invite a colleague by a key, which is shown once, and withdraw keys. */
+
+import { useEffect, useState } from 'preact/hooks';
+
+import { CopyButton, Dialog, Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { explain, parts, t } from '../strings.mjs';
+import { formatWhen } from '../text.mjs';
+
+const RIGHTS = ['chat', 'approve', 'admin', 'operator'];
+const DAYS = [7, 30, 90, 365, 0];
+const DAY_MS = 86_400_000;
+const LOOPBACK = /^(?:localhost|127\.|\[::1\])/;
+
+export default function PeopleView() {
+  const store = useStore();
+  const [keys, setKeys] = useState(null);
+  const [error, setError] = useState(null);
+  const [inviting, setInviting] = useState(false);
+  const [withdrawn, setWithdrawn] = useState(null);
+  const read = () => store.api.keys().then((items) => (setKeys(items), setError(null)), (failure) => setError(explain(failure)));
+  useEffect(() => void read(), []);
+  const actions = html`<button type="button" class="button primary" onClick=${() => setInviting(true)}><${Icon} name="plus" size=${16} />${t('people.invite')}</button>`;
+  return html`<${Frame} title=${t('people.title')} actions=${actions}>
+    <p class="muted">${t('people.intro')}</p>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
+    ${keys?.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
+    ${inviting && html`<${Invitation} onClose=${() => (setInviting(false), read())} />`}
+    ${withdrawn && html`<${Withdrawal} entry=${withdrawn} onClose=${() => (setWithdrawn(null), read())} />`}
+  <//>`;
+}
+
+function KeyTable({ keys, onWithdraw }) {
+  return html`<div class="table" tabindex="0"><table class="records">
+    <thead><tr><th>${t('people.user')}</th><th>${t('people.rights')}</th><th>${t('people.created')}</th><th>${t('people.expires')}</th><th><span class="visually-hidden">${t('people.withdraw')}</span></th></tr></thead>
+    <tbody>
+      ${keys.map(
+        (entry) => html`<tr key=${entry.id}>
+          <td><strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}</td>
+          <td>${entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `)}</td>
+          <td>${t('people.createdBy', { when: formatWhen(entry.created_at), user: entry.created_by })}</td>
+          <td>${entry.expires_at ? formatWhen(entry.expires_at) : t('people.never')}</td>
+          <td><button type="button" class="link" aria-label=${t('people.withdrawOf', { user: entry.user })} onClick=${() => onWithdraw(entry)}>${t('people.withdraw')}</button></td>
+        </tr>`,
+      )}
+    </tbody>
+  </table></div>`;
+}
+
+function Invitation({ onClose }) {
+  const store = useStore();
+  const [user, setUser] = useState('');
+  const [rights, setRights] = useState(['chat', 'approve']);
+  const [days, setDays] = useState(90);
+  const [created, setCreated] = useState(null);
+  const [error, setError] = useState(null);
+  const own = store.welcome.value?.rights ?? RIGHTS;
+  const toggle = (right) => setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
+  const submit = async (event) => {
+    event.preventDefault();
+    const expiry = days ? { expires_at: new Date(Date.now() + days * DAY_MS).toISOString() } : {};
+    try {
+      setCreated(await store.api.createKey({ user: user.trim(), rights, ...expiry }));
+    } catch (failure) {
+      setError(explain(failure));
+    }
+  };
+  if (created) return html`<${Created} entry=${created} onClose=${onClose} />`;
+  return html`<${Dialog} title=${t('people.invite')} onClose=${onClose}>
+    <form class="dialog-body" onSubmit=${submit}>
+      <label class="form-field"><span>${t('people.name')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>
+      <fieldset class="form-field rights">
+        <legend>${t('people.may')}</legend>
+        ${RIGHTS.filter((right) => own.includes(right)).map(
+          (right) => html`<div class="form-field check"><label><input type="checkbox" checked=${rights.includes(right)} onChange=${() => toggle(right)} />${t(`right.${right}.text`)}</label></div>`,
+        )}
+      </fieldset>
+      <label class="form-field"><span>${t('people.expires')}</span>
+        <select value=${String(days)} onChange=${(event) => setDays(Number(event.target.value))}>
+          ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t('people.days', { count }) : t('people.never')}</option>`)}
+        </select>
+      </label>
+      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button class="button primary" disabled=${!user.trim() || !rights.length}>${t('people.create')}</button>
+      </div>
+    </form>
+  <//>`;
+}
+
+/** The key, which is stored nowhere and shown only here. It is never part of an address. */
+function Created({ entry, onClose }) {
+  const address = location.origin + location.pathname;
+  return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
+    <div class="dialog-body">
+      <p>${t('people.once')}</p>
+      <${Line} label=${t('people.address')} text=${address} />
+      <${Line} label=${t('people.key')} text=${entry.key} />
+      ${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note">${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</p>`}
+      <div class="dialog-actions">
+        <${CopyButton} text=${t('people.message', { address, key: entry.key })} label=${t('people.copyMessage')} />
+        <button type="button" class="button primary" onClick=${onClose}>${t('people.done')}</button>
+      </div>
+    </div>
+  <//>`;
+}
+
+function Line({ label, text }) {
+  return html`<div class="field"><div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div><pre tabindex="0">${text}</pre></div>`;
+}
+
+function Withdrawal({ entry, onClose }) {
+  const store = useStore();
+  const [error, setError] = useState(null);
+  const confirm = () => store.api.revokeKey(entry.id).then(onClose, (failure) => setError(explain(failure)));
+  return html`<${Dialog} title=${t('people.withdrawTitle')} onClose=${onClose}>
+    <div class="dialog-body">
+      <p>${parts('people.withdrawQuestion', { user: html`<strong>${entry.user}</strong>` })}</p>
+      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button type="button" class="button danger" onClick=${confirm}>${t('people.withdraw')}</button>
+      </div>
+    </div>
+  <//>`;
+}

@@ -1,0 +1,70 @@
+"""Settings, the command palette, and the keys of other people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e import scenes
+from tests.e2e.stage import Stage
+from tests.support.browser import opened
+
+pytestmark = pytest.mark.timeout(120)
+"""Seconds; a browser starts slowly on a busy machine."""
+
+GROUND = "() => getComputedStyle(document.body).backgroundColor"
+
+
+async def test_the_theme_and_the_language_are_chosen_and_stay_after_a_reload(stage: Stage) -> None:
+    """R38: also against the theme of the system."""
+    async with opened(stage.url) as page:
+        light = await page.evaluate(GROUND)
+        await page.get_by_role("link", name="Settings").click()
+        await page.get_by_label("Theme").select_option("dark")
+        dark = await page.evaluate(GROUND)
+        await page.get_by_label("Language").select_option("de")
+        await expect(page.get_by_role("heading", name="Einstellungen")).to_be_visible()
+        await expect(page.locator("html")).to_have_attribute("lang", "de")
+        assert await page.evaluate(GROUND) == dark
+        await page.emulate_media(color_scheme="dark")
+        await page.get_by_label("Farben").select_option("light")
+        assert await page.evaluate(GROUND) == light
+    assert dark != light
+
+
+async def test_the_palette_opens_what_a_few_letters_name(stage: Stage) -> None:
+    """R38: by keyboard alone, from the message box."""
+    stage.resources |= scenes.RESOURCES
+    async with opened(stage.url) as page:
+        await expect(page.get_by_text("Older").first).to_be_visible()
+        await page.get_by_role("textbox", name="Message").press("Control+k")
+        await page.keyboard.type("old")
+        await expect(page.get_by_role("option")).to_have_count(1)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Older")).to_be_visible()
+        await page.get_by_role("textbox", name="Message").press("Control+k")
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Approvals")).to_be_visible()
+        await page.keyboard.press("?")
+        await expect(page.get_by_text("Approve the focused request")).to_be_visible()
+
+
+async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) -> None:
+    """R34: with chosen rights and an expiry; the key is in no address."""
+    stage.resources |= scenes.RESOURCES
+    stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-secret"}
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="People").click()
+        await page.get_by_role("button", name="Invite a person").click()
+        await page.get_by_label("Name or e-mail address").fill("linus")
+        await page.get_by_label("approve commands and file changes").uncheck()
+        await page.get_by_role("button", name="Create the key").click()
+        await expect(page.get_by_text("bk-secret")).to_be_visible()
+        assert "bk-secret" not in page.url
+        await page.get_by_role("button", name="Done").click()
+        await expect(page.get_by_text("bk-secret")).to_have_count(0)
+    body = json.loads(stage.uploads["context/keys"])
+    assert (body["user"], body["rights"], "expires_at" in body) == ("linus", ["chat"], True)
