@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Body, Response
+from fastapi import Response
 
 from banksman.contracts.assistant_requests import (
     AssistantList,
     AssistantUpdate,
     NewAssistant,
-    parse_assistant,
 )
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.usage import UsageReport
+from banksman.contracts.wire import Stored
 from banksman.gateway.asgi.dependencies import CallerDep, ReaderDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictJson, router
+from banksman.gateway.asgi.routing import router
 from banksman.gateway.http.models import IssuedTicket
 from banksman.gateway.service.tickets import TICKET_S
 
@@ -30,13 +28,41 @@ async def list_assistants(gateway: ServiceDep, caller: CallerDep) -> AssistantLi
 
 @routes.post("/context/assistants", status_code=201)
 async def create_assistant(
-    body: Annotated[NewAssistant, StrictJson(parse_assistant), Body()],
+    body: StrictBody[NewAssistant],
     gateway: ServiceDep,
     caller: CallerDep,
     request_id: RequestId,
 ) -> Assistant:
     """Create an assistant."""
     return await gateway.assistants.create(caller, body, request_id)
+
+
+class PromptPreview(Stored):
+    """The system prompt that an assistant's runs begin with."""
+
+    content: str
+    """With placeholders in the place of variables."""
+    tools: tuple[str, ...]
+    dropped_tools: tuple[str, ...]
+    """Tools that do not fit, the first one dropped first."""
+    estimated_tokens: int
+
+
+@routes.post("/context/assistants/preview")
+async def preview_assistant(
+    body: StrictBody[NewAssistant],
+    gateway: ServiceDep,
+    caller: CallerDep,
+) -> PromptPreview:
+    """Show the system prompt with tools and instructions of an assistant that is not stored."""
+    assistant = body.assistant(body.id or "preview")
+    enhanced = await gateway.prompts.enhancing.of_assistant(caller.tenant, assistant)
+    return PromptPreview(
+        content=enhanced.text,
+        tools=tuple(tool.name for tool in enhanced.tools),
+        dropped_tools=enhanced.dropped,
+        estimated_tokens=enhanced.estimated_tokens,
+    )
 
 
 @routes.get("/context/assistants/{assistant_id}")
@@ -48,7 +74,7 @@ async def read_assistant(assistant_id: str, gateway: ServiceDep, caller: CallerD
 @routes.put("/context/assistants/{assistant_id}")
 async def update_assistant(
     assistant_id: str,
-    body: Annotated[AssistantUpdate, StrictJson(parse_assistant), Body()],
+    body: StrictBody[AssistantUpdate],
     gateway: ServiceDep,
     caller: CallerDep,
 ) -> Assistant:

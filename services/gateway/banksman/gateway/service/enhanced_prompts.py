@@ -88,6 +88,21 @@ class EnhancedPrompts:
             needs=needs_of(history, NEXT_MESSAGE, tool_settings.always_offered),
         )
 
+    async def of_assistant(self, tenant: str, assistant: Assistant) -> EnhancedPrompt:
+        """Return the prompt of a run's first request, with placeholders in the place of variables.
+
+        Raises:
+            NotFound: No such system prompt.
+        """
+        return enhance(
+            await self._base_prompt(tenant, assistant),
+            await self._available_tools(tenant, assistant.tools),
+            protocol(assistant.tools.tool_protocol),
+            budget_tokens=self.settings.prompt_budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of((), NEXT_MESSAGE, assistant.tools.always_offered),
+        )
+
     async def of_run(
         self, tenant: str, run: Run, history: tuple[Message, ...]
     ) -> tuple[str, tuple[ToolDefinition, ...]]:
@@ -111,7 +126,7 @@ class EnhancedPrompts:
         )
         return enhanced.text, enhanced.tools
 
-    async def _base_prompt(self, tenant: str, settings: RunSettings) -> str:
+    async def _base_prompt(self, tenant: str, settings: RunSettings | Assistant) -> str:
         if settings.system_prompt_id is not None:
             return (await self.prompts.get(tenant, settings.system_prompt_id)).content
         return DEFAULT_PROMPT if settings.system_prompt is None else settings.system_prompt

@@ -49,6 +49,10 @@ export class Store {
     /** The message that the next one follows, where a user chose an earlier one. */
     this.continuing = signal(null);
     this.filesVersion = signal(0);
+    /** The assistant of the next new conversation; null for the default one. */
+    this.assistant = signal(null);
+    /** The model of the next messages; null for that of the assistant. */
+    this.model = signal(null);
     /** @type {Map<string, {state: import('@preact/signals').Signal, frames: object[], scheduled: boolean, reading: boolean, resetting: boolean}>} */
     this.views = new Map();
     this.viewCount = signal(0);
@@ -110,6 +114,12 @@ export class Store {
 
   // ---- conversations
 
+  /** Begin a conversation with an assistant. */
+  begin(assistant) {
+    this.assistant.value = assistant;
+    this.open(null);
+  }
+
   open(id) {
     location.hash = id ? `#/c/${id}` : '#/';
   }
@@ -168,8 +178,8 @@ export class Store {
    * Send a message, in a new conversation if none is open. It is shown at once, and stays with its error
    * if it could not be sent.
    */
-  async send(content, { mode, files = [], branch = mode === 'steer' ? null : this.#branch() } = {}) {
-    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, branch, files, error: null };
+  async send(content, { mode, files = [], model = this.model.value, branch = mode === 'steer' ? null : this.#branch() } = {}) {
+    const entry = { key: newId('m'), requestId: newId('s'), conversationId: this.currentId.value, content, mode, branch, files, model, error: null };
     batch(() => {
       this.outbox.value = [...this.outbox.value, entry];
       this.continuing.value = null;
@@ -449,7 +459,7 @@ export class Store {
 
   async #readPinned() {
     const { items } = await this.api.conversations({ pinned: true, limit: MAX_PINNED }).catch(() => ({ items: this.pinned.value }));
-    this.pinned.value = items;
+    this.pinned.value = items.filter((item) => item.pinned);
   }
 
   /** Read the messages that contain the query, once for each query. */
@@ -464,9 +474,9 @@ export class Store {
     try {
       const id = entry.conversationId ?? (await this.#createFor(entry));
       await this.#store(entry, id);
-      const { content, mode, branch, requestId } = entry;
+      const { content, mode, branch, model, requestId } = entry;
       const steer = mode === 'steer' && openRun(this.views.get(id)?.state.value ?? emptyConversation(id)) !== null;
-      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}) };
+      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}), ...(model ? { overrides: { model } } : {}) };
       const ack = await this.socket.request(frame, { id: requestId });
       const view = this.views.get(id);
       batch(() => {
@@ -499,7 +509,9 @@ export class Store {
 
   async #createFor(entry) {
     const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
-    const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}) }, { id: `${entry.requestId}c` });
+    const assistant = this.assistant.value;
+    const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}), ...(assistant ? { assistant } : {}) }, { id: `${entry.requestId}c` });
+    this.assistant.value = null;
     const id = ack.conversation_id;
     this.#changeOutbox(entry.key, { conversationId: id });
     entry.conversationId = id;

@@ -1,12 +1,12 @@
 /** The approval card: the exact calls of an approval request, and one decision for all of them. */
 
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { argumentFields, firstViolation, readArguments, withoutPattern } from '../forms.mjs';
-import { lineRows } from '../linediff.mjs';
 import { explain, known, locale, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
 import { toolIcon } from './icons.mjs';
+import { Diff } from './diff.mjs';
 import { Exact, Icon, html, memo, useStore } from './ui.mjs';
 
 export const ApprovalCard = memo(function ApprovalCard({ approval }) {
@@ -262,22 +262,6 @@ function Preview({ item, shown }) {
     default:
       return preview.text ? html`<pre class="preview" tabindex="0"><${Exact} text=${preview.text} /></pre>` : null;
   }
-}
-
-const SIGNS = { added: '+', removed: '−', same: ' ', skipped: '⋯' };
-
-function Diff({ path, before, after }) {
-  const { rows, added, removed } = useMemo(() => lineRows(before, after), [before, after]);
-  return html`<div class="diff">
-    <p class="diff-head">
-      <code><${Exact} text=${path} /></code>
-      <span>${t(before === null ? 'approval.newFile' : 'approval.changed')}</span>
-      <span class="added">+${added}</span> <span class="removed">−${removed}</span>
-    </p>
-    <pre tabindex="0">${rows.map(
-      (row) => html`<span class=${`row ${row.kind}`}><span class="sign">${SIGNS[row.kind]}</span><${Exact} text=${row.text} /></span>`,
-    )}</pre>
-  </div>`;
 }
 
 function Expiry({ at }) {

@@ -5,7 +5,10 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t } from '../strings.mjs';
 import { AttachButton, AttachedFiles } from './attachments.mjs';
+import { lazy } from './lazy.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
+
+const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;
 
@@ -47,6 +50,7 @@ export function Composer() {
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
     <${ApprovalHint} conversation=${conversation} />
     <${ContinuingHint} />
+    <${AssistantHint} />
     <div class="composer-box" onDragOver=${(event) => event.preventDefault()} onDrop=${onDrop}>
       <${AttachedFiles} files=${files} onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))} />
       <textarea
@@ -65,6 +69,7 @@ export function Composer() {
         <button type="button" class="toggle" onClick=${() => (store.workflowsOpen.value = true)}>
           <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
         </button>
+        <${ModelButton} value=${store.model.value} onChange=${(model) => (store.model.value = model)} />
         ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
         <span class="composer-hint" aria-hidden="true">${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span>
         ${open && !text.trim() && !files.length
@@ -86,6 +91,17 @@ function ModeChoice({ mode, onMode }) {
     ${option('queue', t('composer.queue'), t('composer.queueTitle'))}
     ${option('steer', t('composer.steer'), t('composer.steerTitle'))}
   </span>`;
+}
+
+/** Which assistant a new conversation begins with. */
+function AssistantHint() {
+  const store = useStore();
+  const assistant = store.assistant.value;
+  if (!assistant || store.currentId.value) return null;
+  return html`<p class="continuing-hint">
+    <${Icon} name="brain" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
+    <button type="button" class="link" onClick=${() => (store.assistant.value = null)}>${t('assistant.notBeginning')}</button>
+  </p>`;
 }
 
 /** That the next message follows an earlier one. */

@@ -5,6 +5,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { addressOf } from '../../router.mjs';
 import { repetitionOf } from '../../runs.mjs';
 import { explain, t } from '../../strings.mjs';
+import { ModelButton } from '../models.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
 
 export function RunAgain({ run, steps, onClose }) {
@@ -32,7 +33,7 @@ export function RunAgain({ run, steps, onClose }) {
   return html`<${Dialog} title=${t('run.againTitle')} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
       <p>${t('run.againText')}</p>
-      <label class="form-field"><span>${t('run.model')}</span><input value=${model} required maxlength="200" onInput=${(event) => setModel(event.target.value)} /></label>
+      <p class="form-field"><span>${t('run.model')}</span><${ModelButton} value=${model} onChange=${setModel} label=${t('run.model')} optional=${false} /></p>
       ${error && html`<p class="form-error" role="alert">${error}</p>`}
       <div class="dialog-actions">
         <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>

@@ -1,0 +1,37 @@
+/** The rules that decide which calls wait for approval. The first one that matches a call counts. */
+
+import { t } from '../../strings.mjs';
+import { IconButton, html } from '../ui.mjs';
+
+const ACTIONS = ['ask', 'auto', 'deny'];
+
+/** @param {{rules: object[], onChange: (rules: object[]) => void}} properties */
+export function Policy({ rules, onChange }) {
+  const replace = (at, fields) => onChange(rules.map((rule, other) => (other === at ? { ...rule, ...fields } : rule)));
+  const up = (at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
+  return html`<fieldset class="assistant-part">
+    <legend>${t('assistant.policy')}</legend>
+    <p class="muted">${t('assistant.policyText')}</p>
+    <ol class="policy">
+      ${rules.map((rule, at) => html`<${Rule} key=${at} rule=${rule} first=${at === 0} onChange=${(fields) => replace(at, fields)} onUp=${() => up(at)} onRemove=${() => onChange(rules.toSpliced(at, 1))} />`)}
+    </ol>
+    <button type="button" class="button small" onClick=${() => onChange([...rules, { tool: 'bash', arguments: {}, action: 'ask' }])}>${t('assistant.addRule')}</button>
+  </fieldset>`;
+}
+
+/** The pattern of one argument can be set here; a rule with several keeps the others. */
+function Rule({ rule, first, onChange, onUp, onRemove }) {
+  const [name = '', pattern = ''] = Object.entries(rule.arguments ?? {})[0] ?? [];
+  const others = Object.fromEntries(Object.entries(rule.arguments ?? {}).slice(1));
+  const setArgument = (key, value) => onChange({ arguments: key ? { [key]: value, ...others } : others });
+  return html`<li>
+    <select aria-label=${t('assistant.ruleAction')} value=${rule.action} onChange=${(event) => onChange({ action: event.target.value })}>
+      ${ACTIONS.map((action) => html`<option key=${action} value=${action}>${t(`assistant.action.${action}`)}</option>`)}
+    </select>
+    <input aria-label=${t('assistant.ruleTool')} value=${rule.tool ?? '*'} required maxlength="128" onInput=${(event) => onChange({ tool: event.target.value })} />
+    <input aria-label=${t('assistant.ruleArgument')} placeholder=${'command'} value=${name} onChange=${(event) => setArgument(event.target.value.trim(), pattern || '*')} />
+    <input aria-label=${t('assistant.rulePattern')} placeholder=${'rm *'} value=${pattern} disabled=${!name} onInput=${(event) => setArgument(name, event.target.value)} />
+    <${IconButton} name="up" label=${t('assistant.ruleUp')} disabled=${first} onClick=${onUp} />
+    <${IconButton} name="trash" label=${t('assistant.ruleRemove')} onClick=${onRemove} />
+  </li>`;
+}

@@ -1,0 +1,93 @@
+"""Choose a model by its price, and edit an assistant."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from playwright.async_api import expect
+
+from tests.e2e.stage import Stage
+from tests.support.browser import opened, send_message
+from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+MODELS = [
+    {"id": "openai:gpt-5", "provider": "openai", "name": "gpt-5", "context_tokens": 400_000}
+    | {"input_usd": 1.25, "output_usd": 10, "default": True},
+    {"id": "anthropic:claude", "provider": "anthropic", "name": "claude", "context_tokens": None}
+    | {"input_usd": None, "output_usd": None, "default": False},
+]
+ASSISTANT: dict[str, Any] = {
+    "id": "cranes",
+    "revision": 7,
+    "name": "Cranes",
+    "service": "banksman",
+    "model": None,
+    "fallback_models": [],
+    "system_prompt_id": None,
+    "system_prompt": "You know cranes.",
+    "options": {},
+    "tools": {"enabled": True, "allowed_tools": ["bash", "read_file"], "max_iterations": 10},
+    "limits": {"run_timeout_s": 300, "calls_per_reply": 32, "max_cost_usd": None},
+    "approval_policy": [{"tool": "bash", "arguments": {"command": "ls *"}, "action": "auto"}],
+    "variables": {},
+    "files": [],
+}
+PREVIEW = {
+    "content": "You know cranes.\n## Tools",
+    "tools": ["bash"],
+    "dropped_tools": [],
+    "estimated_tokens": 1_234,
+}
+
+
+def assistants(stage: Stage) -> None:
+    stage.resources |= {
+        "context/models": {"items": MODELS},
+        "context/assistants": {"items": [ASSISTANT]},
+        "context/assistants/cranes": ASSISTANT,
+        "context/tools": {"items": [{"name": "bash"}, {"name": "read_file"}, {"name": "web_fetch"}]},
+        "POST context/assistants/preview": PREVIEW,
+        "PUT context/assistants/cranes": {**ASSISTANT, "revision": 8},
+    }
+
+
+async def test_a_model_is_chosen_by_provider_price_and_context(stage: Stage) -> None:
+    def sent() -> dict[str, Any] | None:
+        return next((frame for frame in stage.received if frame["type"] == "chat.send"), None)
+
+    assistants(stage)
+    async with opened(stage.url) as page:
+        await page.get_by_role("button", name="Model of your next messages").click()
+        row = page.get_by_role("button", name="gpt-5")
+        await expect(row).to_contain_text("$1.25 in, $10 out per million tokens · 400,000 tokens of context")
+        await page.get_by_role("searchbox", name="Find a model").fill("claude")
+        await expect(row).to_be_hidden()
+        await page.get_by_role("button", name="claude").click()
+        await send_message(page, "Hello")
+        assert (await eventually(sent, WAIT_TIMEOUT_S))["overrides"] == {"model": "anthropic:claude"}
+
+
+async def test_an_assistant_is_edited_with_a_preview_and_what_a_save_changes(stage: Stage) -> None:
+    assistants(stage)
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="Assistants").click()
+        await page.get_by_role("link", name="Cranes").click()
+        await expect(page.get_by_role("button", name="Save")).to_be_disabled()
+        await page.get_by_role("textbox", name="Prompt").fill("You know tower cranes.")
+        await page.get_by_text("What the model reads").click()
+        await expect(page.get_by_text("About 1,234 tokens. Tools: bash.")).to_be_visible()
+        await page.get_by_role("checkbox", name="web_fetch").check()
+        await page.get_by_role("button", name="Add a rule").click()
+        await page.get_by_role("combobox", name="What happens").last.select_option("deny")
+        await page.get_by_label("Cost in dollars").fill("0.5")
+        await expect(page.locator(".diff .row.added").first).to_contain_text("You know tower cranes.")
+        await page.get_by_role("button", name="Save").click()
+        stored = await eventually(lambda: stage.uploads.get("context/assistants/cranes"), WAIT_TIMEOUT_S)
+    sent = json.loads(stored)
+    assert (sent["revision"], sent["system_prompt"]) == (7, "You know tower cranes.")
+    assert sent["tools"]["allowed_tools"] == ["bash", "read_file", "web_fetch"]
+    assert [rule["action"] for rule in sent["approval_policy"]] == ["auto", "deny"]
+    assert sent["limits"]["max_cost_usd"] == 0.5
+    assert "id" not in sent and sent["service"] == "banksman"
