@@ -35,6 +35,7 @@ KEYS: Final = "keys"
 WEBHOOKS: Final = "webhooks"
 """The bucket of webhooks, and the consumers that serve them."""
 DELIVERIES: Final = "deliveries"
+MCP: Final = "mcp"
 SCHEDULES: Final = "schedules"
 """The bucket of schedules, and the consumer of those that are due."""
 

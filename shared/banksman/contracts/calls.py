@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from banksman.contracts.mcp import McpTarget, McpTransport, ServedTool
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
@@ -38,6 +39,9 @@ class CallRequest(Stored):
     ticket: str | None = None
     """Proves that this runner was sent the call; it belongs into the start, the result and a late result.
     None in requests of older agents."""
+    mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
+    """For a tool of a server of the Model Context Protocol: where it is. It holds the server's secrets, and is
+    in no event."""
 
     @property
     def workspace_id(self) -> str:
@@ -203,8 +207,15 @@ class FileDelete(_FileOperation):
     path: str = Field(max_length=4096)
 
 
+class FindMcpTools(_FileOperation):
+    """Lists the tools of a server of the Model Context Protocol; a program runs in the workspace."""
+
+    op: Literal["mcp.find"] = "mcp.find"
+    transport: McpTransport = Field(repr=False)
+
+
 FileRequest = Annotated[
-    FileList | FileRead | FileWrite | FileDelete | WorkspaceForget, Field(discriminator="op")
+    FileList | FileRead | FileWrite | FileDelete | WorkspaceForget | FindMcpTools, Field(discriminator="op")
 ]
 
 
@@ -227,6 +238,8 @@ class FileReply(Stored):
     data_base64: str | None = None
     total_bytes: int | None = None
     more: bool = False
+    tools: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    """The reply to `FindMcpTools`."""
 
     @property
     def text(self) -> str | None:

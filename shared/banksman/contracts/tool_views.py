@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from banksman.contracts.mcp import mcp_server_of
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Token
 
@@ -18,7 +19,7 @@ class ToolView(Stored):
     """JSON Schema of the arguments object."""
     category: str
     owner: str
-    """The id of the tool server that registered it; `builtin` for a tool of the workspace."""
+    """The id of the tool server that registered it, or of its MCP server; `builtin` for a workspace tool."""
     tenant: Token | None
     """The tenant whose tool it is; null for one of all tenants."""
     requires_approval: bool
@@ -43,7 +44,7 @@ def tool_view(definition: ToolDefinition, tenant: str | None, *, available: bool
     names = ToolView.model_fields.keys() - {"owner", "tenant", "available"}
     return ToolView(
         **{name: getattr(definition, name) for name in names},
-        owner=definition.server or BUILTIN_OWNER,
+        owner=definition.server or mcp_server_of(definition.name) or BUILTIN_OWNER,
         tenant=tenant,
         available=available,
     )

@@ -152,7 +152,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.EVENTS,
             subjects=(subjects.conversation(ANY, ANY),),
-            max_bytes=budget.share(360),
+            max_bytes=budget.share(358),
             direct=True,
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
             replicas=replicas,
@@ -268,6 +268,8 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             names.DELIVERIES, budget.share(1), replicas, ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES
         ),
         bucket(names.SCHEDULES, budget.share(2), replicas, max_value_bytes=MAX_SCHEDULE_BYTES),
+        # Not republished: it holds secrets of tenants' servers.
+        replace(bucket(names.MCP, budget.share(2), replicas), republish=None),
         # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )

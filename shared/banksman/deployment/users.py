@@ -38,7 +38,7 @@ _BUCKETS = (
     names.HEADS,
     names.DAMAGED,
 )
-_OF_GATEWAYS = (names.KEYS, names.WEBHOOKS, names.DELIVERIES, names.SCHEDULES)
+_OF_GATEWAYS = (names.KEYS, names.WEBHOOKS, names.DELIVERIES, names.MCP, names.SCHEDULES)
 """Buckets that only gateways use."""
 _STREAMS = (
     names.EVENTS,
@@ -97,6 +97,8 @@ def gateway() -> User:
             subjects.approval_reply(ANY, ANY),
             subjects.workflow_run(ANY, ANY, ANY),
             subjects.files(ANY, ANY, ANY),
+            # What an administrator approved of a server of the Model Context Protocol.
+            subjects.tenant_registry("tool", "offer", ANY),
             subjects.api(ANY, "error"),
             all_of("workflows"),
             all_of("dead"),
@@ -113,6 +115,9 @@ def gateway() -> User:
             *_reads(names.EVENTS),
             *_reads(names.APPROVALS),
             *_reads(names.RUNS),
+            # Operators list dead letters, and replay those that a gateway may publish.
+            *_reads(names.DEAD),
+            api("STREAM.MSG.DELETE", names.DEAD),
             *(subject for bucket in (*_BUCKETS, *_OF_GATEWAYS) for subject in _reads(kv_stream(bucket))),
         ),
         subscribe=(

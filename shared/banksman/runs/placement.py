@@ -18,6 +18,7 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.leases import LEASE_TTL_S
+from banksman.bus.mcp_targets import McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
@@ -27,6 +28,7 @@ from banksman.contracts.calls import (
     CancelCall,
     FileReply,
     FileRequest,
+    FindMcpTools,
     RunnerLease,
 )
 from banksman.contracts.errors import Unavailable
@@ -44,6 +46,9 @@ FILES_TIMEOUT_S = 10.0
 
 RESTORE_TIMEOUT_S = 60.0
 """Seconds within which a runner replies to a file request if it must restore the workspace first."""
+
+FIND_TIMEOUT_S = 30.0
+"""Seconds within which a runner lists the tools of a server of the Model Context Protocol."""
 
 _FILE_REQUESTS = 3
 """How often a file request is sent when its workspace moves meanwhile."""
@@ -82,6 +87,7 @@ class Placements:
         self._clock = clock
         self._wait_s = wait_s
         self._loads = RunnerLoads()
+        self._mcp = McpTargets(bus)
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._leases = BucketView(
             Bucket(bus, RUNNERS, RunnerLease),
@@ -194,6 +200,8 @@ class Placements:
             ticket = self._tickets.issue(request.tenant, request.attempt, placement.runner)
             request = request.model_copy(update={"ticket": ticket})
         try:
+            if request.call.server is None:
+                request = await self._mcp.with_target(request)
             reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
             return CallReply.model_validate_json(reply)
         except (Unavailable, ValidationError):
@@ -228,7 +236,8 @@ class Placements:
     ) -> FileReply:
         subject = subjects.files(runner, tenant, conversation_id)
         restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
-        timeout_s = RESTORE_TIMEOUT_S if restores else FILES_TIMEOUT_S
+        finds = isinstance(request, FindMcpTools)
+        timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
         reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
         return FileReply.model_validate_json(reply)
 

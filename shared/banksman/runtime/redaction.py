@@ -42,7 +42,7 @@ T = TypeVar("T")
 def remember(secrets: Iterable[str]) -> None:
     """Add secrets of this process, which `redacted` and `without_secrets` remove from then on."""
     _secrets.update(secret for secret in secrets if len(secret) >= LEAST_CHARS)
-    _needles[:] = sorted({form for secret in _secrets for form in _forms(secret)}, key=len, reverse=True)
+    _needles[:] = _needles_of(_secrets)
 
 
 def remember_settings(settings: BaseModel) -> None:
@@ -57,10 +57,18 @@ def redacted(text: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return a text without the secrets of this process: for content, which may hold keys of its user."""
-    for needle in _needles:
-        if needle in text:
-            text = text.replace(needle, HIDDEN)
-    return text
+    return _without(text, _needles)
+
+
+class Redaction:
+    """Removes the given secrets from texts: those of one tenant, which this process does not remember."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._needles = _needles_of(secret for secret in secrets if len(secret) >= LEAST_CHARS)
+
+    def of(self, text: str) -> str:
+        """Return a text without the secrets."""
+        return _without(text, self._needles)
 
 
 def safe_length(text: str) -> int:
@@ -96,6 +104,17 @@ def _secrets_in(value: object) -> Iterator[str]:
                 yield from _secrets_in(each)  # pyright: ignore[reportUnknownArgumentType]
         case _:
             return
+
+
+def _needles_of(secrets: Iterable[str]) -> list[str]:
+    return sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+
+
+def _without(text: str, needles: list[str]) -> str:
+    for needle in needles:
+        if needle in text:
+            text = text.replace(needle, HIDDEN)
+    return text
 
 
 def _forms(secret: str) -> Iterator[str]:

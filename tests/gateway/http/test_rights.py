@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncGenerator, Iterable
+from typing import Any
 
 import httpx
 import pytest
@@ -70,6 +71,13 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "DELETE /context/webhooks/{webhook_id}": ADMIN,
     "POST /context/webhooks/{webhook_id}/test": ADMIN,
     "GET /context/webhooks/{webhook_id}/deliveries": ADMIN,
+    "GET /context/mcp-servers": ADMIN,
+    "POST /context/mcp-servers": ADMIN,
+    "GET /context/mcp-servers/{server_id}": ADMIN,
+    "PUT /context/mcp-servers/{server_id}": ADMIN,
+    "DELETE /context/mcp-servers/{server_id}": ADMIN,
+    "POST /context/mcp-servers/{server_id}/look": ADMIN,
+    "POST /context/mcp-servers/{server_id}/approve": ADMIN,
     "GET /context/tools": ADMIN,
     "GET /context/tools/{name}": ADMIN,
     "GET /v1/system-prompts": READ,
@@ -202,7 +210,10 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     await http.post("/v1/system-prompts", json={"id": (prompt := new_id("p")), "content": "Be brief."})
     key = (await http.post("/context/keys", json={"user": "ann"})).json()
     webhook = (await http.post("/context/webhooks", json=WEBHOOK)).json()
+    server: dict[str, Any] = {"id": "files", "transport": {"type": "stdio", "command": ["serve"]}}
+    await http.post("/context/mcp-servers", json=server)
     return {
+        "server_id": server["id"],
         "conversation_id": conversation,
         "webhook_id": webhook["id"],
         "run_id": start.run_id,

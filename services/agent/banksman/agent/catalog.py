@@ -109,8 +109,10 @@ class ToolCatalog:
 
     def _served(self, one: ToolRegistration) -> bool:
         server = one.definition.server
-        instances = self._placements.instances(server, one.tenant) if server is not None else ()
-        return any(instance.serving for instance in instances)
+        if server is None:
+            # A tool of a server of the Model Context Protocol, which runners call.
+            return self._runner_serves()
+        return any(instance.serving for instance in self._placements.instances(server, one.tenant))
 
     def _away(self, one: ToolRegistration) -> bool:
         server = one.definition.server

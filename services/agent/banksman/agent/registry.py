@@ -14,7 +14,15 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import TOOLS
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import BadInput, BanksmanError, Conflict, NotFound, Overloaded
+from banksman.contracts.errors import (
+    BadInput,
+    BanksmanError,
+    CallerMistake,
+    Conflict,
+    NotFound,
+    Overloaded,
+)
+from banksman.contracts.mcp import OfferedTools, OfferTools, RefusedTool, mcp_server_of
 from banksman.contracts.registry import (
     ListedTool,
     ToolList,
@@ -101,6 +109,9 @@ class ToolRegistry:
         """
         _check_definition(definition)
         await self._schemas.check_schema(tenant or PLATFORM, definition.input_schema)
+        return await self._store(tenant, definition)
+
+    async def _store(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
         self._check(tenant, definition)
         key = _key(tenant, definition.name)
         # Repeat when another agent changed the entry between the read and the write.
@@ -121,6 +132,33 @@ class ToolRegistry:
             if written is not None:
                 logger.info("tool registered", extra={"tool": key, "server": definition.server})
                 return wanted
+
+    async def offer(self, tenant: str, request: OfferTools) -> OfferedTools:
+        """Offer exactly these tools of a server of the Model Context Protocol; return those that cannot be.
+
+        Runners call them, so they have no process of their own, and stay until the next offer.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
+        refused: list[RefusedTool] = []
+        for definition in request.definitions:
+            try:
+                await self._offer(tenant, request.server, definition)
+            except (CallerMistake, Overloaded) as error:
+                refused.append(RefusedTool(name=definition.name, reason=str(error)))
+        offered = {one.name for one in request.definitions} - {one.name for one in refused}
+        async for entry in self._bucket.entries(tenant):
+            one = entry.value.definition
+            if _is_of(request.server, one) and one.name not in offered:
+                await self._bucket.delete(entry.key, revision=entry.revision)
+        return OfferedTools(refused=tuple(refused))
+
+    async def _offer(self, tenant: str, server: str, definition: ToolDefinition) -> None:
+        if not _is_of(server, definition):
+            raise BadInput("definitions.name", definition.name, f"a name that begins with {server}__")
+        await self._schemas.check_schema(tenant, definition.input_schema)
+        await self._store(tenant, definition)
 
     async def withdraw(self, tenant: str | None, name: str, server: str) -> ToolRegistration:
         """Withdraw a tool.
@@ -169,10 +207,11 @@ class ToolRegistry:
 
     def _abandoned(self, entry: Entry[ToolRegistration]) -> bool:
         one = entry.value
+        if one.definition.server is None:
+            return False
         if self._clock.now() - one.registered_at < timedelta(seconds=GRACE_S):
             return False
-        server = one.definition.server
-        return server is None or not self._placements.instances(server, one.tenant)
+        return not self._placements.instances(one.definition.server, one.tenant)
 
     def _away(self, entry: Entry[ToolRegistration]) -> bool:
         """Return whether its server has had no process for `away_s`, so that it is not only restarting."""
@@ -207,6 +246,11 @@ class ToolRegistry:
         return ListedTool(tenant=one.tenant, definition=one.definition, instances=len(instances))
 
 
+def _is_of(server: str, definition: ToolDefinition) -> bool:
+    """Return whether a tool is one of a server of the Model Context Protocol."""
+    return definition.server is None and mcp_server_of(definition.name) == server
+
+
 async def _wait_to_sweep() -> None:
     await asyncio.sleep(SWEEP_EVERY_S)
 
@@ -224,7 +268,8 @@ def _check_definition(definition: ToolDefinition) -> None:
 
 def _taken(first: ToolRegistration) -> Conflict:
     definition = first.definition
-    return Conflict(f"tool {definition.name!r} is already registered by server {definition.server!r}")
+    server = definition.server or mcp_server_of(definition.name)
+    return Conflict(f"tool {definition.name!r} is already registered by server {server!r}")
 
 
 def _key(tenant: str | None, name: str) -> str:

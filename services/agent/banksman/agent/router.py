@@ -15,6 +15,7 @@ from banksman.bus.decoding import check_subject
 from banksman.bus.outcomes import Done, Outcome
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
+from banksman.contracts.mcp import OfferedTools, OfferTools
 from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply, RunSignal
@@ -108,6 +109,16 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
         """Withdraw a tool and return its registration."""
         tenant = subjects.registering_tenant(message.subject)
         return await registry.withdraw(tenant, request.name, request.server)
+
+    # Only gateways may send it: for what an administrator approved.
+    @router.subscriber(
+        subjects.tenant_registry("tool", "offer", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
+    )
+    async def offer(request: OfferTools, message: Received) -> OfferedTools:
+        """Offer exactly these tools of a server of the Model Context Protocol; a repeat changes nothing."""
+        tenant = subjects.registering_tenant(message.subject)
+        assert tenant is not None, "the subject of the subscription names one"
+        return await registry.offer(tenant, request)
 
     @router.subscriber(subjects.registry("tool", "list"), queue=names.AGENTS, max_workers=CONCURRENCY)
     @router.subscriber(

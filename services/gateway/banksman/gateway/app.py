@@ -43,6 +43,7 @@ from banksman.gateway.http import (
     chat,
     conversations,
     files,
+    mcp_servers,
     prompts,
     run_steps,
     runs,
@@ -295,6 +296,7 @@ async def _service(
     return Gateway(
         settings=settings.gateway,
         keys=front.keys,
+        mcp_servers=McpServers(bus, placements, clock),
         webhooks=await stack.enter_async_context(
             Webhooks(bus, clock, key, settings.gateway.webhook_addresses)
         ),

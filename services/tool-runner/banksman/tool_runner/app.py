@@ -25,6 +25,7 @@ from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.concurrency import first_error
 from banksman.tool_runner.execution import CallExecutor
 from banksman.tool_runner.lifecycle import Lifecycle
+from banksman.tool_runner.mcp.finding import McpFinder
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
@@ -103,12 +104,19 @@ async def _serve(
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
     executor = None
-    if local.box is not None:
+    if local.box is not None and local.mcp is not None:
         objects = Objects(bus, names.OUTPUTS)
         outputs = Outputs(objects, max_tenant_bytes=own.max_tenant_output_bytes, encrypt=own.encrypt)
-        executor = CallExecutor(bus, calls, admission, turns, local.box, local.workspaces, outputs)
+        executor = CallExecutor(bus, calls, admission, turns, local.box, local.mcp, local.workspaces, outputs)
     worker = Worker(calls, admission, executor, tasks)
-    files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease)
+    files = FilesApi(
+        local.workspaces,
+        local.uploads,
+        scheduler.registry,
+        scheduler,
+        lease,
+        None if local.mcp is None else McpFinder(local.mcp, local.workspaces, turns),
+    )
     router = runner_router(local.identity.runner, worker, files)
     await stack.enter_async_context(ControlPlane(bus, router, title="Banksman tool-runner"))
     await Lifecycle(lease, worker, scheduler, local.problem, own.drain_s).serve(process, tasks)

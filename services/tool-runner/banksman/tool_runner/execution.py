@@ -13,15 +13,18 @@ from banksman.bus.connection import Bus
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.fitting import first_fitting, json_bytes
+from banksman.contracts.mcp import HttpServer
 from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.workspace_tools import BASH, WEB_FETCH
 from banksman.runs.lease import LeaseLost
 from banksman.runs.runner import RunnerCalls
 from banksman.runtime.failpoints import reach
 from banksman.tool_runner.admission import Admission
+from banksman.tool_runner.mcp.servers import McpServers
 from banksman.tool_runner.outputs import Outputs, StoredOutput
 from banksman.tool_runner.progress import progress
 from banksman.tool_runner.sandbox.base import Stop
-from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, failure
+from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.workspaces.registry import SnapshotLost, WorkspaceEntry
 from banksman.tool_runner.workspaces.turns import Turns, takes_workspace
@@ -56,6 +59,7 @@ class CallExecutor:
     admission: Admission
     turns: Turns
     box: ToolBox
+    mcp: McpServers
     workspaces: WorkspaceStore
     outputs: Outputs
 
@@ -63,7 +67,7 @@ class CallExecutor:
         """Wait for the turn, execute the call and store its result. Log errors: no caller awaits it."""
         request = call.request
         try:
-            async with self.turns.turn(request.call.name, request.tenant, request.workspace_id) as turn:
+            async with self.turns.turn(_turn_of(request), request.tenant, request.workspace_id) as turn:
                 unusable = await self._prepare_workspace(call)
                 await self.calls.perform(request, lambda _: self._execute(call, turn, unusable))
         except BanksmanError as error:
@@ -79,7 +83,7 @@ class CallExecutor:
                 call.workspace,
                 request.place,
                 changes=not self.admission.may_repeat(request),
-                has_turn=takes_workspace(request.call.name),
+                has_turn=takes_workspace(_turn_of(request)),
             )
         except SnapshotLost as error:
             return str(error)
@@ -121,6 +125,9 @@ class CallExecutor:
             await reach("runner.begin")
             # Tools end at `timeout_s` by themselves and then return partial output; this is the safety net.
             async with asyncio.timeout(timeout_s + OVERTIME_S):
+                if request.mcp is not None:
+                    run = ToolRun(workspace, timeout_s, stop)
+                    return await self.mcp.call(request.mcp, call.arguments, run)
                 return await self.box.run(
                     call.name,
                     workspace,
@@ -164,6 +171,16 @@ class CallExecutor:
         except BanksmanError as error:
             logger.error("%s: the whole output is not stored: %s", request.attempt, error)
             return None
+
+
+def _turn_of(request: CallRequest) -> str:
+    """Return the tool whose turns a call takes.
+
+    A program in the sandbox counts as a command, and a request to a server as a fetch.
+    """
+    if request.mcp is None:
+        return request.call.name
+    return WEB_FETCH.name if isinstance(request.mcp.transport, HttpServer) else BASH.name
 
 
 def storable(result: ToolResult) -> ToolResult:

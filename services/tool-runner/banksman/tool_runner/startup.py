@@ -8,9 +8,11 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.egress.private_servers import EgressWithPrivate
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
+from banksman.tool_runner.mcp.servers import McpServers
 from banksman.tool_runner.sandbox.backends import BackendFactory
 from banksman.tool_runner.sandbox.base import SandboxBackend
 from banksman.tool_runner.sandbox.leftovers import end_leftovers
@@ -39,6 +41,8 @@ class LocalRunner:
     problem: str | None
     box: ToolBox | None
     """None without a sandbox."""
+    mcp: McpServers | None
+    """None without a sandbox."""
 
 
 async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
@@ -58,8 +62,15 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
     uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
     uploads.prepare()
     sandbox, problem = await BackendFactory(workspaces.root, user, own).create_tested()
-    box = None if sandbox is None else await _tools(sandbox, own)
-    return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box)
+    if sandbox is None:
+        return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None)
+    egress = await _egress(own)
+    bwrap = own.sandbox == "bwrap"
+    box = workspace_tools(
+        sandbox, egress, own.limits, commands_may_connect=own.egress.allow_commands and bwrap
+    )
+    mcp = McpServers(sandbox if bwrap else None, egress, own.limits)
+    return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, mcp)
 
 
 def _remove_leftovers(workspaces: WorkspaceStore) -> None:
@@ -70,14 +81,12 @@ def _remove_leftovers(workspaces: WorkspaceStore) -> None:
         logger.warning("%d workspaces were not swept for interrupted writes within %g s", skipped, SWEEP_S)
 
 
-async def _tools(sandbox: SandboxBackend, own: ToolRunnerSettings) -> ToolBox:
+async def _egress(own: ToolRunnerSettings) -> Egress:
     # Reading the machine's certificates takes a third of a second on a busy machine.
     ssl_context = await asyncio.to_thread(ssl.create_default_context)
-    egress = EgressWithPrivate(
+    return EgressWithPrivate(
         own.limits.fetch,
         hosts=HostRules(own.egress.allow_hosts, own.egress.deny_hosts),
         private=own.egress.allow_private_addresses,
         ssl_context=ssl_context,
     )
-    commands_may_connect = own.egress.allow_commands and own.sandbox == "bwrap"
-    return workspace_tools(sandbox, egress, own.limits, commands_may_connect=commands_may_connect)

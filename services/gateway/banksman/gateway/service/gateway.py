@@ -14,6 +14,7 @@ from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
+from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
@@ -38,6 +39,7 @@ class Gateway:
     settings: GatewaySettings
     keys: Keys
     api_keys: ApiKeys
+    mcp_servers: McpServers
     webhooks: Webhooks
     schedules: Schedules
     tickets: Tickets

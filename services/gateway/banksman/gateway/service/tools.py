@@ -49,7 +49,7 @@ class ToolCatalog:
         """Return the tools that a tenant's models may call, the built-in ones first."""
         if not self.enabled:
             return ()
-        runs = any(lease.workspaces and lease.serving for lease in self.placements.leases())
+        runs = _runs(self.placements)
         builtin = [tool_view(tool, None, available=runs) for tool in WORKSPACE_TOOLS]
         registered = [
             tool_view(one.definition, one.tenant, available=_is_served(one, self.placements))
@@ -79,5 +79,11 @@ def _with_workspace_tools(registered: Iterable[ToolRegistration]) -> tuple[ToolD
 
 def _is_served(one: ToolRegistration, placements: Placements) -> bool:
     server = one.definition.server
-    instances = () if server is None else placements.instances(server, one.tenant)
-    return any(instance.serving for instance in instances)
+    if server is None:
+        # A tool of a server of the Model Context Protocol, which runners call.
+        return _runs(placements)
+    return any(instance.serving for instance in placements.instances(server, one.tenant))
+
+
+def _runs(placements: Placements) -> bool:
+    return any(lease.workspaces and lease.serving for lease in placements.leases())

@@ -98,7 +98,8 @@ class Egress:
         self._hosts = hosts or HostRules()
         self._ports = ports
         self._network = PinnedNetwork(resolver or resolve, address_allowed)
-        self._ssl_context = ssl_context or ssl.create_default_context()
+        self.ssl_context = ssl_context or ssl.create_default_context()
+        """Verifies the servers of TLS connections."""
 
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
         """GET a URL and follow redirects. Each hop is checked like the first.
@@ -156,7 +157,7 @@ class Egress:
     async def _hop(self, url: httpx.URL) -> Fetched | httpx.URL:
         """Send one request; return the response, or the URL that it redirects to."""
         async with httpcore.AsyncConnectionPool(
-            ssl_context=self._ssl_context, network_backend=self._network, max_keepalive_connections=0
+            ssl_context=self.ssl_context, network_backend=self._network, max_keepalive_connections=0
         ) as pool:
             try:
                 async with pool.stream("GET", _wire_url(url), headers=_headers(url)) as response:

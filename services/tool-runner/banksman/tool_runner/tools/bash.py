@@ -12,7 +12,7 @@ from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.egress.hosts import rules_of
 from banksman.tool_runner.egress.proxy.session import CommandProxy
-from banksman.tool_runner.limits import RunnerLimits, WorkspaceLimits
+from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
     OnListener,
@@ -24,14 +24,13 @@ from banksman.tool_runner.sandbox.base import (
 )
 from banksman.tool_runner.sandbox.output import Stream
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
+from banksman.tool_runner.tools.growth import watch_growth
 from banksman.tool_runner.tools.pages import continuation, store_output
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Characters of one call that are published while it runs; the result has its own limit."""
-_LOCKED = (
-    "it runs no command until the user deletes files of the conversation, or starts another conversation"
-)
+LOCKED = "it runs no command until the user deletes files of the conversation, or starts another conversation"
 FENCED = (
     "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
     "It started and may have had effects, wholly or in part. It was not repeated. "
@@ -58,7 +57,7 @@ class Bash:
         usage = await run.workspace.meter.current()
         if usage.locked(run.workspace.limits):
             return failure(
-                "tool_error", f"the command was not run: {usage.excess(run.workspace.limits)}; {_LOCKED}"
+                "tool_error", f"the command was not run: {usage.excess(run.workspace.limits)}; {LOCKED}"
             )
         timeout_s = min(_timeout(arguments, self._limits), run.timeout_s)
         on_output = _decoded(run.on_progress) if run.on_progress else None
@@ -67,7 +66,7 @@ class Bash:
             bounds = usage.bounds(run.workspace.limits)
             async with (
                 self._proxy_session(run) as on_listener,
-                in_background(self._watch_quota(run, bounds)),
+                in_background(watch_growth(run, bounds, self._limits.sandbox.watchdog_interval_s)),
             ):
                 command = SandboxCommand(script, run.workspace.directory, timeout_s, on_listener)
                 outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
@@ -99,14 +98,6 @@ class Bash:
         label = f"{run.workspace.tenant}/{run.workspace.conversation}"
         async with self._proxy.session(rules_of(run.network), label) as session:
             yield session.listen
-
-    async def _watch_quota(self, run: ToolRun, bounds: WorkspaceLimits) -> None:
-        """Stop a call that makes its workspace too large. One that is already too large may not grow."""
-        meter = run.workspace.meter
-        while True:
-            if meter.due and (await meter.renew(bounds)).excess(bounds):
-                run.stop.request("workspace_limit")
-            await asyncio.sleep(self._limits.sandbox.watchdog_interval_s)
 
     def _result(self, outcome: SandboxOutcome, workspace: Workspace, timeout_s: float) -> ToolOutcome:
         # The command owns the directory; with chmod it could have made it unusable for every later call.

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import posixpath
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from banksman.contracts.calls import (
     FileDelete,
@@ -16,6 +16,7 @@ from banksman.contracts.calls import (
     FileReply,
     FileRequest,
     FileWrite,
+    FindMcpTools,
 )
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.workspaces import WorkspaceForget
@@ -30,7 +31,16 @@ from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 MAX_LISTED = 100_000
 """Entries of a workspace that one listing reads at most."""
 
-WorkspaceRequest = FileList | FileRead | FileWrite | FileDelete
+_OneFile = FileList | FileRead | FileWrite | FileDelete
+WorkspaceRequest = _OneFile | FindMcpTools
+
+
+class FindsTools(Protocol):
+    """Lists the tools of servers of the Model Context Protocol."""
+
+    async def find(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
+        """Reply to a request whose workspace is prepared."""
+        ...
 
 
 class FilesApi:
@@ -46,12 +56,14 @@ class FilesApi:
         registry: WorkspaceRegistry,
         scheduler: SnapshotScheduler,
         lease: Lease,
+        mcp: FindsTools | None = None,
     ) -> None:
         self._workspaces = workspaces
         self._uploads = uploads
         self._registry = registry
         self._scheduler = scheduler
         self._lease = lease
+        self._mcp = mcp
 
     async def respond(self, request: FileRequest, subject: str) -> FileReply:
         """Reply to `file.{r}.{t}.{c}`; every failure is a reply with `error`."""
@@ -84,17 +96,21 @@ class FilesApi:
         entry = self._registry.enter(tenant, conversation_id)
         try:
             await self._registry.prepare(entry, place, changes=changes, has_turn=False)
+            if isinstance(request, FindMcpTools):
+                if self._mcp is None:
+                    raise Unavailable("the sandbox of this runner does not isolate programs")
+                return await self._mcp.find(tenant, conversation_id, request)
             await self._measure(tenant, conversation_id, request)
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
             self._registry.leave(entry)
 
-    async def _measure(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> None:
+    async def _measure(self, tenant: str, conversation_id: str, request: _OneFile) -> None:
         """Measure a workspace before a file is written to it, if a measurement is due."""
         if isinstance(request, FileWrite) and request.last:
             await self._workspaces.get(tenant, conversation_id).meter.before_write()
 
-    def _handle(self, tenant: str, conversation_id: str, request: WorkspaceRequest) -> FileReply:
+    def _handle(self, tenant: str, conversation_id: str, request: _OneFile) -> FileReply:
         workspace = self._workspaces.get(tenant, conversation_id)
         match request:
             case FileList():

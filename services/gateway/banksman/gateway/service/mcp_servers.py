@@ -1,0 +1,220 @@
+"""The servers of the Model Context Protocol whose tools a tenant's models may call.
+
+An administrator configures a server, looks at its tools, and approves them as they are. What a server changes
+afterwards is not offered until an administrator approves it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from banksman.bus.connection import Bus
+from banksman.bus.envelope import checked_reply
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import MCP
+from banksman.contracts import subjects
+from banksman.contracts.calls import FindMcpTools
+from banksman.contracts.errors import Conflict, NotFound, Overloaded, Unavailable
+from banksman.contracts.ids import check_token
+from banksman.contracts.mcp import (
+    HttpServer,
+    McpServer,
+    McpTransport,
+    OfferedTools,
+    OfferTools,
+    RefusedTool,
+    definition_of,
+)
+from banksman.runs.placement import Placements
+from banksman.runs.ports import Clock
+
+MAX_SERVERS = 20
+"""Servers of one tenant."""
+FIND_WORKSPACE = "mcp-servers"
+"""The workspace in which programs list their tools. No conversation has this id."""
+OFFER_TIMEOUT_S = 30.0
+"""Seconds in which an agent checks the schemas of all tools of a server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerRequest:
+    """A server to configure."""
+
+    transport: McpTransport
+    description: str
+    trusted: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """A server, and what was learned about it just now."""
+
+    server: McpServer
+    problem: str | None = None
+    """Why its tools could not be listed; None if they were, or were not looked at."""
+    refused: tuple[RefusedTool, ...] = ()
+    """Approved tools that cannot be offered."""
+
+    @property
+    def changes_digest(self) -> str | None:
+        """Digest of the changes that wait for approval; None if there are none."""
+        digests = "".join(tool.digest for tool in self.server.changes)
+        return hashlib.sha256(digests.encode()).hexdigest() if digests else None
+
+
+class McpServers:
+    """The configured servers. Every method raises `Unavailable` if a service does not respond."""
+
+    def __init__(self, bus: Bus, placements: Placements, clock: Clock) -> None:
+        self._bus = bus
+        self._bucket = Bucket(bus, MCP, McpServer)
+        self._placements = placements
+        self._clock = clock
+
+    async def list(self, tenant: str) -> list[McpServer]:
+        """Return the servers of a tenant, sorted by id."""
+        found = [entry.value async for entry in self._bucket.entries(tenant)]
+        return sorted(found, key=lambda server: server.id)
+
+    async def get(self, tenant: str, server_id: str) -> McpServer:
+        """Return a server.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+        return (await self._entry(tenant, server_id)).value
+
+    async def create(self, tenant: str, user: str, server_id: str, asked: McpServerRequest) -> LookedAt:
+        """Configure a server and list its tools, which wait for approval.
+
+        Raises:
+            Conflict: The id is taken.
+            Overloaded: The tenant has `MAX_SERVERS` servers.
+        """
+        if len(await self._bucket.keys(tenant)) >= MAX_SERVERS:
+            raise Overloaded(f"the tenant has {MAX_SERVERS} servers; delete some first")
+        server = McpServer(
+            id=server_id,
+            transport=asked.transport,
+            description=asked.description,
+            trusted=asked.trusted,
+            timeout_s=asked.timeout_s,
+            created_at=self._clock.now(),
+            created_by=user,
+        )
+        if await self._bucket.create(f"{tenant}.{server_id}", server) is None:
+            raise Conflict(f"server {server_id!r} exists already")
+        return await self._looked(tenant, server)
+
+    async def replace(self, tenant: str, server_id: str, asked: McpServerRequest) -> LookedAt:
+        """Replace the configuration. The approvals remain if only secrets, the texts or the trust change.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+
+        def changed(server: McpServer) -> McpServer:
+            same = _place(server.transport) == _place(asked.transport)
+            approved = server.tools if same else ()
+            fields = {"tools": approved, "changes": (), **{name: getattr(asked, name) for name in _ASKED}}
+            return server.model_copy(update=fields)
+
+        return await self._looked(tenant, await self._update(tenant, server_id, changed))
+
+    async def _looked(self, tenant: str, server: McpServer) -> LookedAt:
+        """List the tools of a server that is stored now: without a runner, this can be repeated later."""
+        try:
+            return await self.look(tenant, server.id)
+        except Unavailable as error:
+            return LookedAt(server, problem=str(error))
+
+    async def look(self, tenant: str, server_id: str) -> LookedAt:
+        """List the tools of a server. Changed and removed ones are withdrawn; new and changed ones wait.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+        server = await self.get(tenant, server_id)
+        reply = await self._placements.files(tenant, FIND_WORKSPACE, FindMcpTools(transport=server.transport))
+        if reply.error is not None:
+            return LookedAt(server, problem=reply.error)
+        found, now = reply.tools, self._clock.now()
+
+        def changed(server: McpServer) -> McpServer:
+            approved = {(tool.name, tool.digest) for tool in server.tools}
+            same = tuple(tool for tool in found if (tool.name, tool.digest) in approved)
+            others = tuple(tool for tool in found if (tool.name, tool.digest) not in approved)
+            return server.model_copy(update={"tools": same, "changes": others, "found_at": now})
+
+        server = await self._update(tenant, server_id, changed)
+        return LookedAt(server, refused=await self._offer(tenant, server))
+
+    async def approve(self, tenant: str, server_id: str, digest: str) -> LookedAt:
+        """Approve the changes that an administrator has seen, and offer the tools.
+
+        Raises:
+            NotFound: The tenant has no such server.
+            Conflict: The changes are others than those of the digest.
+        """
+
+        def changed(server: McpServer) -> McpServer:
+            if LookedAt(server).changes_digest != digest:
+                raise Conflict(
+                    f"the changes of server {server_id!r} are others than the ones that were shown"
+                )
+            tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
+            return server.model_copy(update={"tools": tuple(tools.values()), "changes": ()})
+
+        server = await self._update(tenant, server_id, changed)
+        return LookedAt(server, refused=await self._offer(tenant, server))
+
+    async def delete(self, tenant: str, server_id: str) -> None:
+        """Delete a server and withdraw its tools.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+        entry = await self._entry(tenant, server_id)
+        # First, so that a repeat after a failure finds the server again.
+        await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
+        await self._bucket.delete(entry.key)
+
+    async def _entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
+        entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
+        if entry is None:
+            raise NotFound("server", server_id)
+        return entry
+
+    async def _update(
+        self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
+    ) -> McpServer:
+        """Store a change of the server as it is stored now."""
+        while True:
+            entry = await self._entry(tenant, server_id)
+            server = change(entry.value)
+            if await self._bucket.update(entry.key, server, entry.revision) is not None:
+                return server
+
+    async def _offer(self, tenant: str, server: McpServer) -> tuple[RefusedTool, ...]:
+        """Offer the approved tools of a server, and no other ones of it."""
+        definitions = tuple(definition_of(server, tool) for tool in server.tools)
+        request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
+        subject = subjects.tenant_registry("tool", "offer", tenant)
+        reply = checked_reply(await self._bus.request(subject, request, OFFER_TIMEOUT_S))
+        try:
+            return OfferedTools.model_validate_json(reply).refused
+        except ValidationError as error:
+            raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error
+
+
+_ASKED = ("transport", "description", "trusted", "timeout_s")
+
+
+def _place(transport: McpTransport) -> object:
+    """Return where a server is, without its secrets."""
+    return transport.url if isinstance(transport, HttpServer) else transport.command

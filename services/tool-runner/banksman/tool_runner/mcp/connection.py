@@ -1,0 +1,59 @@
+"""What both transports have in common: limits, failures and the streams of the SDK."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+
+MAX_MESSAGE_BYTES: Final = 1024 * 1024
+"""Bytes of one message of a server."""
+MAX_RECEIVED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of all messages of a server during one call."""
+MAX_SHOWN_CHARS: Final = 500
+"""Characters of a server's own words in an error."""
+
+Inbox: TypeAlias = MemoryObjectReceiveStream[SessionMessage | Exception]
+Outbox: TypeAlias = MemoryObjectSendStream[SessionMessage]
+
+
+class ServerFailed(Exception):
+    """The server cannot be reached, broke the protocol or exceeded a limit; the text is for users."""
+
+
+@dataclass
+class Meter:
+    """Counts what a server sends during one call."""
+
+    received: int = 0
+
+    def add(self, size: int) -> None:
+        """Count bytes.
+
+        Raises:
+            ServerFailed: It sent too many.
+        """
+        self.received += size
+        if self.received > MAX_RECEIVED_BYTES:
+            raise ServerFailed(f"the server sent more than {MAX_RECEIVED_BYTES} bytes")
+
+
+class Connected(Protocol):
+    """A connection to a server."""
+
+    @property
+    def streams(self) -> tuple[Inbox, Outbox]:
+        """The streams for the SDK's session."""
+        ...
+
+    @property
+    def problem(self) -> str | None:
+        """Why the connection failed, in the words of this runner or the server; None if it did not."""
+        ...
+
+    @property
+    def refused(self) -> bool:
+        """Whether the rules of this runner do not allow the server."""
+        ...

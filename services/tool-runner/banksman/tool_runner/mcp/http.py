@@ -1,0 +1,177 @@
+"""A server at an address, reached under the rules of `web_fetch`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import httpcore
+import httpx
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+
+from banksman.contracts.mcp import HttpServer
+from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused
+from banksman.tool_runner.egress.hosts import HostRules
+from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
+
+_SERVER_ERROR = 500
+
+
+@dataclass
+class HttpConnection:
+    """The streams of a session over HTTP."""
+
+    streams: tuple[Inbox, Outbox]
+    _transport: _CheckedTransport
+
+    @property
+    def problem(self) -> str | None:
+        """Why a request failed; None if none did."""
+        return self._transport.problem
+
+    @property
+    def refused(self) -> bool:
+        """Whether the rules of this runner do not allow the address."""
+        return self._transport.refused
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    server: HttpServer, egress: Egress, rules: HostRules, meter: Meter
+) -> AsyncGenerator[HttpConnection]:
+    """Connect to the server while the block runs."""
+    transport = _CheckedTransport(egress, rules, meter)
+    # Nothing but the configured headers is sent: no cookie of the environment's proxies, and no compression,
+    # of which a small body may be a large one.
+    headers = {**server.headers, "accept-encoding": "identity"}
+    async with (
+        httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,
+    ):
+        yield HttpConnection(cast(tuple[Inbox, Outbox], pair), transport)
+
+
+class _CheckedTransport(httpx2.AsyncBaseTransport):
+    """Sends the SDK's requests over connections of `Egress`, which checks each host and address."""
+
+    def __init__(self, egress: Egress, rules: HostRules, meter: Meter) -> None:
+        self.problem: str | None = None
+        self.refused = False
+        self._meter = meter
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=egress.ssl_context, network_backend=_CheckedNetwork(egress, rules)
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request.
+
+        Raises:
+            httpx2.TransportError: It failed; `problem` states why.
+        """
+        url = request.url
+        sent = httpcore.Request(
+            method=request.method,
+            url=httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=request.headers.raw,
+            content=cast(AsyncIterator[bytes], request.stream),
+        )
+        try:
+            response = await self._pool.handle_async_request(sent)
+        except FetchRefused as refused:
+            self.refused = True
+            raise self._failed(str(refused)) from refused
+        except (
+            FetchFailed,
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.TimeoutException,
+        ) as error:
+            raise self._failed(str(error) or type(error).__name__) from error
+        if _header(response, b"content-encoding") not in ("", "identity"):
+            await response.aclose()
+            raise self._failed("the server compressed its response, which was not accepted")
+        if response.status >= _SERVER_ERROR:
+            # It may have failed at any moment of a call.
+            self.problem = self.problem or f"the server responded with status {response.status}"
+        return httpx2.Response(
+            response.status, headers=response.headers, stream=_Measured(response, self._meter, self._failed)
+        )
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._pool.aclose()
+
+    def _failed(self, problem: str) -> httpx2.TransportError:
+        # The SDK turns it into an error of its own, without the reason.
+        self.problem = self.problem or problem
+        return httpx2.ConnectError(problem)
+
+
+class _Measured(httpx2.AsyncByteStream):
+    """The body of a response."""
+
+    def __init__(self, response: httpcore.Response, meter: Meter, failed: Callable[[str], Exception]) -> None:
+        self._response = response
+        self._meter = meter
+        self._failed = failed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._response.aiter_stream():
+                self._meter.add(len(chunk))
+                yield chunk
+        except ServerFailed as failed:
+            raise self._failed(str(failed)) from failed
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+            raise self._failed(f"the response broke off: {type(error).__name__}") from error
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        await self._response.aclose()
+
+
+class _CheckedNetwork(httpcore.AsyncNetworkBackend):
+    """Connects through `Egress`."""
+
+    def __init__(self, egress: Egress, rules: HostRules) -> None:
+        self._egress = egress
+        self._rules = rules
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to a host that the rules allow."""
+        # Only host and port are checked; TLS is the pool's.
+        return await self._egress.connect(
+            httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules
+        )
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Refuse: no URL names a Unix socket."""
+        raise FetchRefused("unix sockets are refused")
+
+    async def sleep(self, seconds: float) -> None:
+        """Refuse: the pool repeats no request."""
+        raise FetchFailed("the connection is not repeated")
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _header(response: httpcore.Response, name: bytes) -> str:
+    values = [value for key, value in response.headers if key.lower() == name]
+    return values[0].decode("latin-1").strip().lower() if values else ""

@@ -1,0 +1,230 @@
+"""Calls the tools of servers of the Model Context Protocol. The SDK is imported with the first call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTool
+from banksman.contracts.wire import JsonObject
+from banksman.runtime.imports import defer
+from banksman.runtime.redaction import Redaction
+from banksman.tool_runner.concurrency import first_error, in_background, run_until
+from banksman.tool_runner.egress.client import Egress
+from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules, rules_of
+from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop
+from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
+from banksman.tool_runner.tools.bash import FENCED, LOCKED
+from banksman.tool_runner.tools.growth import watch_growth
+from banksman.tool_runner.workspaces.workspace import Workspace
+
+if TYPE_CHECKING:
+    from banksman.tool_runner.mcp.connection import Connected
+
+logger = logging.getLogger(__name__)
+
+FIND_S = 25.0
+"""Seconds for a list of tools; the request for it times out after 30."""
+_importing = asyncio.Lock()
+
+
+class Denied(Exception):
+    """The tool is not called; the text is for the model."""
+
+
+class NotFound(Exception):
+    """The tools of a server cannot be listed; the text is for an administrator."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call, and how far it has come."""
+
+    target: McpTarget
+    arguments: JsonObject
+    run: ToolRun
+    secrets: Redaction
+    connection: Connected | None = None
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class McpServers:
+    """The servers that calls name. Nothing of a server outlives a call."""
+
+    sandbox: Sandbox | None
+    """Runs the programs; None if this runner's sandbox cannot."""
+    egress: Egress
+    limits: RunnerLimits
+
+    async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        """Call a tool once, if its server still describes it as an administrator approved it."""
+        call = _Call(target, arguments, run, Redaction(target.transport.secrets))
+        started_at = time.monotonic()
+        try:
+            async with asyncio.timeout(run.timeout_s), self._within_quota(call):
+                outcome = await run_until(self._perform(call), run.stop.wait())
+        except TimeoutError:
+            outcome = _timed_out(call)
+        except Exception as error:
+            outcome = _failed(call, first_error(error))
+        outcome = outcome or _stopped(call)
+        return replace(outcome, duration_ms=round((time.monotonic() - started_at) * 1000))
+
+    async def find(self, transport: McpTransport, workspace: Workspace) -> tuple[ServedTool, ...]:
+        """Return the tools of a server.
+
+        Raises:
+            NotFound: They cannot be listed.
+        """
+        connection: Connected | None = None
+        try:
+            await _import_sdk()
+            from banksman.tool_runner.mcp.session import served_tools, session
+
+            async with (
+                asyncio.timeout(FIND_S),
+                self._connected(transport, workspace, FIND_S, ANY_HOST) as connection,
+                session(connection.streams) as opened,
+            ):
+                return await served_tools(opened)
+        except TimeoutError as error:
+            raise NotFound(f"the server did not list its tools within {FIND_S:g} s") from error
+        except Exception as error:
+            text = _reason(connection, first_error(error))
+            raise NotFound(Redaction(transport.secrets).of(text)) from error
+
+    @asynccontextmanager
+    async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
+        """Stop a program that makes its workspace too large; refuse one where it is far too large already."""
+        run = call.run
+        if isinstance(call.target.transport, HttpServer):
+            yield
+            return
+        usage = await run.workspace.meter.current()
+        if usage.locked(run.workspace.limits):
+            raise Denied(f"{usage.excess(run.workspace.limits)}; {LOCKED}")
+        bounds = usage.bounds(run.workspace.limits)
+        async with in_background(watch_growth(run, bounds, self.limits.sandbox.watchdog_interval_s)):
+            yield
+
+    async def _perform(self, call: _Call) -> ToolOutcome:
+        await _import_sdk()
+        from banksman.tool_runner.mcp import session as protocol
+        from banksman.tool_runner.mcp.results import outcome_of
+
+        target, run = call.target, call.run
+        rules = rules_of(run.network)
+        async with self._connected(target.transport, run.workspace, run.timeout_s, rules) as connection:
+            call.connection = connection
+            async with protocol.session(connection.streams) as opened:
+                served = await protocol.served_tool(opened, target.tool)
+                if served is None:
+                    raise Denied("the server no longer has this tool")
+                if served.digest != target.digest:
+                    raise Denied(
+                        "the server has changed the description or the schema of this tool since an "
+                        "administrator approved it; an administrator must approve the change first"
+                    )
+                call.sent = True
+                result = await protocol.call(opened, target.tool, call.arguments)
+        max_chars = self.limits.max_output_chars
+        return await asyncio.to_thread(outcome_of, result, call.secrets, run.workspace, max_chars)
+
+    def _connected(
+        self, transport: McpTransport, workspace: Workspace, timeout_s: float, rules: HostRules
+    ) -> AbstractAsyncContextManager[Connected]:
+        from banksman.tool_runner.mcp.connection import Meter, ServerFailed
+        from banksman.tool_runner.mcp.http import opened
+        from banksman.tool_runner.mcp.stdio import started
+
+        if isinstance(transport, HttpServer):
+            return opened(transport, self.egress, rules, Meter())
+        if self.sandbox is None:
+            raise ServerFailed("programs as servers need the sandbox bwrap on this runner")
+        return started(transport, self.sandbox, workspace, timeout_s, Stop(), Meter())
+
+
+def _timed_out(call: _Call) -> ToolOutcome:
+    text = f"the tool did not end within {call.run.timeout_s:g} s"
+    if call.sent and isinstance(call.target.transport, HttpServer):
+        return _unknown(text)
+    return failure("timeout", text)
+
+
+def _stopped(call: _Call) -> ToolOutcome:
+    match call.run.stop.reason:
+        case "fenced" if call.sent:
+            return failure("unknown_outcome", FENCED)
+        case "workspace_limit":
+            excess = call.run.workspace.meter.excess() or "the workspace grew beyond its limit"
+            return failure("tool_error", f"the program was killed: {excess}; delete files first")
+        case _:
+            effects = "; it may have had effects before" if call.sent else " before it was sent"
+            return failure("cancelled", f"the call was cancelled{effects}")
+
+
+def _failed(call: _Call, error: BaseException) -> ToolOutcome:
+    """Return the outcome of a call that ended with an error."""
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import CONNECTION_CLOSED
+
+    if isinstance(error, SandboxUnavailable):
+        return failure("unavailable", f"the sandbox could not be started: {error}")
+    refused = isinstance(error, Denied) or (call.connection is not None and call.connection.refused)
+    broken = call.connection is not None and call.connection.problem is not None
+    text = call.secrets.of(_reason(call.connection, error))
+    if not call.sent:
+        return failure("denied" if refused else "unavailable", text)
+    if isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED and not broken:
+        return failure("tool_error", text)
+    return _unknown(text)
+
+
+def _reason(connection: Connected | None, error: BaseException) -> str:
+    """Return why something failed: what the connection knows is nearer to the cause than the SDK's error."""
+    from mcp.shared.exceptions import MCPError
+
+    from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
+
+    if connection is not None and connection.problem is not None:
+        return connection.problem
+    match error:
+        case Denied() | ServerFailed():
+            return str(error)
+        case MCPError():
+            return f"the server responded with an error: {error.error.message[:MAX_SHOWN_CHARS]}"
+        case _:
+            logger.warning("a server of the Model Context Protocol failed: %s", type(error).__name__)
+            return f"the server did not follow the protocol: {type(error).__name__}"
+
+
+def _unknown(why: str) -> ToolOutcome:
+    text = (
+        f"The outcome of this call is unknown: {why}. It was sent and may have had effects, wholly or in "
+        "part. It was not repeated. Check before doing it again."
+    )
+    return failure("unknown_outcome", text)
+
+
+async def _import_sdk() -> None:
+    """Import the SDK in a thread: it takes a third of a second."""
+    async with _importing:
+        await asyncio.to_thread(_imported)
+
+
+def _imported() -> None:
+    # Its `__init__` imports the servers too.
+    defer("mcp")
+    # Its client logs what servers send.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    from banksman.tool_runner.mcp import http as http
+    from banksman.tool_runner.mcp import results as results
+    from banksman.tool_runner.mcp import session as session
+    from banksman.tool_runner.mcp import stdio as stdio

@@ -1,0 +1,128 @@
+"""A session with a server: its tools, and one call. Everything a server sends is bounded and distrusted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    ListToolsResult,
+    PaginatedRequestParams,
+    Tool,
+)
+from pydantic import ValidationError
+
+from banksman.contracts.ids import digest
+from banksman.contracts.mcp import MAX_TOOLS, ServedTool
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, Inbox, Outbox, ServerFailed
+
+MAX_PAGES: Final = 20
+"""Pages of a list of tools."""
+MAX_LISTED_BYTES: Final = 96 * 1024
+"""Bytes of the descriptions and schemas of all tools of a server."""
+_US = Implementation(name="banksman", version="1")
+
+
+@contextlib.asynccontextmanager
+async def session(streams: tuple[Inbox, Outbox]) -> AsyncGenerator[ClientSession]:
+    """Open a session, by the handshake that nearly all servers know, or without one.
+
+    Raises:
+        ServerFailed: The server supports neither, or does not follow the protocol.
+    """
+    async with ClientSession(*streams, client_info=_US) as opened:
+        try:
+            await opened.initialize()
+        except MCPError:
+            try:
+                await opened.discover()
+            except (MCPError, ValidationError, RuntimeError) as error:
+                raise ServerFailed(f"the server accepts no session: {_shown(error)}") from error
+        except (ValidationError, RuntimeError) as error:
+            raise ServerFailed(f"the server accepts no session: {_shown(error)}") from error
+        yield opened
+
+
+async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
+    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more.
+
+    Raises:
+        ServerFailed: It does not list them.
+    """
+    found: list[ServedTool] = []
+    size = 0
+    async for tool in _listed(session):
+        one = _served(tool)
+        size += len(one.model_dump_json())
+        if len(found) == MAX_TOOLS or size > MAX_LISTED_BYTES:
+            break
+        found.append(one)
+    return tuple(found)
+
+
+async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
+    """Return a tool as the server describes it now; None if it has none of this name.
+
+    Raises:
+        ServerFailed: It does not list its tools.
+    """
+    async for tool in _listed(session):
+        if tool.name == name:
+            return _served(tool)
+    return None
+
+
+async def call(session: ClientSession, name: str, arguments: JsonObject) -> CallToolResult:
+    """Call a tool, once.
+
+    Raises:
+        MCPError: The server refused the request, or the connection ended.
+        ValidationError: It sent something else than a result.
+    """
+    # Not `session.call_tool`: it applies the server's own schema to the result, which may take any time.
+    request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
+    return await session.send_request(request, CallToolResult)
+
+
+async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
+    """Yield the tools of a server as it sends them."""
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        try:
+            page: ListToolsResult = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        except (MCPError, ValidationError) as error:
+            raise ServerFailed(f"the server does not list its tools: {_shown(error)}") from error
+        for tool in page.tools:
+            yield tool
+        cursor = page.next_cursor
+        if not cursor:
+            return
+
+
+def _served(tool: Tool) -> ServedTool:
+    """Return a tool with the digest of all that models and administrators read."""
+    description = (tool.description or tool.title or tool.name)[:8_000]
+    read_only = bool(tool.annotations and tool.annotations.read_only_hint)
+    parts = [tool.name, tool.description, tool.input_schema, read_only]
+    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return ServedTool(
+        name=tool.name[:256],
+        description=description,
+        input_schema=tool.input_schema,
+        read_only=read_only,
+        digest=digest(canonical.encode("utf-8", "surrogatepass")),
+    )
+
+
+def _shown(error: Exception) -> str:
+    text = error.error.message if isinstance(error, MCPError) else type(error).__name__
+    return text[:MAX_SHOWN_CHARS]

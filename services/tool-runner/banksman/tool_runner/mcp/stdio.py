@@ -1,0 +1,201 @@
+"""A server as a program in the sandbox.
+
+The sandbox gives its commands no standard input. It can give them a loopback with one listening socket, which
+belongs to the runner: the script connects to it, reads the environment from it, and starts the program with
+the connection as its standard input and output. Secrets are thereby in no argument of a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import socket
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from banksman.contracts.mcp import StdioServer
+from banksman.tool_runner.mcp.connection import (
+    MAX_MESSAGE_BYTES,
+    MAX_SHOWN_CHARS,
+    Inbox,
+    Meter,
+    Outbox,
+    ServerFailed,
+)
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop
+from banksman.tool_runner.sandbox.spawner_process import PROXY_PORT
+from banksman.tool_runner.workspaces.workspace import Workspace
+
+EXIT_S = 1.0
+"""Seconds in which a program may end by itself after its input has ended."""
+NOT_STARTED = "the program could not be started in the sandbox"
+_BUFFERED = 16
+_SCRIPT = f"""
+unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY
+exec 3<>/dev/tcp/127.0.0.1/{PROXY_PORT} || exit 125
+while IFS= read -r -d '' -u 3 variable && [ -n "$variable" ]; do export "$variable"; done
+exec {{command}} <&3 >&3 3<&-
+"""
+
+
+@dataclass
+class StdioConnection:
+    """A running program and its streams."""
+
+    streams: tuple[Inbox, Outbox]
+    problem: str | None = None
+    refused: bool = False
+
+
+@contextlib.asynccontextmanager
+async def started(
+    server: StdioServer, sandbox: Sandbox, workspace: Workspace, timeout_s: float, stop: Stop, meter: Meter
+) -> AsyncGenerator[StdioConnection]:
+    """Run the program in the sandbox while the block runs.
+
+    Args:
+        server: The program.
+        sandbox: The sandbox; one of kind `bwrap`.
+        workspace: The directory in which it runs.
+        timeout_s: Seconds after which it is killed.
+        stop: Ends it early.
+        meter: Counts what it sends.
+
+    Raises:
+        ServerFailed: It did not connect.
+        SandboxUnavailable: The sandbox could not be started.
+    """
+    listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+    command = SandboxCommand(
+        _SCRIPT.format(command=shlex.join(server.command)),
+        workspace.directory,
+        timeout_s,
+        listening.set_result,
+    )
+    program = _Program(asyncio.create_task(sandbox.run(command, stop=stop)), stop)
+    connection: StdioConnection | None = None
+    try:
+        reader, writer = await _accepted(listening, program)
+        writer.write(_environment(server))
+        connection, pumps = _pumped(reader, writer, meter)
+        try:
+            yield connection
+        finally:
+            await _ended(pumps)
+            writer.close()
+            await asyncio.wait((program.running,), timeout=EXIT_S)
+    finally:
+        words = await program.end()
+        if listening.done() and not listening.cancelled():
+            listening.result().close()
+        if connection is not None:
+            connection.problem = connection.problem or words
+
+
+@dataclass
+class _Program:
+    """A command of the sandbox."""
+
+    running: asyncio.Task[SandboxOutcome]
+    stop: Stop
+    _words: str | None = None
+    _closed: bool = False
+
+    async def end(self) -> str | None:
+        """Kill what is left of it. Return the limit that killed it, or the end of its standard error.
+
+        Raises:
+            SandboxUnavailable: It could not be started.
+        """
+        self.stop.request("cancelled")
+        await asyncio.wait((self.running,))
+        if not self._closed and not self.running.cancelled():
+            self._closed = True
+            self._words = _last_words(self.running.result())
+        return self._words
+
+
+async def _accepted(
+    listening: asyncio.Future[socket.socket], program: _Program
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Wait for the connection of the program. It has one: what connects later is refused."""
+    await asyncio.wait((listening, program.running), return_when=asyncio.FIRST_COMPLETED)
+    if not listening.done():
+        raise ServerFailed(await program.end() or NOT_STARTED)
+    listener = listening.result()
+    listener.setblocking(False)
+    accepting = asyncio.create_task(asyncio.get_running_loop().sock_accept(listener))
+    try:
+        await asyncio.wait((accepting, program.running), return_when=asyncio.FIRST_COMPLETED)
+        if not accepting.done():
+            raise ServerFailed(await program.end() or NOT_STARTED)
+        connected, _ = accepting.result()
+    finally:
+        accepting.cancel()
+        await asyncio.wait((accepting,))
+        listener.close()
+    return await asyncio.open_connection(sock=connected, limit=MAX_MESSAGE_BYTES)
+
+
+def _environment(server: StdioServer) -> bytes:
+    """Return the variables as the script reads them: each ends with NUL, and an empty one ends the list."""
+    return b"".join(f"{name}={value}\0".encode() for name, value in server.env.items()) + b"\0"
+
+
+def _pumped(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, meter: Meter
+) -> tuple[StdioConnection, tuple[asyncio.Task[None], ...]]:
+    """Connect the byte streams with those of the SDK."""
+    received, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
+    outbox, sent = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
+    connection = StdioConnection((inbox, outbox))
+
+    async def receive() -> None:
+        async with received:
+            try:
+                while line := await reader.readline():
+                    meter.add(len(line))
+                    if line.strip():
+                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                        await received.send(SessionMessage(message))
+            except ServerFailed as failed:
+                connection.problem = str(failed)
+            except ValueError as error:
+                too_long = "Separator" in str(error)
+                connection.problem = (
+                    f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
+                    if too_long
+                    else "the server wrote something else than messages to its standard output"
+                )
+            except (OSError, anyio.BrokenResourceError):
+                return
+
+    async def send() -> None:
+        async with sent:
+            with contextlib.suppress(OSError):
+                async for message in sent:
+                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    writer.write(text.encode() + b"\n")
+                    await writer.drain()
+
+    return connection, (asyncio.create_task(receive()), asyncio.create_task(send()))
+
+
+async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _last_words(outcome: SandboxOutcome) -> str | None:
+    """Return why a program failed: the limit that killed it, or the end of its standard error."""
+    text = outcome.output.shown().stderr.strip()[-MAX_SHOWN_CHARS:]
+    outcome.output.close()
+    if outcome.killed_reason not in (None, "cancelled", "timeout"):
+        return f"the program was killed: {outcome.killed_reason}"
+    return f"the program wrote to its standard error: {text}" if text else None

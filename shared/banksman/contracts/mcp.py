@@ -1,0 +1,160 @@
+"""Servers of the Model Context Protocol whose tools a tenant's models may call."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, Stored, Timestamp
+
+SEPARATOR: Final = "__"
+"""Separates the server from the tool in the names that models use: `github__create_issue`."""
+MAX_TOOLS: Final = 100
+"""Tools of one server; further ones are not listed."""
+
+McpServerId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
+"""A lower-case letter, then up to 23 letters, digits or `-`; no underscore, which begins the separator."""
+SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=8_000, pattern=r"^[^\x00\r\n]+$")]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+Argument = Annotated[str, StringConstraints(max_length=4_096, pattern=r"^[^\x00]*$")]
+
+
+class StdioServer(Stored):
+    """A program that speaks the protocol over its standard input and output, in the sandbox."""
+
+    type: Literal["stdio"] = "stdio"
+    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
+    """The program and its arguments. It is started for each call, in the workspace, without a network."""
+    env: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=32, repr=False)
+    """Environment variables; their values are secrets."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must appear in no result."""
+        return tuple(self.env.values())
+
+
+class HttpServer(Stored):
+    """A server at an address, over streamable HTTP, under the rules of `web_fetch`."""
+
+    type: Literal["http"] = "http"
+    url: str = Field(min_length=1, max_length=2_000)
+    headers: dict[HeaderName, SecretValue] = Field(default_factory=dict, max_length=32, repr=False)
+    """Headers of each request; their values are secrets."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must appear in no result."""
+        # "Bearer TOKEN": a server may echo the token alone.
+        return tuple(part for value in self.headers.values() for part in (value, value.partition(" ")[2]))
+
+
+McpTransport = Annotated[StdioServer | HttpServer, Field(discriminator="type")]
+
+
+class ServedTool(Stored):
+    """A tool as its server describes it."""
+
+    name: str = Field(max_length=256)
+    """The server's own name for it."""
+    description: str = Field(default="", max_length=8_000)
+    input_schema: JsonObject
+    read_only: bool = False
+    """Whether the server states that it changes nothing."""
+    digest: str
+    """SHA-256 of all of these, by which a change is noticed."""
+
+
+class McpServer(Stored):
+    """KV `mcp`, key `{tenant}.{id}`: a server, and which of its tools are offered."""
+
+    id: McpServerId
+    transport: McpTransport
+    description: str = Field(default="", max_length=200)
+    trusted: bool = False
+    """Whether tools that the server calls read-only run without approval."""
+    timeout_s: float = Field(default=60.0, gt=0, le=600)
+    """Seconds of a call, with the start of the server."""
+    tools: tuple[ServedTool, ...] = ()
+    """The tools that an administrator approved: only these are offered, while they are served unchanged."""
+    changes: tuple[ServedTool, ...] = ()
+    """Tools that were new or changed at the last look, and wait for an administrator."""
+    found_at: Timestamp | None = None
+    created_at: Timestamp
+    created_by: str
+
+
+class McpTarget(Stored):
+    """Where a runner finds the tool of a call; part of its request, and never stored."""
+
+    transport: McpTransport = Field(repr=False)
+    tool: str
+    """The server's own name for it."""
+    digest: str
+    """The digest of the approved tool: another one is not called."""
+
+
+class OfferTools(Stored):
+    """`tool.offer.{t}`: offer exactly these tools of a server of the Model Context Protocol to a tenant."""
+
+    server: McpServerId
+    definitions: tuple[ToolDefinition, ...] = Field(max_length=MAX_TOOLS)
+
+
+class RefusedTool(Stored):
+    """A tool that cannot be offered."""
+
+    name: str
+    reason: str
+
+
+class OfferedTools(Stored):
+    """The reply to `OfferTools`."""
+
+    refused: tuple[RefusedTool, ...] = ()
+
+
+def mcp_server_of(tool: str) -> str | None:
+    """Return the id of the server that a tool's name begins with; None for a tool of another kind."""
+    server, separator, _ = tool.partition(SEPARATOR)
+    return server if separator else None
+
+
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 64
+_MARK_CHARS = 6
+
+
+def offered_name(server_id: str, tool: str) -> str:
+    """Return the name under which models are offered a tool: `{server}__{tool}`.
+
+    A name that models' APIs do not accept has its other characters replaced, is cut, and ends with a part of
+    its digest, so that two tools never have the same name.
+    """
+    room = _MAX_NAME - len(server_id) - len(SEPARATOR)
+    plain = _FORBIDDEN.sub("_", tool)
+    if plain != tool or len(plain) > room:
+        mark = digest(tool.encode("utf-8", "surrogatepass"))[:_MARK_CHARS]
+        plain = f"{plain[: room - _MARK_CHARS - 1]}-{mark}"
+    return f"{server_id}{SEPARATOR}{plain}"
+
+
+def definition_of(server: McpServer, tool: ServedTool) -> ToolDefinition:
+    """Return a tool as models receive it.
+
+    Each call needs approval, unless a trusted server states that the tool only reads. No call is repeated,
+    whatever the server states.
+    """
+    return ToolDefinition(
+        name=offered_name(server.id, tool.name),
+        description=tool.description,
+        input_schema=tool.input_schema,
+        requires_approval=not (server.trusted and tool.read_only),
+        category="mcp",
+        timeout_s=server.timeout_s,
+    )

@@ -1,0 +1,162 @@
+"""Servers as programs in the sandbox, well-behaved and hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.polling import eventually
+from tests.tool_runner.conftest import TLS, Runner, only
+
+from banksman.contracts.mcp import McpTarget, ServedTool, StdioServer
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.egress.client import Egress
+from banksman.tool_runner.limits import RunnerLimits
+from banksman.tool_runner.mcp.servers import McpServers, NotFound
+from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
+
+SERVER = Path(__file__).with_name("stdio_server.py")
+TOKEN = "a-token-of-a-tenant"
+PROGRAM = StdioServer(command=("/usr/bin/python3", "server.py"), env={"TOKEN": TOKEN})
+
+pytestmark = only("bwrap", "containers of the backend docker have no channel")
+
+
+@pytest.fixture
+def servers(runner: Runner, limits: RunnerLimits) -> McpServers:
+    (runner.workspace.directory / "server.py").write_bytes(SERVER.read_bytes())
+    return McpServers(runner.sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
+
+
+def behave(runner: Runner, behaviour: str) -> None:
+    (runner.workspace.directory / "behaviour").write_text(behaviour)
+
+
+async def found(servers: McpServers, runner: Runner, name: str) -> ServedTool:
+    tools = await servers.find(PROGRAM, runner.workspace)
+    return next(tool for tool in tools if tool.name == name)
+
+
+async def call(
+    servers: McpServers,
+    runner: Runner,
+    tool: ServedTool,
+    text: str = "hello",
+    *,
+    timeout_s: float = 20,
+    stop: Stop | None = None,
+) -> ToolOutcome:
+    target = McpTarget(transport=PROGRAM, tool=tool.name, digest=tool.digest)
+    arguments: JsonObject = {"text": text}
+    return await servers.call(target, arguments, ToolRun(runner.workspace, timeout_s, stop or Stop()))
+
+
+def calls(runner: Runner) -> list[str]:
+    file = runner.workspace.directory / "calls"
+    return file.read_text().split() if file.exists() else []
+
+
+async def test_a_program_runs_in_the_workspace_without_network_and_its_secrets_are_hidden(
+    servers: McpServers, runner: Runner
+) -> None:
+    tools = {tool.name: tool for tool in await servers.find(PROGRAM, runner.workspace)}
+    echoed = await call(servers, runner, tools["echo"])
+    wrote = await call(servers, runner, tools["write"], "a file")
+    failed = await call(servers, runner, tools["fail"])
+    looked = await call(servers, runner, tools["look"])
+
+    assert echoed.value == {"success": True, "truncated": False, "result": "hello «hidden»"}
+    assert (wrote.value["result"], (runner.workspace.directory / "written").read_text()) == (
+        "written",
+        "a file",
+    )
+    assert (failed.is_error, failed.error_kind) == (True, "tool_error")
+    assert failed.value["error"] == "failed with «hidden»"
+    seen = json.loads(str(looked.value["result"]))
+    assert seen["environ"]["TOKEN"] == "«hidden»"
+    assert not any("http_proxy" in name.lower() for name in seen["environ"])
+    assert seen["channel"] is False
+    assert not any(TOKEN in command or "hidden" in command for command in seen["commands"])
+    assert [tool.name for tool in tools.values() if tool.read_only] == ["echo"]
+
+
+async def test_a_changed_description_is_noticed_before_the_call(servers: McpServers, runner: Runner) -> None:
+    tool = await found(servers, runner, "write")
+    behave(runner, "changed")
+    refused = await call(servers, runner, tool)
+    behave(runner, "many")
+    removed = await call(servers, runner, tool)
+
+    assert (refused.error_kind, removed.error_kind) == ("denied", "denied")
+    assert "administrator must approve" in str(refused.value["error"])
+    assert calls(runner) == []
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("no start", "the program needs a licence"),
+        ("text", "something else than messages"),
+        ("long line", "more than 1048576 bytes"),
+    ],
+)
+async def test_a_program_that_breaks_the_protocol_is_reported(
+    servers: McpServers, runner: Runner, behaviour: str, reason: str
+) -> None:
+    tool = await found(servers, runner, "echo")
+    behave(runner, behaviour)
+    outcome = await call(servers, runner, tool)
+    with pytest.raises(NotFound, match=reason):
+        await servers.find(PROGRAM, runner.workspace)
+    assert outcome.error_kind == "unavailable"
+    assert reason in str(outcome.value["error"])
+
+
+async def test_a_program_that_ends_or_floods_in_a_call_leaves_an_unknown_outcome(
+    servers: McpServers, runner: Runner
+) -> None:
+    ended = await call(servers, runner, await found(servers, runner, "exit"))
+    flooded = await call(servers, runner, await found(servers, runner, "flood"))
+
+    assert (ended.error_kind, flooded.error_kind) == ("unknown_outcome", "unknown_outcome")
+    assert "cannot go on, «hidden»" in str(ended.value["error"])
+    assert "more than 4194304 bytes" in str(flooded.value["error"])
+    assert calls(runner) == ["exit", "flood"]
+
+
+async def test_a_call_ends_at_its_time_out_and_when_it_is_cancelled(
+    servers: McpServers, runner: Runner
+) -> None:
+    tool = await found(servers, runner, "sleep")
+    slow = await call(servers, runner, tool, timeout_s=2)
+    stop = Stop()
+    running = asyncio.create_task(call(servers, runner, tool, stop=stop))
+    await eventually(lambda: len(calls(runner)) == 2)
+    stop.request("cancelled")
+    cancelled = await running
+    behave(runner, "silent")
+    silent = await call(servers, runner, tool, timeout_s=1)
+
+    assert (slow.error_kind, cancelled.error_kind, silent.error_kind) == ("timeout", "cancelled", "timeout")
+    assert "may have had effects" in str(cancelled.value["error"])
+
+
+async def test_lists_of_tools_are_bounded(servers: McpServers, runner: Runner) -> None:
+    behave(runner, "many")
+    many = await servers.find(PROGRAM, runner.workspace)
+    behave(runner, "endless pages")
+    endless = await servers.find(PROGRAM, runner.workspace)
+    assert (len(many), len(endless)) == (100, 20)
+
+
+async def test_a_long_result_is_stored_and_continued_with_read_file(
+    servers: McpServers, runner: Runner
+) -> None:
+    outcome = await call(servers, runner, await found(servers, runner, "echo"), "x" * 50_000)
+    assert (len(str(outcome.value["result"])), outcome.truncated) == (10_000, True)
+    assert "read_file" in str(outcome.value["more"])
+    assert outcome.output is not None
+    assert len(outcome.output) > 50_000
