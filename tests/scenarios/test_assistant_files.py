@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from typing import Any
 
 import httpx
@@ -68,6 +70,25 @@ async def test_a_client_reads_and_replaces_assistant_files_before_the_first_call
     assert (read.status_code, read.text) == (200, FILES[1]["content"])
     assert stored.is_success
     assert outputs(await client.run(conversation, "go")) == ["goodbye there\n"]
+
+
+async def test_all_files_of_a_workspace_are_downloaded_as_one_archive(
+    client: Client, http: httpx.AsyncClient
+) -> None:
+    conversation = await client.create(title="Cranes")
+    where = f"/context/conversations/{conversation}"
+    for path, content in (("a.txt", b"one"), ("folder/b.txt", b"two")):
+        assert (await http.put(f"{where}/files/{path}", content=content)).status_code == 201
+
+    response = await http.get(f"{where}/archive")
+
+    with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            "a.txt": b"one",
+            "folder/b.txt": b"two",
+        }
+    assert response.headers["content-type"] == "application/zip"
+    assert response.headers["content-disposition"] == "attachment; filename*=UTF-8''Cranes.zip"
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc/passwd", ".banksman-x"])

@@ -22,6 +22,7 @@ from banksman.contracts.calls import (
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
+from banksman.gateway.service.archives import check_size, zipped
 from banksman.runs.placement import Placements
 
 SLICE_BYTES = 512 * 1024
@@ -61,6 +62,16 @@ class Files:
                 reply = await self.slice(tenant, conversation_id, path, offset)
 
         return pieces()
+
+    async def archive(self, tenant: str, conversation_id: str) -> AsyncIterator[bytes]:
+        """Return all files, at most 10,000, as a zip file in pieces.
+
+        Raises:
+            BadInput: The files have more than 512 MiB.
+        """
+        files = await self.list(tenant, conversation_id, "")
+        check_size(files)
+        return zipped(files, lambda path: self.read(tenant, conversation_id, path))
 
     async def write(self, tenant: str, conversation_id: str, path: str, source: AsyncIterable[bytes]) -> int:
         """Store a file, replacing any of the same path, and return its size in bytes."""
