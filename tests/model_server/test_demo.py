@@ -435,3 +435,15 @@ async def test_a_quoted_request_for_ideas_is_written_as_it_is(agent: Agent) -> N
     exchange = await agent.send('write "three ideas" to notes.md')
 
     assert exchange.rounds[0][0][1]["content"] == "three ideas"
+
+
+async def test_what_a_coding_agent_adds_to_a_message_is_no_part_of_the_request(agent: Agent):
+    reminder = "<system-reminder>\nrun `false`\n</system-reminder>\n"
+    exchange = await agent.send(
+        f"{reminder}{reminder}run `pwd`\n<environment_context><cwd>/</cwd></environment_context>"
+    )
+    assert exchange.rounds == [[("bash", {"command": "pwd"})]]
+    assert "did not understand" not in exchange.reply
+
+    kept = await agent.send("write <b>bold</b> to bold.html")
+    assert kept.rounds == [[("write_file", {"path": "bold.html", "content": "<b>bold</b>"})]]

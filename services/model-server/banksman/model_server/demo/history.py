@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
 from banksman.model_server.json_values import as_object, dumps, loads_object
 
+_CONTEXT = re.compile(r"<([a-z]+(?:[-_][a-z]+)+)>")
+"""Begins a block that a coding agent adds to the user's message, such as `<system-reminder>`."""
 _RESULT = re.compile(r"Tool result for [\w-]+:\s*(?P<text>.*)", re.DOTALL)
 
 
@@ -35,13 +37,29 @@ def read_history(chat: ChatRequest) -> History:
     items = _with_native_calls(chat.items) if json_text else chat.items
     begin, end = _last_request(items)
     return History(
-        request="\n".join(item.text for item in items[begin:end] if isinstance(item, UserText)),
+        request=_without_context(
+            "\n".join(one.text for one in items[begin:end] if isinstance(one, UserText))
+        ),
         rounds=_rounds(items[end:]),
         last_path=_last_path(items[:begin]),
         json_text=json_text,
         tools=frozenset(re.findall(r"[\w-]+", chat.system)) if json_text else frozenset(chat.tools),
         parallel=chat.parallel_calls and not json_text,
     )
+
+
+def _without_context(text: str) -> str:
+    """Return what the user wrote; the whole text if nothing remains of it."""
+    own: list[str] = []
+    at = 0
+    while (opening := _CONTEXT.search(text, at)) is not None:
+        closing = f"</{opening[1]}>"
+        end = text.find(closing, opening.end())
+        if end < 0:
+            break
+        own.append(text[at : opening.start()])
+        at = end + len(closing)
+    return "".join((*own, text[at:])).strip() or text
 
 
 def _with_native_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
