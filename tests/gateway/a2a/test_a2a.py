@@ -36,6 +36,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from tests.gateway.conftest import TOKENS, Agent, Served
 
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
@@ -72,10 +73,10 @@ def said(text: str = "", data: Any = None, message_id: str = "", **ids: str) -> 
 
 
 async def started(
-    client: Client, gateway: Served, agent: Agent
+    client: Client, gateway: Served, agent: Agent, request: SendMessageRequest | None = None
 ) -> tuple[AsyncIterator[StreamResponse], StartRun]:
     """Send a message; return the stream after the task, and the start that the agent reads."""
-    stream = client.send_message(said("hi"))
+    stream = client.send_message(request or said("hi"))
     task = (await anext(stream)).task
     assert STATE(task.status.state) == "TASK_STATE_SUBMITTED"
     start = await agent.started(task.context_id)
@@ -162,7 +163,8 @@ async def test_a_repeated_message_starts_nothing_and_misses_nothing(client: Clie
 async def test_an_approval_is_required_input_and_a_message_decides(
     client: Client, gateway: Served, agent: Agent
 ) -> None:
-    stream, start = await started(client, gateway, agent)
+    first = said("hi")
+    stream, start = await started(client, gateway, agent, first)
     request = await agent.request_approval(start, "ls /")
     asked = [update async for update in stream][-1].status_update.status
     assert STATE(asked.state) == "TASK_STATE_INPUT_REQUIRED"
@@ -180,6 +182,8 @@ async def test_an_approval_is_required_input_and_a_message_decides(
     assert STATE((await anext(resumed)).task.status.state) == "TASK_STATE_INPUT_REQUIRED"
     await answered(agent, start, request)
     assert states([update async for update in resumed])[-1] == "TASK_STATE_COMPLETED"
+    # A request that is decided is not sent again: the stream goes on to the end of the run.
+    assert states([update async for update in client.send_message(first)])[-1] == "TASK_STATE_COMPLETED"
     (repeated,) = [update async for update in client.send_message(answer)]
     assert STATE(repeated.task.status.state) == "TASK_STATE_COMPLETED"
     with pytest.raises(UnsupportedOperationError):
@@ -202,6 +206,8 @@ async def test_a_request_that_waits_returns_the_task_that_ended_or_needs_input(
         rejected = said("Reject", task_id=task.id)
         rejected.configuration.return_immediately = True
         await _only_task(client.send_message(rejected))
+        _, reply = await ApprovalSlots(agent.bus).read(agent.tenant, approval.approval_id)
+        assert reply is not None and reply.outcome == "rejected"
         await agent.finish(start, "The call was rejected.", status="rejected")
         ended = await client.get_task(GetTaskRequest(id=task.id, history_length=0))
         listed = await client.list_tasks(ListTasksRequest(context_id=task.context_id))

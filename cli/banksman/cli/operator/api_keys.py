@@ -101,6 +101,25 @@ def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
     return Exit.OK
 
 
+def remove_of_tenant(data_dir: Path | None, tenant: str) -> int:
+    """Remove the keys of a tenant's users from the file of keys; return how many.
+
+    Raises:
+        Conflict: there are no others, and the gateway serves without a key as soon as it has none.
+    """
+    found = _read(_file(data_dir))
+    kept = [key for key in found if key["tenant"] != tenant]
+    if len(kept) == len(found):
+        return 0
+    if not kept:
+        raise Conflict(
+            f"all keys are of tenant {tenant!r}, and without any the gateway would serve everyone: "
+            "`banksman keys create` creates one of another tenant"
+        )
+    _update(data_dir, lambda keys: [key for key in keys if key["tenant"] != tenant])
+    return len(found) - len(kept)
+
+
 def _rights(key: Key) -> str:
     kept = cast(list[str], key.get("rights", DEFAULT_RIGHTS))
     return " ".join(right for right in kept if right != "approve" or key.get("may_approve", True))

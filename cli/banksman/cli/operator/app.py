@@ -30,6 +30,9 @@ class _KeysGroup(TyperGroup):
         return super().parse_args(ctx, args if named else ["deployment", *args])
 
 
+tenants_app = typer.Typer(
+    help="List tenants, and delete one with all its data.", no_args_is_help=True, rich_markup_mode=None
+)
 keys_app = typer.Typer(
     cls=_KeysGroup, help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -37,6 +40,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(streams_app, name="streams")
 app.add_typer(dead_app, name="dead")
 app.add_typer(keys_app, name="keys")
+app.add_typer(tenants_app, name="tenants")
 
 Letter = Annotated[int, typer.Argument(min=1, help="The number shown by `dead ls`.")]
 
@@ -249,3 +253,28 @@ def dead_rm(letter: Letter, data_dir: DataDir = None, json: Json = False) -> Non
     from banksman.cli.operator import dead_letters
 
     exit_with(dead_letters.rm(data_dir, letter=letter, as_json=json))
+
+
+@tenants_app.command("ls")
+def tenants_ls(data_dir: DataDir = None, json: Json = False) -> None:
+    """List the tenants and how much they have."""
+    from banksman.cli.operator import tenants
+
+    exit_with(tenants.ls(data_dir, as_json=json))
+
+
+@tenants_app.command("delete")
+def tenants_delete(
+    tenant: Annotated[str, typer.Argument(help="Name of the tenant.")],
+    force: Annotated[bool, typer.Option("--force", help="Delete without confirmation.")] = False,
+    timeout_s: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end of its runs.")] = 120,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Delete a tenant with all its data.
+
+    The system must be running. What is left is counted, and the exit code is 2 if that is anything.
+    """
+    from banksman.cli.operator import tenants
+
+    exit_with(tenants.delete(data_dir, tenant, force=force, timeout_s=timeout_s, as_json=json))

@@ -1,0 +1,177 @@
+"""Delete all data of a tenant from the broker, and count what is left.
+
+The system must be running: agents end the runs, and runners delete the workspaces and their snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+from pydantic import ValidationError
+
+from banksman.bus import dead, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import (
+    EVENTS,
+    HEADS,
+    KEYS,
+    MCP,
+    OUTPUTS,
+    RUNS,
+    SCHEDULES,
+    SNAPSHOTS,
+    TIMERS,
+    WEBHOOKS,
+    WORKFLOWS,
+    WORKSPACES,
+    kv_stream,
+    object_stream,
+)
+from banksman.bus.objects import Objects
+from banksman.bus.publish import RunQueue
+from banksman.cli.operator.tenant_places import PLACES, TENANT_KEYS, subjects_in
+from banksman.contracts import subjects
+from banksman.contracts.errors import NotReady
+from banksman.contracts.subjects import ANY
+from banksman.contracts.wire import Stored
+from banksman.contracts.work import DeadLetter, DeleteConversation
+from banksman.log_integrity.heads import LogHeads
+
+STARTING = (KEYS, WEBHOOKS, SCHEDULES, MCP)
+"""The buckets whose values let something begin: they are emptied first."""
+LOOK_EVERY_S = 0.5
+STORES = {"APP": (SNAPSHOTS,), "RUN": (OUTPUTS, WORKSPACES)}
+"""The object stores by account."""
+
+Counts = dict[str, int]
+"""Number of messages or objects by stream."""
+
+
+class _Work(Stored):
+    """A message that names its tenant."""
+
+    tenant: str
+
+
+class _Value(Stored):
+    """A value of any bucket: only keys are used."""
+
+
+async def end_conversations(bus: Bus, tenant: str, timeout_s: float) -> int:
+    """Delete the tenant's conversations as their users would, and wait until that is done; return how many.
+
+    Raises:
+        NotReady: They were not deleted in time. No agent may be running.
+    """
+    for name in STARTING:
+        await _empty(bus, name, tenant)
+    await jetstream.purge_subject(bus, TIMERS, subjects.schedule_set(tenant, ANY))
+    await jetstream.purge_subject(bus, TIMERS, subjects.schedule_due(tenant, ANY))
+    found = {
+        subject.split(".")[2]
+        async for subject, _ in subjects_in(bus, EVENTS, subjects.conversation(tenant, ANY))
+    }
+    found |= {key.split(".")[1] for key in await Bucket(bus, "conversations", _Value).keys(tenant)}
+    queue = RunQueue(bus)
+    for conversation_id in sorted(found):
+        signal = DeleteConversation(tenant=tenant, conversation_id=conversation_id, by="operator")
+        await queue.signal(signal, f"delete-{conversation_id}")
+    await _finished(bus, tenant, timeout_s)
+    return len(found)
+
+
+async def remove(bus: Bus, tenant: str) -> Counts:
+    """Remove what account APP has of a tenant without open runs; return how much was removed."""
+    removed: Counts = {}
+    for name in TENANT_KEYS:
+        await _empty(bus, name, tenant)
+    for place in PLACES:
+        count = await jetstream.purge_subject(bus, place.stream, place.subjects_of(tenant))
+        removed[place.stream] = removed.get(place.stream, 0) + count
+    letters = [letter.stream_seq async for letter in _letters(bus, tenant)]
+    for stream_seq in letters:
+        await dead.remove(bus, stream_seq)
+    removed["DEAD"] = len(letters)
+    heads = LogHeads(bus)
+    await heads.begin(await heads.mark())
+    return removed
+
+
+async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
+    """Remove a tenant's objects of one account; return how many were removed."""
+    removed: Counts = {}
+    for store in STORES[account]:
+        objects = Objects(bus, store)
+        named = [info.name async for info in objects.list(f"{tenant}/")]
+        for name in named:
+            await objects.delete(name)
+        removed[object_stream(store)] = len(named)
+    return removed
+
+
+async def left(bus: Bus, tenant: str) -> Counts:
+    """Count what account APP has of a tenant; a stream without anything is missing."""
+    found: Counts = {}
+    for place in PLACES:
+        async for _, count in subjects_in(bus, place.stream, place.subjects_of(tenant)):
+            found[place.stream] = found.get(place.stream, 0) + count
+    letters = [letter async for letter in _letters(bus, tenant)]
+    heads = [name for name in (await LogHeads(bus).read()).logs if name.startswith(f"{tenant}.")]
+    more = {"DEAD": len(letters), kv_stream(HEADS): len(heads)}
+    return found | {stream: count for stream, count in more.items() if count}
+
+
+async def left_objects(bus: Bus, account: str, tenant: str) -> Counts:
+    """Count a tenant's objects of one account; a store without any is missing."""
+    found: Counts = {}
+    for store in STORES[account]:
+        async for _ in Objects(bus, store).list(f"{tenant}/"):
+            found[object_stream(store)] = found.get(object_stream(store), 0) + 1
+    return found
+
+
+async def _finished(bus: Bus, tenant: str, timeout_s: float) -> None:
+    """Wait until no message for the tenant's runs is left.
+
+    Raises:
+        NotReady: Some are left after the time.
+    """
+    end = asyncio.get_running_loop().time() + timeout_s
+    while waiting := await _working(bus, tenant):
+        if asyncio.get_running_loop().time() > end:
+            reason = f"{waiting} messages for runs of {tenant!r} are not handled after {timeout_s:g} s"
+            raise NotReady(f"{reason}: is the system running? Repeat the command; nothing else was deleted")
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _working(bus: Bus, tenant: str) -> int:
+    """Return the number of messages that agents and the workflows service have not finished."""
+    count = await jetstream.count_below(bus, RUNS, subjects.run_signal(tenant, ANY))
+    count += await jetstream.count_below(bus, RUNS, subjects.run_work(tenant, ANY))
+    return count + await jetstream.count_below(bus, WORKFLOWS, subjects.workflow_run(ANY, tenant, ANY))
+
+
+async def _empty(bus: Bus, name: str, tenant: str) -> None:
+    """Delete the keys of a tenant: services that follow the bucket are notified of it, not of a purge."""
+    bucket = Bucket(bus, name, _Value)
+    for key in await bucket.keys(tenant):
+        await bucket.delete(key)
+
+
+async def _letters(bus: Bus, tenant: str) -> AsyncIterator[dead.StoredDeadLetter]:
+    async for stored in dead.dead_letters(bus):
+        if _names(stored.letter, tenant):
+            yield stored
+
+
+def _names(letter: DeadLetter, tenant: str) -> bool:
+    """Return whether a dead letter is of a tenant, by its subject or by its payload."""
+    if tenant in letter.subject.split("."):
+        return True
+    try:
+        return _Work.model_validate_json(base64.b64decode(letter.payload_base64)).tenant == tenant
+    except ValidationError:
+        return False

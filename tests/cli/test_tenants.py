@@ -1,0 +1,55 @@
+"""Where a tenant's data is, and the keys that remain when it is deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from banksman.bus.names import object_stream
+from banksman.cli.operator import api_keys
+from banksman.cli.operator.tenant_places import OTHER_STREAMS, PLACES
+from banksman.cli.operator.tenant_removal import STORES
+from banksman.contracts.errors import Conflict
+from banksman.contracts.subjects import ANY
+from banksman.deployment.topology import StorageBudget, app_topology, run_topology
+
+BUDGET = StorageBudget(10 * 1024**3)
+
+
+def test_every_stream_is_searched_for_a_tenant() -> None:
+    """A new stream needs a place, or a reason why it has nothing of a tenant."""
+    app = {stream.name for stream in app_topology(BUDGET).streams}
+    assert {place.stream for place in PLACES} | OTHER_STREAMS == app
+    assert {object_stream(store) for store in STORES["RUN"]} == {
+        stream.name for stream in run_topology(BUDGET).streams
+    }
+
+
+def test_the_subjects_of_a_place_are_those_of_its_stream() -> None:
+    declared = {stream.name: stream.subjects for stream in app_topology(BUDGET).streams}
+    for place in PLACES:
+        subject = place.subjects_of("acme").replace(".>", ".key").replace(ANY, "x")
+        assert any(_matches(pattern, subject) for pattern in declared[place.stream]), subject
+        assert place.tenant_of(subject) == "acme"
+
+
+def _matches(pattern: str, subject: str) -> bool:
+    wanted, given = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted, given = wanted[:-1], given[: len(wanted) - 1]
+    return len(wanted) == len(given) and all(
+        one in (ANY, other) for one, other in zip(wanted, given, strict=True)
+    )
+
+
+def test_a_tenants_keys_are_removed_unless_the_gateway_would_then_serve_everyone(tmp_path: Path) -> None:
+    for user, tenant in (("ann", "acme"), ("ben", "acme"), ("cal", "other")):
+        api_keys.create(
+            tmp_path, user, tenant=tenant, rights=api_keys.DEFAULT_RIGHTS, expires_days=None, as_json=True
+        )
+    assert api_keys.remove_of_tenant(tmp_path, "unknown") == 0
+    assert api_keys.remove_of_tenant(tmp_path, "acme") == 2
+    with pytest.raises(Conflict):
+        api_keys.remove_of_tenant(tmp_path, "other")
+    assert '"user": "cal"' in next(tmp_path.rglob("api-keys.json")).read_text()

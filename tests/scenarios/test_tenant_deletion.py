@@ -1,0 +1,83 @@
+"""An operator deletes a tenant, and nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from banksman import sdk
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letters
+from banksman.contracts import subjects
+from banksman.contracts.assistant_requests import NewAssistant
+from banksman.contracts.assistants import ApprovalRule, ToolSettings
+from banksman.model_server import Reply, ToolCall
+from banksman.tool_runner.machine import workspaces_root
+from tests.scenarios.conftest import Play, nats_url, operator_seed
+from tests.support.polling import eventually
+from tests.support.system import System
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+TENANT = "leaving"
+MARK = "file-of-the-tenant-that-leaves.txt"
+LARGE = ToolCall(name="bash", arguments={"command": f"seq 9000; touch {MARK}"})
+
+
+async def banksman(system: System, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Run an operator command; return its exit code and the JSON that it prints."""
+    command = (sys.executable, "-m", "banksman.cli", *arguments, "--data-dir", str(system.data_dir), "--json")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(3 * WAIT_TIMEOUT_S):
+        printed, _ = await process.communicate()
+    return process.returncode or 0, [json.loads(line) for line in printed.splitlines()]
+
+
+async def filled(client: sdk.Client, operator: Bus, model: str) -> None:
+    """Give the tenant a run with a workspace and a large output, one that waits, and a dead letter."""
+    await client.create_assistant(
+        NewAssistant(
+            id="auto",
+            tools=ToolSettings(enabled=True),
+            approval_policy=(ApprovalRule(tool="*", action="auto"),),
+        )
+    )
+    finished = await client.create_conversation(model=model, assistant="auto")
+    outcome = await client.outcome(await client.send(finished, "list"))
+    assert outcome.status == "completed"
+    waiting = await client.create_conversation(model=model)
+    await client.send(waiting, "list")
+    async for event in client.follow(waiting):
+        if event.type == "approval.requested":
+            break
+    await operator.publish(subjects.api(TENANT, "run", "cancel", waiting), b"[]")
+
+    async def lettered() -> bool:
+        return any([TENANT in one.letter.subject.split(".") async for one in dead_letters(operator)])
+
+    await eventually(lettered, WAIT_TIMEOUT_S)
+
+
+async def test_a_deleted_tenant_leaves_nothing_and_other_tenants_keep_everything(
+    system: System, play: Play, operator: Bus
+) -> None:
+    """Every stream, bucket, object and workspace of the tenant; `left` is counted by the broker."""
+    workspaces = workspaces_root(system.data_dir)
+    model = play(Reply(tool_calls=(LARGE,)), Reply(text="listed"), Reply(tool_calls=(LARGE,)))
+    async with sdk.connect(nats_url(system), TENANT, nkey_seed_file=operator_seed(system)) as client:
+        await filled(client, operator, model)
+    assert list(workspaces.rglob(MARK))
+    _, before = await banksman(system, "tenants", "ls")
+    code, (report,) = await banksman(system, "tenants", "delete", TENANT, "--force")
+    _, after = await banksman(system, "tenants", "ls")
+    intact, damaged = await banksman(system, "check")
+
+    held = {entry["tenant"]: entry["messages"] for entry in before}
+    assert {"EVENTS", "KV_conversations", "KV_assistants", "KV_owners", "APPROVALS"} <= held[TENANT].keys()
+    assert (code, report["left"]) == (0, {})
+    assert report["removed"]["conversations"] == 2
+    assert report["removed"]["OBJ_outputs"] == 1 and report["removed"]["DEAD"] >= 1
+    assert not list(workspaces.rglob(MARK))
+    assert {entry["tenant"] for entry in after} == held.keys() - {TENANT}
+    assert (intact, damaged) == (0, [])
