@@ -127,6 +127,17 @@ export class Store {
   setDetails(on) {
     this.details.value = on;
     this.preferences.setItem('banksman.details', on ? 'on' : 'off');
+    this.#subscribeAgain();
+  }
+
+  /** Receive the output of running commands, also without details, until the returned function is called. */
+  follows(on) {
+    this.outputShown = on;
+    this.#subscribeAgain();
+    return () => on && this.follows(false);
+  }
+
+  #subscribeAgain() {
     for (const [id, view] of this.views) this.#subscribe(id, view.state.value.lastSeq);
   }
 
@@ -298,7 +309,7 @@ export class Store {
     if (!view || !this.socket.ready) return;
     view.reading = true;
     try {
-      const detail = detailOf(this.details.value);
+      const detail = detailOf(this.details.value || this.outputShown);
       await this.socket.request({ type: 'subscribe', conversation_id: id, after_seq: afterSeq, detail }, { resend: false });
     } catch (error) {
       if (error.code !== 'offline') this.#unreadable(id, error);

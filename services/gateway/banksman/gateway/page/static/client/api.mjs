@@ -217,6 +217,11 @@ export class Api {
   async output(runId, toolCallId) {
     const response = await this.#fetch('GET', `context/runs/${runId}/tool-calls/${toolCallId}/output`);
     return response.blob();
+  /** All files of a workspace as a zip file. @returns {Promise<Blob>} */
+  async archive(conversationId) {
+    return (await this.#fetch('GET', `context/conversations/${conversationId}/archive`)).blob();
+  }
+
   }
 
   async #json(method, path, body) {

@@ -81,7 +81,8 @@ export const Code = memo(function Code({ language, source, label }) {
   </figure>`;
 });
 
-function highlighted(language, source) {
+/** The markup of a source with colours; null for an unknown language or a long text. */
+export function highlighted(language, source) {
   if (!hljs.getLanguage(language) || source.length > MAX_HIGHLIGHT_CHARACTERS) return null;
   return sanitise(hljs.highlight(source, { language, ignoreIllegals: true }).value);
 }

@@ -1,24 +1,80 @@
-/** The workspace of the open conversation: list, preview, download, upload, delete. */
+/** The workspace of the open conversation: its files, what changed in them, and the commands that ran. */
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../strings.mjs';
-import { formatBytes, formatWhen } from '../text.mjs';
-import { Code } from './content.mjs';
+import { lazy } from './lazy.mjs';
 import { saveBlob } from './tools.mjs';
-import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
+import { IconButton, html, useStore } from './ui.mjs';
+import { OpenedFile } from './workspace/opened.mjs';
+import { FileTree } from './workspace/tree.mjs';
 
-const MAX_PREVIEW_BYTES = 256 * 1024;
+const Changes = lazy(() => import('./workspace/changes.mjs'), 'Changes');
+const Terminal = lazy(() => import('./workspace/terminal.mjs'), 'Terminal');
+
+const TABS = ['files', 'changes', 'terminal'];
 
 export function FilePanel() {
   const store = useStore();
   const id = store.currentId.value;
+  const [tab, setTab] = useState('files');
+  const [opened, setOpened] = useState(null);
+  const panel = useRef(null);
+  const files = useFiles(id);
+  useEffect(() => panel.current.focus(), []);
+  const close = () => (store.panel.value = null);
+  const drop = (event) => {
+    event.preventDefault();
+    files.upload(event.dataTransfer.files);
+  };
+  const onKeyDown = (event) => {
+    // Escape in the editor leaves a completion or a selection, and must not drop what was typed.
+    if (event.key === 'Escape' && event.target.tagName !== 'TEXTAREA') opened ? setOpened(null) : close();
+  };
+  return html`<aside class="panel" aria-label=${t('files.label')} tabindex="-1" ref=${panel} onDragOver=${(event) => event.preventDefault()} onDrop=${drop} onKeyDown=${onKeyDown}>
+    <header class="panel-head">
+      ${opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`}
+      <h2>${opened ? opened.path.split('/').at(-1) : t('files.label')}</h2>
+      ${opened ? html`<${IconButton} name="download" label=${t('files.download')} onClick=${() => files.download(opened.path)} />` : html`<${ListActions} files=${files} />`}
+      <${IconButton} name="close" label=${t('files.close')} onClick=${close} />
+    </header>
+    ${!opened && html`<div class="choice panel-tabs" role="group" aria-label=${t('files.tabs')}>
+      ${TABS.map((name) => html`<button key=${name} type="button" aria-pressed=${tab === name} onClick=${() => setTab(name)}>${t(`files.tab.${name}`)}</button>`)}
+    </div>`}
+    ${files.error && html`<p class="form-error" role="alert">${files.error}</p>`}
+    ${opened && html`<${OpenedFile} id=${id} file=${opened} />`}
+    ${!opened && tab === 'files' && html`<${FileList} files=${files} onOpen=${setOpened} />`}
+    ${!opened && tab === 'changes' && html`<${Changes} id=${id} />`}
+    ${!opened && tab === 'terminal' && html`<${Terminal} />`}
+  </aside>`;
+}
+
+function ListActions({ files }) {
+  const picker = useRef(null);
+  return html`
+    <${IconButton} name="refresh" label=${t('files.refresh')} onClick=${files.read} />
+    <${IconButton} name="upload" label=${t('files.upload')} disabled=${files.busy} onClick=${() => picker.current.click()} />
+    ${files.items?.length > 0 && html`<${IconButton} name="download" label=${t('files.downloadAll')} onClick=${files.downloadAll} />`}
+    <input ref=${picker} type="file" multiple hidden onChange=${(event) => files.upload([...event.target.files]).then(() => (event.target.value = ''))} />`;
+}
+
+function FileList({ files, onOpen }) {
+  const { items, error } = files;
+  const menuOf = (file) => [
+    { label: t('files.download'), icon: 'download', action: () => files.download(file.path) },
+    { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => files.remove(file.path) },
+  ];
+  if (!items) return error ? null : html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
+  if (!items.length) return html`<p class="empty">${t('files.empty')}</p>`;
+  return html`<${FileTree} items=${items} onOpen=${onOpen} menuOf=${menuOf} />`;
+}
+
+/** The files of a workspace, read again when they change, and what a user can do with them. */
+function useFiles(id) {
+  const store = useStore();
   const [items, setItems] = useState(null);
   const [error, setError] = useState(null);
-  const [opened, setOpened] = useState(null);
   const [busy, setBusy] = useState(false);
-  const picker = useRef(null);
-  const panel = useRef(null);
   const version = store.filesVersion.value;
   const read = () =>
     store.api.files(id).then(
@@ -26,125 +82,23 @@ export function FilePanel() {
       (failure) => setError(explain(failure)),
     );
   useEffect(() => void read(), [version]);
-  useEffect(() => panel.current.focus(), []);
-  const upload = async (files) => {
-    setBusy(true);
+  const attempt = async (action) => {
     try {
-      for (const file of files) await store.api.upload(id, file.name, file);
+      await action();
     } catch (failure) {
       store.toast(explain(failure));
     }
+  };
+  const upload = async (files) => {
+    setBusy(true);
+    await attempt(async () => {
+      for (const file of files) await store.api.upload(id, file.name, file);
+    });
     setBusy(false);
     await read();
   };
-  const remove = async (path) => {
-    try {
-      await store.api.deleteFile(id, path);
-    } catch (failure) {
-      store.toast(explain(failure));
-    }
-    await read();
-  };
-  const drop = (event) => {
-    event.preventDefault();
-    upload(event.dataTransfer.files);
-  };
-  const close = () => (store.panel.value = null);
-  return html`<aside
-    class="panel"
-    aria-label=${t('files.label')}
-    tabindex="-1"
-    ref=${panel}
-    onDragOver=${(event) => event.preventDefault()}
-    onDrop=${drop}
-    onKeyDown=${(event) => event.key === 'Escape' && (opened ? setOpened(null) : close())}
-  >
-    <header class="panel-head">
-      ${opened && html`<${IconButton} name="back" label=${t('files.all')} onClick=${() => setOpened(null)} />`}
-      <h2>${opened ? opened.path.split('/').at(-1) : t('files.label')}</h2>
-      ${!opened && html`<${IconButton} name="refresh" label=${t('files.refresh')} onClick=${read} /><${IconButton} name="upload" label=${t('files.upload')} disabled=${busy} onClick=${() => picker.current.click()} />`}
-      ${opened && html`<${IconButton} name="download" label=${t('files.download')} onClick=${() => download(store, id, opened.path)} />`}
-      <${IconButton} name="close" label=${t('files.close')} onClick=${close} />
-      <input ref=${picker} type="file" multiple hidden onChange=${(event) => upload([...event.target.files]).then(() => (event.target.value = ''))} />
-    </header>
-    ${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${opened
-      ? html`<${Preview} id=${id} file=${opened} />`
-      : html`<ul class="files">
-          ${items?.map(
-            (file) => html`<li key=${file.path}>
-              <button type="button" class="file" onClick=${() => setOpened(file)}>
-                <${Icon} name="file" size=${16} />
-                <span class="file-path"><${Path} path=${file.path} /></span>
-                <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
-              </button>
-              <${Menu}
-                label=${t('files.actions', { path: file.path })}
-                items=${[
-                  { label: t('files.download'), icon: 'download', action: () => download(store, id, file.path) },
-                  { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => remove(file.path) },
-                ]}
-              />
-            </li>`,
-          )}
-        </ul>
-        ${items?.length === 0 && html`<p class="empty">${t('files.empty')}</p>`}
-        ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}`}
-  </aside>`;
-}
-
-function Path({ path }) {
-  const at = path.lastIndexOf('/') + 1;
-  return html`<span class="muted">${path.slice(0, at)}</span>${path.slice(at)}`;
-}
-
-async function download(store, id, path) {
-  try {
-    saveBlob(await store.api.file(id, path), path.split('/').at(-1));
-  } catch (error) {
-    store.toast(explain(error));
-  }
-}
-
-const LANGUAGES = { py: 'python', js: 'javascript', mjs: 'javascript', ts: 'typescript', sh: 'bash', md: 'markdown', yml: 'yaml', rs: 'rust', htm: 'xml', html: 'xml', svg: 'xml', toml: 'ini' };
-
-function languageOf(path) {
-  const suffix = path.split('.').at(-1).toLowerCase();
-  return LANGUAGES[suffix] ?? suffix;
-}
-
-function Preview({ id, file }) {
-  const store = useStore();
-  const [shown, setShown] = useState({ kind: 'loading' });
-  useEffect(() => {
-    let current = true;
-    preview(store.api, id, file).then(
-      (result) => current && setShown(result),
-      (error) => current && setShown({ kind: 'note', text: explain(error) }),
-    );
-    return () => (current = false);
-  }, [file]);
-  useEffect(() => () => shown.kind === 'image' && URL.revokeObjectURL(shown.url), [shown]);
-  switch (shown.kind) {
-    case 'text':
-      return html`<div class="preview-body"><${Code} language=${languageOf(file.path)} source=${shown.text} label=${file.path} /></div>`;
-    case 'image':
-      return html`<div class="preview-body"><img src=${shown.url} alt=${file.path} /></div>`;
-    case 'note':
-      return html`<p class="empty">${shown.text}</p>`;
-    default:
-      return html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`;
-  }
-}
-
-async function preview(api, id, file) {
-  if (file.size > MAX_PREVIEW_BYTES) return { kind: 'note', text: t('files.tooLarge', { size: formatBytes(file.size) }) };
-  const blob = await api.file(id, file.path);
-  if (/\.(png|jpe?g|gif|webp)$/i.test(file.path)) return { kind: 'image', url: URL.createObjectURL(blob) };
-  const bytes = await blob.arrayBuffer();
-  try {
-    return { kind: 'text', text: new TextDecoder('utf-8', { fatal: true }).decode(bytes) };
-  } catch {
-    return { kind: 'note', text: t('files.notText') };
-  }
+  const remove = (path) => attempt(() => store.api.deleteFile(id, path)).then(read);
+  const download = (path) => attempt(async () => saveBlob(await store.api.file(id, path), path.split('/').at(-1)));
+  const downloadAll = () => attempt(async () => saveBlob(await store.api.archive(id), `${id}.zip`));
+  return { items, error, busy, read, upload, remove, download, downloadAll };
 }

@@ -1,0 +1,53 @@
+/** The commands of a conversation as in a terminal: their output while they run, and the whole of it afterwards. */
+
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+
+import { openRun } from '../../events.mjs';
+import { explain, t } from '../../strings.mjs';
+import { commandsOf } from '../../workspace.mjs';
+import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
+
+const NEAR_END_PX = 40;
+/** Characters of one whole output that are shown; a longer one is downloaded. */
+const MAX_SHOWN_CHARACTERS = 500_000;
+
+export function Terminal() {
+  const store = useStore();
+  const conversation = store.current.value;
+  const commands = commandsOf(conversation);
+  const run = openRun(conversation);
+  const scroller = useRef(null);
+  const atEnd = useRef(true);
+  // The output of running commands is sent to those who show it.
+  useEffect(() => store.follows(true), []);
+  useLayoutEffect(() => void (atEnd.current && (scroller.current.scrollTop = scroller.current.scrollHeight)));
+  const onScroll = ({ target }) => (atEnd.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_END_PX);
+  return html`<div class="terminal">
+    <div class="terminal-text" ref=${scroller} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t('terminal.label')}>
+      ${!commands.length && html`<p class="empty">${t('terminal.empty')}</p>`}
+      ${commands.map(({ run: { id }, call, output }) => html`<${Command} key=${call.id} runId=${id} call=${call} output=${output} />`)}
+    </div>
+    ${run && html`<div class="dialog-actions"><button type="button" class="button small stop" disabled=${run.cancelling} onClick=${() => store.cancel(run.id)}><${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}</button></div>`}
+  </div>`;
+}
+
+const Command = memo(function Command({ runId, call, output }) {
+  const store = useStore();
+  const [whole, setWhole] = useState(null);
+  const read = async () => {
+    try {
+      const text = await (await store.api.output(runId, call.id)).text();
+      setWhole(text.length > MAX_SHOWN_CHARACTERS ? `${text.slice(0, MAX_SHOWN_CHARACTERS)}…` : text);
+    } catch (failure) {
+      store.toast(explain(failure));
+    }
+  };
+  const code = call.result?.exit_code;
+  return html`<div class="terminal-command">
+    <pre class="terminal-line"><span aria-hidden="true">$ </span><${Exact} text=${call.arguments.command ?? ''} /></pre>
+    ${(whole ?? output) && html`<pre><${Exact} text=${whole ?? output} /></pre>`}
+    ${call.result?.truncated && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
+    ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`}
+    ${call.status === 'running' && html`<span class="spinner" />`}
+  </div>`;
+});

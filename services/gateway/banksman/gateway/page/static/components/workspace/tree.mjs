@@ -1,0 +1,35 @@
+/** The files of a workspace in their folders. */
+
+import { t } from '../../strings.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
+import { treeOf } from '../../workspace.mjs';
+import { Icon, Menu, html } from '../ui.mjs';
+
+/** Folders with more files than this begin closed. */
+const OPEN_FILES = 30;
+
+/** @param {{items: object[], onOpen: (file: object) => void, menuOf: (file: object) => object[]}} properties */
+export function FileTree({ items, onOpen, menuOf }) {
+  return html`<${Folder} folder=${treeOf(items)} onOpen=${onOpen} menuOf=${menuOf} />`;
+}
+
+function Folder({ folder, onOpen, menuOf }) {
+  return html`<ul class="files">
+    ${folder.folders.map(
+      (child) => html`<li key=${child.path} class="folder"><details open=${child.files.length <= OPEN_FILES}>
+        <summary><${Icon} name="folder" size=${16} /><span>${child.name}</span></summary>
+        <${Folder} folder=${child} onOpen=${onOpen} menuOf=${menuOf} />
+      </details></li>`,
+    )}
+    ${folder.files.map(
+      (file) => html`<li key=${file.path}>
+        <button type="button" class="file" onClick=${() => onOpen(file)}>
+          <${Icon} name="file" size=${16} />
+          <span class="file-path">${file.path.split('/').at(-1)}</span>
+          <span class="file-meta">${formatBytes(file.size)} · ${formatWhen(file.modified_at)}</span>
+        </button>
+        <${Menu} label=${t('files.actions', { path: file.path })} items=${menuOf(file)} />
+      </li>`,
+    )}
+  </ul>`;
+}

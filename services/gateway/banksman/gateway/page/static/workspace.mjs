@@ -1,0 +1,67 @@
+/** The files of a workspace as a tree, and what changed in them since the conversation began. Pure. */
+
+/**
+ * @typedef {{name: string, path: string, folders: Folder[], files: object[]}} Folder
+ * @param {{path: string}[]} items
+ * @returns {Folder} the root; folders and files sorted by name
+ */
+export function treeOf(items) {
+  const root = { name: '', path: '', folders: [], files: [] };
+  const folders = new Map([['', root]]);
+  for (const item of items) folderOf(item.path.split('/').slice(0, -1), folders).files.push(item);
+  for (const folder of folders.values()) {
+    folder.folders.sort((a, b) => a.name.localeCompare(b.name));
+    folder.files.sort((a, b) => a.path.localeCompare(b.path));
+  }
+  return root;
+}
+
+function folderOf(names, folders) {
+  const path = names.join('/');
+  const known = folders.get(path);
+  if (known) return known;
+  const made = { name: names.at(-1), path, folders: [], files: [] };
+  folders.set(path, made);
+  folderOf(names.slice(0, -1), folders).folders.push(made);
+  return made;
+}
+
+/**
+ * What the calls of a conversation changed as a whole: a file that was created and deleted again is left out.
+ *
+ * @param {{runs: object[]}} conversation
+ * @returns {{path: string, change: 'created' | 'modified' | 'deleted', before: string | null | undefined}[]} `before` is
+ *   null for a file that did not exist, and undefined if its first content is not in the log
+ */
+export function changesOf({ runs }) {
+  const entries = runs.flatMap((run) => run.entries);
+  const found = new Map();
+  for (const { path, change } of entries.filter((entry) => entry.kind === 'changed').flatMap((entry) => entry.paths)) {
+    found.set(path, joined(found.get(path), change));
+  }
+  const shown = [...found].filter(([, change]) => change !== null);
+  return shown.map(([path, change]) => ({ path, change, before: change === 'created' ? null : firstContent(entries, path) })).sort((a, b) => a.path.localeCompare(b.path));
+}
+
+function joined(earlier, change) {
+  if (earlier === 'created') return change === 'deleted' ? null : 'created';
+  if (earlier === 'deleted' || earlier === 'modified') return change === 'deleted' ? 'deleted' : 'modified';
+  return earlier === null ? (change === 'deleted' ? null : 'created') : change;
+}
+
+/** The content of a file before its first approved change, which the approval request holds. */
+function firstContent(entries, path) {
+  const items = entries.filter((entry) => entry.kind === 'approval').flatMap((entry) => entry.items);
+  return items.find((item) => item.preview?.path === path && typeof item.preview.old === 'string')?.preview.old;
+}
+
+/** The commands of a conversation with their output, oldest first. */
+export function commandsOf({ runs }) {
+  return runs.flatMap((run) => run.entries.filter((entry) => entry.kind === 'call' && entry.name === 'bash').map((call) => ({ run, call, output: outputOf(call) })));
+}
+
+function outputOf({ result, output }) {
+  if (!result) return output;
+  const { stdout = '', stderr = '', error = '' } = typeof result.content === 'string' ? { stdout: result.content } : (result.content ?? {});
+  return [stdout, stderr, error].filter(Boolean).join('\n');
+}
