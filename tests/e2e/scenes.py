@@ -180,6 +180,30 @@ KEY: dict[str, Any] = {
 
 RESOURCES: dict[str, Any] = {
     "context/keys": {"items": [KEY]},
+    "operator/overview": {
+        "streams": [{"name": "EVENTS", "messages": 12000, "bytes": 9_000_000, "max_bytes": 10_000_000}],
+        "queues": [
+            {"stream": "RUNS", "name": "agents", "waiting": 3, "in_progress": 2, "redelivered": 0},
+        ],
+        "runners": [
+            {"name": "r1", "load": 2, "workspaces": True, "serving": True, "problem": None},
+            {"name": "r2", "load": 0, "workspaces": True, "serving": False, "problem": "no sandbox"},
+        ],
+    },
+    "operator/dead-letters": {
+        "items": [
+            {
+                "id": number,
+                "subject": f"run.work.local.c{number}",
+                "stream": "RUNS",
+                "reason": "the settings cannot be read",
+                "ts": "2026-01-02T10:00:00Z",
+                "can_replay": number == 7,
+            }
+            for number in (7, 8)
+        ],
+        "next": None,
+    },
     "context/conversations": {
         "items": [
             {"conversation_id": "c1", "title": "The load of the crane", "status": "awaiting_approval"},

@@ -21,7 +21,6 @@ from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Frame = dict[str, Any]
-RIGHTS = ("admin", "approve", "chat", "operator")
 CONVERSATION = "c1"
 RUN = "c1-r1"
 
@@ -44,6 +43,7 @@ class Stage:
     token: str | None = None
     """The token that a client must send."""
     notices: tuple[str, ...] = ()
+    rights: tuple[str, ...] = ("admin", "approve", "chat", "operator")
     _sockets: set[WebSocket] = field(default_factory=set[WebSocket])
 
     @property
@@ -97,7 +97,7 @@ class Stage:
                     "type": "welcome",
                     "heartbeat_s": 20,
                     "notices": self.notices,
-                    "rights": RIGHTS,
+                    "rights": self.rights,
                 }
                 return [{**welcome, "user": "ada", "tenant": "local", "server_version": "1.0", **to}]
             case "subscribe":

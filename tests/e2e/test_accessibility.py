@@ -151,8 +151,13 @@ async def invited(page: Page, stage: Stage) -> None:
     await expect(page.get_by_text("The key is shown only now")).to_be_visible()
 
 
-async def settings(page: Page, stage: Stage) -> None:
+async def operations(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Done").click()
+    await page.get_by_role("link", name="Operations").click()
+    await expect(page.get_by_text("Runs for agents")).to_be_visible()
+
+
+async def settings(page: Page, stage: Stage) -> None:
     await page.get_by_role("link", name="Settings").click()
     await expect(page.get_by_role("heading", name="Keyboard")).to_be_visible()
 
@@ -178,7 +183,7 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, invitation, invited, settings, palette, ended, login,
+    refused, inbox, people, invitation, invited, operations, settings, palette, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

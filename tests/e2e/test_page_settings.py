@@ -52,6 +52,23 @@ async def test_the_palette_opens_what_a_few_letters_name(stage: Stage) -> None:
         await expect(page.get_by_text("Approve the focused request")).to_be_visible()
 
 
+async def test_an_operator_replays_a_message_that_could_not_be_handled(stage: Stage) -> None:
+    """R34: with its reason; a user without the right has no link to it."""
+    stage.resources |= scenes.RESOURCES
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="Operations").click()
+        await expect(page.get_by_text("the settings cannot be read").first).to_be_visible()
+        await expect(page.get_by_text("no sandbox")).to_be_visible()
+        stage.resources["operator/dead-letters"] = {"items": [], "next": None}
+        await page.get_by_role("button", name="Replay message 7").click()
+        await expect(page.get_by_text("None. Every message was handled.")).to_be_visible()
+        stage.rights = ("chat",)
+        await page.reload()
+        await expect(page.get_by_role("link", name="Approvals")).to_be_visible()
+        await expect(page.get_by_role("link", name="Operations")).to_have_count(0)
+    assert "operator/dead-letters/7/replay" in stage.uploads
+
+
 async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) -> None:
     """R34: with chosen rights and an expiry; the key is in no address."""
     stage.resources |= scenes.RESOURCES

@@ -10,11 +10,15 @@ from tests.support.polling import eventually
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.dead import dead_letter
+from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
-from banksman.bus.names import OUTPUTS, OWNERS, RUNNERS, USAGE
+from banksman.bus.names import OUTPUTS, OWNERS, RESULTS, RUNNERS, RUNS, USAGE
 from banksman.bus.objects import Objects
+from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
+from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key
 from banksman.contracts.workspaces import WorkspaceOwner
@@ -98,6 +102,43 @@ async def test_the_nats_permissions_of_the_gateway_suffice_to_deliver_webhooks(
             return [one["type"] for one in found if one["attempts"]]
 
         assert await eventually(attempted) == ["run.finished"]
+    assert "Permissions Violation" not in secured_nats.server.log()
+
+
+async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
+    deployment: Deployment, secured_nats: SecuredNats, tenant: str
+) -> None:
+    """R34: with the permissions of a deployment: a gateway may not publish what only a runner may."""
+    gateway, operator, _ = deployment
+    await Bucket(operator, RUNNERS, RunnerLease).put("r1", RunnerLease(runner="r1", runner_epoch=1, load=3))
+    work = subjects.run_work(tenant, new_id("c"))
+    run = await dead_letter(
+        operator, subject=work, stream=RUNS, stream_seq=901, reason="unreadable", payload=b"{}"
+    )
+    call = await dead_letter(
+        operator,
+        subject=subjects.tool_result(tenant, new_id("a")),
+        stream=RESULTS,
+        stream_seq=902,
+        reason="unreadable",
+        payload=b"{}",
+    )
+    async with gateway.http as http:
+        overview = (await http.get("/operator/overview")).json()
+        page = (await http.get("/operator/dead-letters", params={"after": run - 1})).json()
+        replayed = await http.post(f"/operator/dead-letters/{run}/replay")
+        refused = await http.post(f"/operator/dead-letters/{call}/replay")
+        again = await http.post(f"/operator/dead-letters/{run}/replay")
+        left = (await http.get("/operator/dead-letters", params={"after": run - 1})).json()["items"]
+    stored = await last_message(operator, RUNS, work)
+    assert {one["name"] for one in overview["streams"]} >= {"EVENTS", "RUNS", "DEAD"}
+    assert [one["name"] for one in overview["queues"]][:2] == ["agents", "signals"]
+    assert ("r1", 3) in [(one["name"], one["load"]) for one in overview["runners"]]
+    assert [(one["id"], one["can_replay"]) for one in page["items"]] == [(run, True), (call, False)]
+    assert (replayed.status_code, refused.status_code, again.status_code) == (204, 409, 404)
+    assert f"banksman dead replay {call}" in refused.json()["error"]["message"]
+    assert [one["id"] for one in left] == [call]
+    assert stored is not None and stored.data == b"{}"
     assert "Permissions Violation" not in secured_nats.server.log()
 
 

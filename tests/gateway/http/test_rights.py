@@ -19,6 +19,7 @@ CHAT = frozenset[Right](("chat",))
 APPROVE = frozenset[Right](("approve",))
 READ = CHAT | APPROVE
 ADMIN = frozenset[Right](("admin", "operator"))
+OPERATE = frozenset[Right](("operator",))
 RIGHTS: tuple[Right, ...] = ("chat", "approve", "admin", "operator")
 
 REQUIRED: dict[str, frozenset[Right]] = {
@@ -53,6 +54,9 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "PUT /context/schedules/{schedule_id}": CHAT,
     "DELETE /context/schedules/{schedule_id}": CHAT,
     "POST /context/schedules/{schedule_id}/run": CHAT,
+    "GET /operator/overview": OPERATE,
+    "GET /operator/dead-letters": OPERATE,
+    "POST /operator/dead-letters/{letter_id}/replay": OPERATE,
     "GET /context/usage": READ,
     "POST /context/chat": CHAT,
     "POST /context/chat/completions": CHAT,

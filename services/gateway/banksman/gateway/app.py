@@ -44,13 +44,14 @@ from banksman.gateway.http import (
     conversations,
     files,
     mcp_servers,
+    operations,
     prompts,
     run_steps,
     runs,
     schedules,
+    search,
     sign_in,
     tools,
-    search,
     webhooks,
     workflows,
 )
@@ -61,8 +62,8 @@ from banksman.gateway.nats_api.bodies import api_body
 from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.nats_api.router import api_endpoints
 from banksman.gateway.page import routes as page
-from banksman.gateway.passthrough import routes as passthrough
 from banksman.gateway.passthrough import models as usable_models
+from banksman.gateway.passthrough import routes as passthrough
 from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.assistants import Assistants
@@ -78,17 +79,18 @@ from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.log_room import LogRoom
-from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
+from banksman.gateway.service.operations import Operations
+from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.schedules.service import Schedules
+from banksman.gateway.service.search import Search
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
-from banksman.gateway.service.search import Search
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
@@ -307,13 +309,12 @@ async def _service(
         conversations=conversations,
         views=views,
         runs=runs_of_tenants,
-        steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
-        feeds=Feeds(bus, hub, views),
         models=ModelCatalog(settings.default_model, settings.agent.prices),
         search=Search(bus, conversations),
+        steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
+        feeds=Feeds(bus, hub, views),
         approvals=PendingApprovals(bus, approvals, conversations),
         approval_slots=approvals,
-        search=Search(bus, conversations),
         assistants=Assistants(assistants, prompts, requests),
         prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
@@ -329,6 +330,7 @@ async def _service(
             default_model=settings.default_model,
         ),
         files=Files(placements, await _outputs(settings, bus, stack)),
+        operations=Operations(bus),
         usage=UsageReports(bus, clock, settings.tenants),
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
     )
@@ -367,6 +369,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
         mcp,
         agui,
         a2a,
+        operations,
     ):
         app.include_router(part.routes)
     app.include_router(documents_router(lambda: _asyncapi(app)))

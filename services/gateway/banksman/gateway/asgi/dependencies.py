@@ -77,6 +77,11 @@ async def admin_caller(request: Request) -> Caller:
     return _having(request, ("admin", "operator"))
 
 
+async def operating_caller(request: Request) -> Caller:
+    """Return the caller of an endpoint that concerns all tenants."""
+    return _having(request, ("operator",))
+
+
 def _having(request: Request, rights: tuple[Right, ...]) -> Caller:
     caller = caller_of(request, "context")
     caller.need(*rights)
@@ -107,4 +112,5 @@ CallerDep = Annotated[Caller, Depends(context_caller)]
 ReaderDep = Annotated[Caller, Depends(reading_caller)]
 ApproverDep = Annotated[Caller, Depends(approving_caller)]
 AdminDep = Annotated[Caller, Depends(admin_caller)]
+OperatorDep = Annotated[Caller, Depends(operating_caller)]
 RequestId = Annotated[str, Depends(request_id)]

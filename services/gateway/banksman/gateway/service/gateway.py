@@ -14,14 +14,14 @@ from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
-from banksman.gateway.service.mcp_servers import McpServers
+from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.schedules.service import Schedules
-from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.search import Search
+from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
@@ -46,11 +46,11 @@ class Gateway:
     requests: ClientRequests
     conversations: Conversations
     views: Views
-    runs: Runs
     models: ModelCatalog
+    runs: Runs
+    search: Search
     steps: StepDetails
     feeds: Feeds
-    search: Search
     approvals: PendingApprovals
     approval_slots: ApprovalSlots
     assistants: Assistants
@@ -59,5 +59,6 @@ class Gateway:
     workflows: Workflows
     workflow_texts: WorkflowTexts
     files: Files
+    operations: Operations
     usage: UsageReports
     passthrough: PassthroughUsage

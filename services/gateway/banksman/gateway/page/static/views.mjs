@@ -15,5 +15,6 @@ export const VIEWS = {
   read: { load: () => import('./views/read.mjs'), title: 'read.title' },
   runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
   people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
+  operator: { load: () => import('./views/operator.mjs'), title: 'operator.title', icon: 'gauge', right: 'operator' },
   settings: { load: () => import('./views/settings.mjs'), title: 'settings.title', icon: 'settings' },
 };

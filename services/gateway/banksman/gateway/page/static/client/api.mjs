@@ -189,6 +189,20 @@ export class Api {
     return this.#json('DELETE', `context/keys/${id}`);
   }
 
+  /** What the system holds and what waits in it; needs the right `operator`, as the two below. */
+  operatorOverview() {
+    return this.#json('GET', 'operator/overview');
+  }
+
+  /** The first messages that could not be handled. */
+  deadLetters() {
+    return this.#json('GET', 'operator/dead-letters');
+  }
+
+  replayDeadLetter(id) {
+    return this.#json('POST', `operator/dead-letters/${id}/replay`);
+  }
+
   usage() {
     return this.#json('GET', 'context/usage');
   }
@@ -201,6 +215,11 @@ export class Api {
   async file(conversationId, path) {
     const response = await this.#fetch('GET', `context/conversations/${conversationId}/files/${encodePath(path)}`);
     return response.blob();
+  }
+
+  /** All files of a workspace as a zip file. @returns {Promise<Blob>} */
+  async archive(conversationId) {
+    return (await this.#fetch('GET', `context/conversations/${conversationId}/archive`)).blob();
   }
 
   upload(conversationId, path, body) {
@@ -217,11 +236,6 @@ export class Api {
   async output(runId, toolCallId) {
     const response = await this.#fetch('GET', `context/runs/${runId}/tool-calls/${toolCallId}/output`);
     return response.blob();
-  /** All files of a workspace as a zip file. @returns {Promise<Blob>} */
-  async archive(conversationId) {
-    return (await this.#fetch('GET', `context/conversations/${conversationId}/archive`)).blob();
-  }
-
   }
 
   async #json(method, path, body) {

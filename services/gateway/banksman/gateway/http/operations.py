@@ -1,0 +1,38 @@
+"""The state of the system, for operators: streams, queues, runners, and dead letters with replay."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query, Response
+
+from banksman.gateway.asgi.dependencies import OperatorDep, ServiceDep
+from banksman.gateway.asgi.routing import router
+from banksman.gateway.service.operations import MAX_LETTERS, DeadLetterPage, Overview
+from banksman.gateway.service.resources import MAX_POSITION
+
+Limit = Annotated[int, Query(ge=1, le=MAX_LETTERS)]
+After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
+Letter = Annotated[int, Path(ge=1, le=MAX_POSITION)]
+
+routes = router("operations")
+
+
+@routes.get("/operator/overview")
+async def read_overview(gateway: ServiceDep, caller: OperatorDep) -> Overview:
+    """Read what the streams hold, which messages wait for services, and which runners are alive."""
+    return await gateway.operations.overview()
+
+
+@routes.get("/operator/dead-letters")
+async def list_dead_letters(
+    gateway: ServiceDep, caller: OperatorDep, limit: Limit = MAX_LETTERS, after: After = 0
+) -> DeadLetterPage:
+    """List the messages that could not be handled, oldest first."""
+    return await gateway.operations.dead_letters(after=after, limit=limit)
+
+
+@routes.post("/operator/dead-letters/{letter_id}/replay", status_code=204, response_class=Response)
+async def replay_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> None:
+    """Publish a dead letter on its subject again, and remove it from the dead letters."""
+    await gateway.operations.replay(letter_id)

@@ -1,0 +1,188 @@
+"""What operators see of all tenants: streams, queues, runners and dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from banksman.bus import dead, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import (
+    AGENTS,
+    APPROVAL_REPLIES,
+    APPROVALS,
+    DEAD,
+    EVENTS,
+    FIRED_TIMERS,
+    RESULTS,
+    RUNNERS,
+    RUNS,
+    SIGNALS,
+    TIMERS,
+    WEBHOOK_QUEUE,
+    WORKFLOWS,
+    api,
+)
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.errors import Conflict, NotFound
+from banksman.contracts.wire import Stored, Timestamp, Token
+
+_STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
+_QUEUES = ((RUNS, AGENTS), (RUNS, SIGNALS), (APPROVALS, APPROVAL_REPLIES), (TIMERS, FIRED_TIMERS))
+_REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
+"""Streams on whose subjects a gateway may publish. Others are open to the operator's own user only."""
+MAX_LETTERS = 200
+
+
+class StreamState(Stored):
+    """What one stream of the broker holds."""
+
+    name: str
+    messages: int
+    bytes: int
+    max_bytes: int
+    """-1 for no limit of its own."""
+
+
+class QueueState(Stored):
+    """Messages that services share."""
+
+    stream: str
+    name: str
+    waiting: int
+    """Not yet delivered."""
+    in_progress: int
+    """Delivered and not yet acknowledged."""
+    redelivered: int
+    """Of those in progress, delivered more than once."""
+
+
+class RunnerState(Stored):
+    """A runner or tool server that is alive."""
+
+    name: Token
+    load: int
+    """Running and waiting calls."""
+    workspaces: bool
+    """False for a tool server, which serves its own tools and no workspaces."""
+    serving: bool
+    problem: str | None
+    """Why it accepts no calls."""
+
+
+class Overview(Stored):
+    """The state of the system."""
+
+    streams: tuple[StreamState, ...]
+    queues: tuple[QueueState, ...]
+    runners: tuple[RunnerState, ...]
+
+
+class ListedDeadLetter(Stored):
+    """A message that could not be handled."""
+
+    id: int
+    subject: str
+    stream: str
+    reason: str
+    ts: Timestamp
+    can_replay: bool
+    """False for a message that only `banksman dead replay` may publish again, or whose sender must."""
+
+
+class DeadLetterPage(Stored):
+    """Dead letters, oldest first."""
+
+    items: tuple[ListedDeadLetter, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Reads the state of the broker, and replays dead letters."""
+
+    bus: Bus
+
+    async def overview(self) -> Overview:
+        """Return the state of the system.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        runners = Bucket(self.bus, RUNNERS, RunnerLease)
+        return Overview(
+            streams=tuple([await self._stream(name) for name in _STREAMS]),
+            queues=tuple([await self._queue(stream, name) for stream, name in _QUEUES]),
+            runners=tuple([_runner(entry.value) async for entry in runners.entries()]),
+        )
+
+    async def dead_letters(self, *, after: int, limit: int) -> DeadLetterPage:
+        """Return a page of the dead letters."""
+        found: list[ListedDeadLetter] = []
+        async for stored in dead.dead_letters(self.bus, after=after):
+            letter = stored.letter
+            found.append(
+                ListedDeadLetter(
+                    id=stored.stream_seq,
+                    subject=letter.subject,
+                    stream=letter.stream,
+                    reason=letter.reason,
+                    ts=letter.ts,
+                    can_replay=letter.stream in _REPLAYED,
+                )
+            )
+            if len(found) == limit:
+                return DeadLetterPage(items=tuple(found), next=stored.stream_seq)
+        return DeadLetterPage(items=tuple(found), next=None)
+
+    async def replay(self, letter_id: int) -> None:
+        """Publish a dead letter on its subject again, and remove it from the dead letters.
+
+        Raises:
+            NotFound: There is no such dead letter.
+            Conflict: A gateway may not publish it.
+            Overloaded, Unavailable: It could not be published, and stays a dead letter.
+        """
+        letter = await dead.read_dead_letter(self.bus, letter_id)
+        if letter.stream not in _REPLAYED:
+            raise Conflict(
+                f"a gateway may not publish on {letter.subject}: use `banksman dead replay {letter_id}`"
+            )
+        await dead.replay(self.bus, letter_id)
+
+    async def _stream(self, name: str) -> StreamState:
+        info = await self._info(api("STREAM.INFO", name), name)
+        return StreamState(
+            name=name,
+            messages=info["state"]["messages"],
+            bytes=info["state"]["bytes"],
+            max_bytes=info["config"]["max_bytes"],
+        )
+
+    async def _queue(self, stream: str, name: str) -> QueueState:
+        info = await self._info(api("CONSUMER.INFO", stream, name), name)
+        return QueueState(
+            stream=stream,
+            name=name,
+            waiting=info["num_pending"],
+            in_progress=info["num_ack_pending"],
+            redelivered=info["num_redelivered"],
+        )
+
+    async def _info(self, subject: str, name: str) -> dict[str, Any]:
+        try:
+            return await jetstream.call(self.bus, subject)
+        except jetstream.ApiError as error:
+            raise NotFound("stream or queue", name) from error
+
+
+def _runner(lease: RunnerLease) -> RunnerState:
+    return RunnerState(
+        name=lease.runner,
+        load=lease.load,
+        workspaces=lease.workspaces,
+        serving=lease.serving,
+        problem=lease.problem,
+    )
