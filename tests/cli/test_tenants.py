@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from banksman.bus.names import object_stream
+from banksman.bus.names import ADVISORIES, DEAD, HEADS, SECRETS, SNAPSHOTS, kv_stream, object_stream
 from banksman.cli.operator import api_keys
-from banksman.cli.operator.tenant_places import OTHER_STREAMS, PLACES
+from banksman.cli.operator.tenant_places import PLACES
 from banksman.cli.operator.tenant_removal import STORES
 from banksman.contracts.errors import Conflict
 from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 
 BUDGET = StorageBudget(10 * 1024**3)
+# Letters are read one by one, the record of heads is written again, and the names of objects begin with the tenant.
+# Advisories and secrets name no tenant.
+OTHER_STREAMS = {DEAD, ADVISORIES, kv_stream(HEADS), kv_stream(SECRETS), object_stream(SNAPSHOTS)}
 
 
 def test_every_stream_is_searched_for_a_tenant() -> None:

@@ -17,7 +17,10 @@ TREE = {
     "services/model-server": ["model_server"],
     "services/gateway": [
         "gateway",
-        *(f"gateway/{part}" for part in ("asgi", "http", "nats_api", "page", "passthrough", "websocket")),
+        *(
+            f"gateway/{part}"
+            for part in ("a2a", "agui", "asgi", "http", "mcp", "nats_api", "page", "passthrough", "websocket")
+        ),
     ],
     "services/agent": ["agent", "agent/providers"],
     "services/tool-runner": ["tool_runner", "tool_runner/sandbox"],

@@ -33,19 +33,6 @@ TENANT_KEYS = (
 )
 """Buckets whose keys begin with the tenant. Keys of the platform have one token."""
 
-OTHER_STREAMS = frozenset(
-    {
-        # Its letters are read one by one; its advisories and secrets name no tenant.
-        names.DEAD,
-        names.ADVISORIES,
-        names.kv_stream(names.SECRETS),
-        # Its values name logs of all tenants: it is written again from the logs that are left.
-        names.kv_stream(names.HEADS),
-        names.object_stream(names.SNAPSHOTS),
-    }
-)
-"""Streams of account APP without subjects of tenants. The names of objects begin with the tenant and `/`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
