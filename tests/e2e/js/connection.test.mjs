@@ -99,7 +99,7 @@ test('a request made while offline is sent after welcome, and again under the sa
   online();
   const first = peers[0].sent.find((frame) => frame.type === 'chat.send');
   peers[0].drop(1006);
-  clock.advance(1);
+  clock.advance(2);
   online();
   const second = peers[1].sent.find((frame) => frame.type === 'chat.send');
   assert.equal(second.id, first.id);
@@ -157,10 +157,11 @@ test('a socket that does not open is dropped', () => {
   assert.equal(states.at(-1).phase, 'offline');
 });
 
-test('back-off stays between 0.5 and 30 seconds and is jittered over the whole range', () => {
+test('back-off stays within 2 seconds while a gateway restarts, later within 30, and is jittered over the whole range', () => {
   assert.equal(backoff(0, () => 0), 0.5);
-  assert.equal(backoff(0, () => 1), 1);
-  assert.equal(backoff(3, () => 1), 8);
+  for (const attempt of [0, 1, 6, 11]) assert.equal(backoff(attempt, () => 1), 2);
+  assert.equal(backoff(12, () => 1), 4);
+  assert.equal(backoff(14, () => 1), 16);
   assert.equal(backoff(50, () => 1), 30);
   assert.equal(backoff(50, () => 0), 0.5);
 });

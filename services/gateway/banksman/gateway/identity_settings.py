@@ -23,7 +23,7 @@ Right = Literal["chat", "approve", "admin", "operator"]
 chat      use conversations, files, assistants, prompts, workflows and the model APIs
 approve   decide approval requests, provide what workflows request, and read the conversations for it
 admin     manage the tenant's API keys and webhooks, and list its tools
-operator  manage the API keys of every tenant
+operator  manage the API keys of every tenant, read the state of the system, and replay dead letters
 """
 
 

@@ -8,6 +8,8 @@
 export const PROTOCOL = 'banksman.v1';
 const BACKOFF_MIN_S = 0.5;
 const BACKOFF_MAX_S = 30;
+const RESTART_BOUND_S = 2;
+const RESTART_ATTEMPTS = 12;
 const RATE_LIMIT_BACKOFF_S = 5;
 const DEFAULT_HEARTBEAT_S = 20;
 const REQUEST_TIMEOUT_S = 60;
@@ -44,9 +46,12 @@ export function reactionTo(code) {
   }
 }
 
-/** Seconds before attempt `n` (from 0): full jitter between 0.5 and a limit that doubles up to 30. */
+/**
+ * Seconds before attempt `n` (from 0): full jitter between 0.5 and a limit. It is 2 for the first twelve, about 15
+ * seconds, so that a client is back within 2 s of a gateway that restarts; then it doubles up to 30.
+ */
 export function backoff(n, random = Math.random) {
-  const bound = Math.min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** Math.min(n + 1, 10));
+  const bound = Math.min(BACKOFF_MAX_S, RESTART_BOUND_S * 2 ** Math.max(0, Math.min(n, 20) - RESTART_ATTEMPTS + 1));
   return BACKOFF_MIN_S + random() * (bound - BACKOFF_MIN_S);
 }
 
