@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.runs.plain_schemas import certainly_fits
-from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem
+from banksman.runs.schema_rules import value_fault
+from banksman.runs.schemas import SchemaChecker, SchemaLimits
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([1.0, 2.5]) | st.sampled_from("abé")
@@ -55,7 +57,7 @@ SCHEMAS = st.recursive(
 @given(SCHEMAS, VALUES)
 def test_what_certainly_fits_is_valid(schema: dict[str, Any], value: Any) -> None:
     if certainly_fits(schema, value):
-        assert argument_problem(schema, value) is None
+        assert value_fault(json.dumps(schema), value) is None
 
 
 @pytest.mark.parametrize("tool", WORKSPACE_TOOLS, ids=lambda tool: tool.name)

@@ -63,6 +63,8 @@ def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProbl
 
     A schema of a tool server belongs into `SchemaChecker`.
     """
+    if certainly_fits(schema, arguments):
+        return None
     # On first use: the library takes long to load, and many processes check no arguments.
     from banksman.runs.schema_process import reply_to
 
