@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from banksman.contracts.assistant_files import MAX_FILES, MAX_FILES_BYTES
-from banksman.contracts.assistant_requests import NewAssistant, parse_assistant
+from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.errors import BadInput
+from banksman.contracts.wire import parse
 
 
 def given(*files: dict[str, Any]) -> NewAssistant:
-    return parse_assistant(NewAssistant, json.dumps({"files": files}).encode())
+    return parse(NewAssistant, json.dumps({"files": files}).encode())
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_invalid_workspace_path_is_refused_by_name(path: str) -> None:
         (({"path": "a", "content": "?", "encoding": "base64"},), r"files\.0\.content"),
         (({"path": "a", "content": "x", "encoding": "latin-1"},), r"files\.0\.encoding"),
         (({"path": "a"},), r"files.*the content of 'a'"),
-        (({"path": "a", "content": "", "mode": 7},), r"files\.mode"),
+        (({"path": "a", "content": "", "mode": 7},), r"files\.0\.mode"),
         (({"path": "a", "content": ""}, {"path": "a", "content": ""}), r"files.*each path once"),
         (
             ({"path": "a", "content": ""}, {"path": "a/b/c", "content": ""}),

@@ -13,36 +13,63 @@ from banksman.contracts.frames import CLIENT_FRAME, ClientFrame
 from banksman.contracts.wire import parse_as
 
 SEND: dict[str, Any] = {"type": "chat.send", "id": "1", "conversation_id": "c1", "content": "hi"}
+CREATE: dict[str, Any] = {"type": "conversation.create", "id": "1"}
+DECIDE: dict[str, Any] = {"type": "approval.reply", "id": "1", "approval_id": "a1"}
 ASSISTANT: TypeAdapter[Any] = TypeAdapter(Assistant)
 
 
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        ({**SEND, "mod": "x"}, "chat.send.mod is not a known field; did you mean mode?"),
+        ({**SEND, "mod": "x"}, "mod is not a known field; did you mean mode?"),
         (
             {**SEND, "overrides": {"max_iteration": 3}},
-            "chat.send.overrides.max_iteration is not a known field; did you mean max_iterations?",
+            "overrides.max_iteration is not a known field; did you mean max_iterations?",
         ),
-        ({**SEND, "zzz": "x"}, "chat.send.zzz is not a known field"),
-        ({**SEND, "mod" * 50: "x"}, f"chat.send.{'mod' * 50} is not a known field"),
-        ({"type": "chat.send", "id": "1", "conversation_id": "c1"}, "chat.send.content is required"),
-        ({**SEND, "content": 5}, "chat.send.content must be a string, got 5"),
-        ({**SEND, "mode": "x"}, "chat.send.mode must be 'queue' or 'steer', got 'x'"),
-        ({**SEND, "overrides": "x"}, "chat.send.overrides must be an object, got 'x'"),
-        ({**SEND, "attachments": "x"}, "chat.send.attachments must be a list, got 'x'"),
+        ({**SEND, "zzz": "x"}, "zzz is not a known field"),
+        ({**SEND, "mod" * 50: "x"}, f"{'mod' * 50} is not a known field"),
+        ({"type": "chat.send", "id": "1", "conversation_id": "c1"}, "content is required"),
+        ({**SEND, "content": 5}, "content must be a string, got 5"),
+        ({**SEND, "mode": "x"}, "mode must be 'queue' or 'steer', got 'x'"),
+        ({**SEND, "overrides": "x"}, "overrides must be an object, got 'x'"),
+        ({**SEND, "attachments": "x"}, "attachments must be a list, got 'x'"),
         (
             {**SEND, "conversation_id": "a b"},
-            "chat.send.conversation_id: expected 1 to 64 letters, digits, '-' or '_', got 'a b'",
+            "conversation_id: expected 1 to 64 letters, digits, '-' or '_', got 'a b'",
         ),
-        ({**SEND, "id": ""}, "chat.send.id must have at least 1 character, got ''"),
+        ({**SEND, "id": ""}, "id must have at least 1 character, got ''"),
+        (
+            {**CREATE, "settings": {"max_iteration": 3}},
+            "settings.max_iteration is not a known field; did you mean max_iterations?",
+        ),
+        (
+            {**SEND, "overrides": {"options": {"temprature": 1}}},
+            "overrides.options.temprature is not a known field; did you mean temperature?",
+        ),
+        (
+            {**SEND, "content": [{"type": "text", "txt": "hi"}]},
+            "content.0.txt is not a known field; did you mean text?",
+        ),
+        ({**SEND, "content": [{"type": "text"}]}, "content.0.text is required"),
+        (
+            {**SEND, "content": [{"type": "txt"}]},
+            "content.0.type must be one of 'text', 'image', 'file', got 'txt'",
+        ),
+        (
+            {**DECIDE, "decisions": [{"tool_call_id": "k1", "decison": "approve"}]},
+            "decisions.0.decison is not a known field; did you mean decision?",
+        ),
+        (
+            {**SEND, "variables": {"any": {"name": 1}}, "mode": None},
+            "mode must be 'queue' or 'steer', got null",
+        ),
         ({}, "type is required"),
         ([], "body must be an object, got []"),
     ],
 )
 def test_invalid_frame_is_described_by_field_value_and_expectation(frame: Any, message: str) -> None:
     with pytest.raises(BadInput) as refused:
-        parse_as(CLIENT_FRAME, frame, annotation=ClientFrame)
+        parse_as(CLIENT_FRAME, frame, request=ClientFrame)
 
     assert str(refused.value) == message
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import TypeVar, cast
+from pydantic import ConfigDict, Field
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from banksman.contracts.assistant_files import AssistantFile, SubmittedFiles
+from banksman.contracts.assistant_files import SubmittedFiles
 from banksman.contracts.assistants import (
     ApprovalRule,
     Assistant,
@@ -17,16 +13,7 @@ from banksman.contracts.assistants import (
     ModelOptions,
     ToolSettings,
 )
-from banksman.contracts.errors import BadInput
-from banksman.contracts.wire import JsonObject, JsonValue, Text, Token, Wire, parse
-
-_SETTINGS: Mapping[str, type[BaseModel]] = {
-    "options": ModelOptions,
-    "tools": ToolSettings,
-    "limits": Limits,
-    "approval_policy": ApprovalRule,
-    "files": AssistantFile,
-}
+from banksman.contracts.wire import JsonObject, Text, Token, Wire
 
 
 class AssistantBody(Wire):
@@ -82,31 +69,3 @@ class AssistantDeleted(Wire):
     """An assistant was deleted."""
 
     id: Token
-
-
-B = TypeVar("B", bound=AssistantBody)
-
-
-def parse_assistant(model: type[B], data: bytes) -> B:
-    """Parse a submitted assistant and refuse unknown fields at every level.
-
-    The stored models ignore unknown fields, because a newer version may have written them. In a request an
-    unknown field is a typing error of the client.
-
-    Raises:
-        BadInput: A field is invalid or unknown. It names the first one.
-    """
-    body = parse(model, data)
-    submitted = cast(JsonObject, json.loads(data))
-    for field, settings in _SETTINGS.items():
-        value = submitted.get(field)
-        for item in value if isinstance(value, list) else [value]:
-            _refuse_unknown(field, settings, item)
-    return body
-
-
-def _refuse_unknown(field: str, settings: type[BaseModel], value: JsonValue) -> None:
-    names = value.keys() if isinstance(value, dict) else ()
-    for name in sorted(set(names) - set(settings.model_fields)):
-        known = ", ".join(sorted(settings.model_fields))
-        raise BadInput(f"{field}.{name}", None, f"is not a known field; expected one of {known}")

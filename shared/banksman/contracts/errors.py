@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
+from typing import Final
 
 
 class ErrorCode(StrEnum):
@@ -57,6 +58,14 @@ class ErrorCode(StrEnum):
     CONVERSATION_DELETED = "conversation_deleted"
 
 
+class _Null:
+    """The type of `NULL`."""
+
+
+NULL: Final = _Null()
+"""A received null, in place of the value of a `BadInput`, where None means that there is no value to show."""
+
+
 class BanksmanError(Exception):
     """The root of the tree. Clients receive `code` and `retryable`."""
 
@@ -85,7 +94,7 @@ class BadInput(CallerMistake):
 
     Args:
         field: Path of the field, or the name of a setting.
-        value: The invalid value; None if it is missing or secret.
+        value: The invalid value, `NULL` for null; None if it is missing or secret.
         expected: What the value must be: a noun, or a predicate that begins with "must" or "is". Advice may
             follow after a semicolon.
     """
@@ -104,7 +113,7 @@ def _shown(value: object, limit: int = 120) -> str:
     """Return the beginning of a value as JSON shows it, text in single quotation marks."""
     if isinstance(value, str):
         return repr(value if len(value) <= limit else value[:limit] + "…")
-    text = json.dumps(value, default=str)
+    text = "null" if value is NULL else json.dumps(value, default=str)
     return text if len(text) <= limit else text[:limit] + "…"
 
 

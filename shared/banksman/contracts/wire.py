@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -20,7 +20,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails
 
 from banksman.contracts.docstrings import field_docstrings
-from banksman.contracts.errors import BadInput
+from banksman.contracts.errors import NULL, BadInput
+from banksman.contracts.unknown_fields import check_fields
 
 WIRE_VERSION = 1
 """Version of the stored and transmitted messages. Readers refuse a higher version."""
@@ -90,6 +91,8 @@ _PLAIN = (
     (re.compile(" after validation, not "), ", not "),
 )
 _NUMBER, _LIST, _OBJECT = "must be a number", "must be a list", "must be an object"
+_WRONG_TYPES = frozenset({"string_type", "list_type", "tuple_type", "dict_type", "model_type"})
+"""Mistakes that concern one member of a union, while another member may have the value's type."""
 _EXPECTED = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -137,40 +140,42 @@ def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
 def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") -> M:
     """Validate bytes, text or a parsed value as `model`, without type coercion ("1" is not a number).
 
+    A request (`Wire`) must not have an unknown field at any level.
+
     Raises:
         BadInput: A field is invalid. It names the first one, its value and what is expected.
     """
-    return _validated(model.model_validate_json, data, what, model)
+    return _validated(model.model_validate_json, data, what, model if issubclass(model, Wire) else None)
 
 
 def parse_as(
-    adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body", annotation: Any = None
+    adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body", request: Any = None
 ) -> Any:
-    """Like `parse`, for a type that is not one model, such as a union; `annotation` is that type."""
-    return _validated(adapter.validate_json, data, what, annotation)
+    """Like `parse`, for a type that is not one model. For a union of requests, `request` is that union."""
+    return _validated(adapter.validate_json, data, what, request)
 
 
-def _validated(
-    validate: Callable[..., Any], data: bytes | str | JsonValue, what: str, annotation: Any
-) -> Any:
+def _validated(validate: Callable[..., Any], data: bytes | str | JsonValue, what: str, request: Any) -> Any:
     if isinstance(data, bytes | str):
-        strict_json(data, what=what)
+        value = strict_json(data, what=what)
     else:
-        data = json.dumps(data)
+        value, data = data, json.dumps(data)
+    if request is not None:
+        check_fields(request, value)
     try:
         return validate(data, strict=True)
     except ValidationError as error:
-        raise bad_input(error, what, annotation) from error
+        raise bad_input(error, what, value) from error
 
 
-def bad_input(error: ValidationError, what: str = "body", annotation: Any = None) -> BadInput:
+def bad_input(error: ValidationError, what: str = "body", whole: object = None) -> BadInput:
     """Return the first mistake that pydantic found: the field's path, its value and what is expected.
 
-    With the validated type as `annotation`, an unknown field gets the name of the nearest known one.
+    With the whole validated value, the path has no tags of unions.
     """
-    first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"] if not _UNION_MEMBER.search(str(part))]
-    value: object = first["input"]
+    first = _first_mistake(error)
+    path = _fields(first, whole)
+    value: object = NULL if first["input"] is None else first["input"]
     match first["type"]:
         case "missing":
             # The input of a missing field is the whole object around it.
@@ -181,17 +186,43 @@ def bad_input(error: ValidationError, what: str = "body", annotation: Any = None
         case _:
             pass
     text = expected(first)
-    if first["type"] == "extra_forbidden" and (near := _nearest(annotation, first["loc"])):
-        text = f"{text}; did you mean {near}?"
     # "at most 5 items, not 6" says already what is wrong.
     return BadInput(".".join(path) or what, None if ", not " in text else value, text)
 
 
-def _nearest(annotation: Any, path: Sequence[str | int]) -> str | None:
-    # Only clients with a mistake need difflib.
-    from banksman.contracts.field_names import nearest_field
+def _first_mistake(error: ValidationError) -> ErrorDetails:
+    """Return the first mistake. Of a union it is one inside the member that has the value's type."""
+    first, *others = error.errors(include_url=False)
+    if first["type"] in _WRONG_TYPES:
+        field = _fields(first)
+        inner = (
+            one for one in others if len(_fields(one)) > len(field) and _fields(one)[: len(field)] == field
+        )
+        return next(inner, first)
+    return first
 
-    return nearest_field(annotation, path)
+
+def _fields(mistake: ErrorDetails, whole: object = None) -> list[str]:
+    """Return the path of a mistake, without the members of unions; with the whole value also without tags."""
+    found: list[str] = []
+    *parts, last = mistake["loc"] or ("",)
+    inner = whole
+    for part in parts:
+        if _UNION_MEMBER.search(str(part)) or _is_tag(part, inner):
+            continue
+        found.append(str(part))
+        inner = cast(Any, inner)[part] if isinstance(inner, dict | list) else None
+    if last != "" and not _UNION_MEMBER.search(str(last)):
+        found.append(str(last))
+    return found
+
+
+def _is_tag(part: int | str, value: object) -> bool:
+    """Return whether a part of a path is the tag of a union's member, and no field of the value."""
+    if not isinstance(value, dict):
+        return False
+    fields = cast(dict[object, object], value)
+    return part == fields.get("type") or part not in fields
 
 
 def expected(mistake: ErrorDetails) -> str:

@@ -30,7 +30,6 @@ CHECKS = (
     "content_type_conformance",
     "response_headers_conformance",
     "response_schema_conformance",
-    "allow_header_conformance",
     "unsupported_method",
 )
 SHORT = ("--phases", "fuzzing", "--max-examples", "2", "--generation-deterministic")

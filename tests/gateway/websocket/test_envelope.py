@@ -61,5 +61,8 @@ async def test_an_unknown_field_is_reported_with_the_nearest_known_one(gateway: 
     async with gateway.socket() as socket, gateway.http as http:
         frame = await socket.request("chat.send", conversation_id="c1", contnet="hi", content="x")
         body = await http.post("/context/conversations", json={"titel": "x"})
+        nested = await socket.request("conversation.create", settings={"max_iteration": 3})
+    assert nested["message"] == "settings.max_iteration is not a known field; did you mean max_iterations?"
+    assert nested["details"]["field"] == "settings.max_iteration"
     assert frame["message"] == "contnet is not a known field; did you mean content?"
     assert body.json()["error"]["message"] == "titel is not a known field; did you mean title?"

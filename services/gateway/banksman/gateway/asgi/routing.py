@@ -24,14 +24,11 @@ M = TypeVar("M", bound=BaseModel)
 class StrictJson:
     """Annotation of a body: validates the bytes of the request."""
 
-    def __init__(self, parser: Callable[[Any, bytes], BaseModel] = parse) -> None:
-        self._parser = parser
-
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Wrap the schema of the model, which stays the one that OpenAPI shows."""
 
         def validate(value: Any, _: core_schema.ValidatorFunctionWrapHandler) -> BaseModel:
-            return value if isinstance(value, source) else self._parser(source, value)
+            return value if isinstance(value, source) else parse(source, value)
 
         return core_schema.no_info_wrap_validator_function(validate, handler(source))
 

@@ -13,7 +13,7 @@ from banksman.contracts.assistants import Assistant
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import Stored
 from banksman.gateway.asgi.dependencies import CallerDep, ReaderDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import router
+from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import IssuedTicket
 from banksman.gateway.service.tickets import TICKET_S
 

@@ -8,7 +8,6 @@ from pydantic import BaseModel, TypeAdapter
 
 from banksman.bus.control import Decode
 from banksman.bus.messages import Message
-from banksman.contracts.assistant_requests import AssistantUpdate, NewAssistant, parse_assistant
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import (
     ApprovalDecision,
@@ -45,8 +44,6 @@ def api_body(declared: Any) -> Decode:
     """
     if declared in _FIELDS:
         return lambda message: _frame(declared, message)
-    if declared in (NewAssistant, AssistantUpdate):
-        return lambda message: _assistant(declared, message)
     if declared is None:
         return _check_version
     return lambda message: _body(declared, message)
@@ -72,11 +69,6 @@ def _frame(declared: type[Request], message: Message) -> Request:
         if isinstance(run_id, str) and conversation_of(run_id) != in_subject:
             raise BadInput("run_id", run_id, f"a run of conversation {in_subject}, which the subject names")
     return parse(declared, body)
-
-
-def _assistant(declared: type[NewAssistant | AssistantUpdate], message: Message) -> Any:
-    _check_version(message)
-    return parse_assistant(declared, message.data or b"{}")
 
 
 def _body(declared: type[BaseModel], message: Message) -> Any:

@@ -46,9 +46,9 @@ def parse_frame(text: str) -> ClientFrame:
         if kind not in KNOWN_TYPES:
             message = f"unknown frame type {kind[:80]!r}"
             raise FrameRefused(ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message))
-        return parse_as(CLIENT_FRAME, text, what="frame", annotation=ClientFrame)
+        return parse_as(CLIENT_FRAME, text, what="frame", request=ClientFrame)
     except BadInput as error:
-        raise FrameRefused(error_frame(_without_type(error), reply_to)) from error
+        raise FrameRefused(error_frame(error, reply_to)) from error
 
 
 def id_in(text: str) -> str | None:
@@ -65,11 +65,3 @@ def id_in(text: str) -> str | None:
 def _id_of(value: dict[str, JsonValue]) -> str | None:
     found = value.get("id")
     return found if isinstance(found, str) and len(found) <= 128 else None
-
-
-def _without_type(error: BadInput) -> BadInput:
-    """Remove the frame's type from the field's name, where pydantic puts it for a discriminated union."""
-    for kind in KNOWN_TYPES:
-        if error.field.startswith(f"{kind}."):
-            return BadInput(error.field.removeprefix(f"{kind}."), error.value, error.expected)
-    return error
