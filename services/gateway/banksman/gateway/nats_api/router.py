@@ -14,7 +14,10 @@ from banksman.gateway.service.gateway import Gateway
 
 
 def api_endpoints(bus: Bus, gateway: Gateway, replays: Replays) -> Endpoints:
-    """Return the handlers of the NATS API."""
+    """Return the handlers of the NATS API.
+
+    Only requests use the gateway, so that its documents can be written without one.
+    """
     api = Endpoints(bus)
     add_actions(api, gateway)
     add_conversations(api, gateway)
