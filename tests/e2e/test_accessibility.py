@@ -10,7 +10,9 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e import scenes
-from tests.e2e.stage import Stage
+from tests.e2e.assistant_scenes import assistants
+from tests.e2e.run_scenes import OTHER_RUN, runs
+from tests.e2e.stage import RUN, Stage
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 
 pytestmark = pytest.mark.timeout(240)
@@ -167,9 +169,39 @@ async def palette(page: Page, stage: Stage) -> None:
     await expect(page.get_by_role("combobox", name="Go to or do")).to_be_visible()
 
 
+async def one_run(page: Page, stage: Stage) -> None:
+    runs(stage)
+    await page.keyboard.press("Escape")
+    await page.goto(f"{stage.url}/#/runs/{RUN}")
+    await expect(page.locator(".step")).to_have_count(5)
+
+
+async def one_step(page: Page, stage: Stage) -> None:
+    await page.locator(".step a").first.click()
+    await expect(page.locator(".step-messages")).to_be_visible()
+
+
+async def two_runs(page: Page, stage: Stage) -> None:
+    await page.get_by_label("Compare with").select_option(OTHER_RUN)
+    await expect(page.get_by_role("columnheader", name="Difference")).to_be_visible()
+
+
+async def assistant(page: Page, stage: Stage) -> None:
+    assistants(stage)
+    await page.goto(f"{stage.url}/#/assistants/cranes")
+    await page.get_by_role("textbox", name="Name", exact=True).fill("Tower cranes")
+    await expect(page.locator(".diff")).to_be_visible()
+
+
+async def models(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Model:").click()
+    await expect(page.get_by_text("400,000 tokens of context")).to_be_visible()
+
+
 async def ended(page: Page, stage: Stage) -> None:
     stage.frames.clear()
     scenes.ended(stage)
+    await page.keyboard.press("Escape")
     await open_conversation(page, stage)
 
 
@@ -183,7 +215,8 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, invitation, invited, operations, settings, palette, ended, login,
+    refused, inbox, people, invitation, invited, operations, settings, palette, one_run, one_step, two_runs,
+    assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

@@ -9,7 +9,7 @@ import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { lazy } from './lazy.mjs';
 import { useNearby } from './nearby.mjs';
-import { ToolCard, toolCounts, unsuccessful } from './tools.mjs';
+import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
 
@@ -272,6 +272,7 @@ function Outcome({ run, isLast, place }) {
       <${Icon} name=${run.status === 'cancelled' ? 'stop' : 'warning'} size=${16} />
       <div><strong>${outcome.title}.</strong>${outcome.text && html` <span>${outcome.text}</span>`}${outcome.code && html` <code>${outcome.code}</code>`}</div>
     </div>`}
+    <${Sources} run=${run} />
     <p class="usage">${usageParts(run, run.finished.usage).map((part) => html`<span>${part}</span>`)}<a href=${addressOf('runs', run.id)}>${t('run.open')}</a>${place && html`<span class="message-tools"><${ReplyTools} run=${run} isLast=${isLast} /></span>`}</p>
   `;
 }

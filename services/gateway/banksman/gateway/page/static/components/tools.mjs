@@ -105,6 +105,27 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
+/** The pages that a run has read, each once, in the order of the reads. */
+export function sourcesOf(run) {
+  const read = run.entries.filter((entry) => entry.kind === 'call' && entry.name === 'web_fetch' && entry.result && !entry.result.is_error);
+  return [...new Set(read.map((call) => String(call.arguments.url ?? '')))].filter((url) => /^https?:\/\//i.test(url));
+}
+
+/** Links to the pages that a run has read. */
+export function Sources({ run }) {
+  const urls = sourcesOf(run);
+  if (!urls.length) return null;
+  return html`<p class="sources"><span>${t('timeline.sources')}</span>${urls.map((url) => html`<a key=${url} href=${url} title=${url} target="_blank" rel="noreferrer noopener"><${Icon} name="globe" size=${13} /><${Exact} text=${hostOf(url)} /></a>`)}</p>`;
+}
+
+function hostOf(url) {
+  try {
+    return new URL(url).host;
+  } catch {
+    return url;
+  }
+}
+
 /** The tools of some calls with their counts: `bash ×2, read_file`. */
 export function toolCounts(calls) {
   const counts = new Map();

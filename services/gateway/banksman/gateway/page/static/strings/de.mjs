@@ -138,6 +138,7 @@ export default {
   'timeline.change.created': 'Angelegt',
   'timeline.change.modified': 'Geändert',
   'timeline.change.deleted': 'Gelöscht',
+  'timeline.sources': 'Gelesen:',
   'timeline.stop': 'Anhalten',
   'timeline.stopping': 'Wird angehalten …',
   'usage.cached': ' ({count} aus dem Cache)',

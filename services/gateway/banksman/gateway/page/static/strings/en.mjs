@@ -138,6 +138,7 @@ export default {
   'timeline.change.created': 'Created',
   'timeline.change.modified': 'Changed',
   'timeline.change.deleted': 'Deleted',
+  'timeline.sources': 'Read:',
   'timeline.stop': 'Stop',
   'timeline.stopping': 'Stopping…',
   'usage.cached': ' ({count} cached)',

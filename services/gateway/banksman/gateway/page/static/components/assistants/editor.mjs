@@ -48,7 +48,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
   };
   return html`<form class="assistant" onSubmit=${save}>
     <label class="form-field"><span>${t('assistant.name')}</span><input maxlength="200" value=${draft.name} onInput=${(event) => change({ name: event.target.value })} /></label>
-    <div class="form-field"><span>${t('run.model')}</span><${ModelButton} value=${draft.model} onChange=${(model) => change({ model })} /></div>
+    <div class="form-field"><span>${t('run.model')}</span><${ModelButton} value=${draft.model} label=${t('run.model')} onChange=${(model) => change({ model })} /></div>
     <${Prompt} draft=${draft} change=${change} />
     <${ToolChoice} tools=${draft.tools} onChange=${(tools) => change({ tools: { ...draft.tools, ...tools } })} />
     <${Policy} rules=${draft.approval_policy} onChange=${(rules) => change({ approval_policy: rules })} />
