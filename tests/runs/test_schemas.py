@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -12,6 +13,8 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem
+from tests.support.polling import eventually
+from tests.support.system import descendants
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 TENANT = "acme"
@@ -125,6 +128,18 @@ async def test_stored_schema_that_refers_to_itself_ends_no_run(checker: SchemaCh
     await checker.argument_problem(TENANT, tool(**{"$ref": "#"}), {"a": "x"})
 
     assert await checker.argument_problem(TENANT, tool(**CHECKED_APART), {}) is None
+
+
+async def test_a_process_ends_when_it_is_not_used_and_the_next_check_starts_another() -> None:
+    before = set(descendants(os.getpid()))
+    async with SchemaChecker(SchemaLimits(idle_s=0.05)) as checker:
+        for _ in range(2):
+            await checker.check_schema(TENANT, {"type": "object"})
+
+            async def ended() -> bool:
+                return set(descendants(os.getpid())) <= before
+
+            await eventually(ended)
 
 
 async def test_cancelled_check_does_not_leave_its_reply_to_the_next(checker: SchemaChecker) -> None:

@@ -54,6 +54,8 @@ class SchemaLimits:
     memory_bytes: int = 256 * 1024 * 1024
     processes: int = 2
     """Number of checks at a time; one tenant has at most one."""
+    idle_s: float = 30.0
+    """Seconds after which a process without a check ends: it takes 30 MiB."""
     refused_s: float = 60.0
     """Seconds for which calls of a tenant are refused at once after their schema exceeded a limit."""
 
@@ -88,6 +90,7 @@ class SchemaChecker:
     def __init__(self, limits: SchemaLimits | None = None) -> None:
         self._limits = limits or SchemaLimits()
         self._idle: list[asyncio.subprocess.Process] = []
+        self._end_idle_later: asyncio.TimerHandle | None = None
         self._slots = asyncio.Semaphore(self._limits.processes)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._expensive: dict[str, float] = {}
@@ -130,6 +133,8 @@ class SchemaChecker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._end_idle_later is not None:
+            self._end_idle_later.cancel()
         while self._idle:
             await _end(self._idle.pop())
 
@@ -152,7 +157,7 @@ class SchemaChecker:
                 if reply is None:
                     await asyncio.shield(_end(process))
                 else:
-                    self._idle.append(process)
+                    self._release(process)
             if reply is None:
                 self._remember(known_as, now)
                 return {"unusable": f"it needs too much time or memory ({_ending(process)})"}
@@ -179,6 +184,18 @@ class SchemaChecker:
             )
         except OSError as error:
             raise Unavailable(f"the check of arguments does not start: {error.strerror}") from error
+
+    def _release(self, process: asyncio.subprocess.Process) -> None:
+        self._idle.append(process)
+        if self._end_idle_later is not None:
+            self._end_idle_later.cancel()
+        loop = asyncio.get_running_loop()
+        self._end_idle_later = loop.call_later(self._limits.idle_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(ProcessLookupError):
+                self._idle.pop().kill()
 
     def _remember(self, known_as: str, now: float) -> None:
         self._expensive.pop(known_as, None)
