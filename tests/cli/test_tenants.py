@@ -15,8 +15,8 @@ from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 
 BUDGET = StorageBudget(10 * 1024**3)
-# Letters are read one by one, the record of heads is written again, and the names of objects begin with the tenant.
-# Advisories and secrets name no tenant.
+# Letters are read one by one, the record of heads is written again, and the names of objects begin with the
+# tenant. Advisories and secrets name no tenant.
 OTHER_STREAMS = {DEAD, ADVISORIES, kv_stream(HEADS), kv_stream(SECRETS), object_stream(SNAPSHOTS)}
 
 

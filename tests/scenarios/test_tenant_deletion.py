@@ -1,10 +1,11 @@
-"""An operator deletes a tenant, and nothing of it is left."""
+"""An operator exports a tenant and deletes it, and nothing of it is left."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from banksman import sdk
@@ -59,8 +60,21 @@ async def filled(client: sdk.Client, operator: Bus, model: str) -> None:
     await eventually(lettered, WAIT_TIMEOUT_S)
 
 
+def check_export(directory: Path, counts: dict[str, int]) -> None:
+    """Check that the export has the tenant's assistant, conversations, events, files and whole outputs."""
+    assert (counts["conversations"], counts["outputs"]) == (2, 1)
+    assert "auto" in [one["id"] for one in json.loads((directory / "assistants.json").read_text())]
+    (whole,) = directory.glob("conversations/*/outputs/*.txt")
+    assert whole.read_text().startswith("1\n2\n") and "\n9000" in whole.read_text()
+    place = whole.parents[1]
+    assert (place / "files" / MARK).exists()
+    frames = [json.loads(line) for line in (place / "events.jsonl").read_text().splitlines()]
+    assert [frame["seq"] for frame in frames] == list(range(1, len(frames) + 1))
+    assert frames[-1]["type"] == "run.finished" and frames[-1]["data"]["content"] == "listed"
+
+
 async def test_a_deleted_tenant_leaves_nothing_and_other_tenants_keep_everything(
-    system: System, play: Play, operator: Bus
+    system: System, play: Play, operator: Bus, tmp_path: Path
 ) -> None:
     """Every stream, bucket, object and workspace of the tenant; `left` is counted by the broker."""
     workspaces = workspaces_root(system.data_dir)
@@ -69,10 +83,13 @@ async def test_a_deleted_tenant_leaves_nothing_and_other_tenants_keep_everything
         await filled(client, operator, model)
     assert list(workspaces.rglob(MARK))
     _, before = await banksman(system, "tenants", "ls")
+    exported, (written,) = await banksman(system, "tenants", "export", TENANT, str(tmp_path / "export"))
     code, (report,) = await banksman(system, "tenants", "delete", TENANT, "--force")
     _, after = await banksman(system, "tenants", "ls")
     intact, damaged = await banksman(system, "check")
 
+    assert (exported, written["missing"]) == (0, [])
+    check_export(tmp_path / "export", written["written"])
     held = {entry["tenant"]: entry["messages"] for entry in before}
     assert {"EVENTS", "KV_conversations", "KV_assistants", "KV_owners", "APPROVALS"} <= held[TENANT].keys()
     assert (code, report["left"]) == (0, {})

@@ -31,7 +31,7 @@ class _KeysGroup(TyperGroup):
 
 
 tenants_app = typer.Typer(
-    help="List tenants, and delete one with all its data.", no_args_is_help=True, rich_markup_mode=None
+    help="List, export and delete tenants.", no_args_is_help=True, rich_markup_mode=None
 )
 keys_app = typer.Typer(
     cls=_KeysGroup, help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None
@@ -261,6 +261,22 @@ def tenants_ls(data_dir: DataDir = None, json: Json = False) -> None:
     from banksman.cli.operator import tenants
 
     exit_with(tenants.ls(data_dir, as_json=json))
+
+
+@tenants_app.command("export")
+def tenants_export(
+    tenant: Annotated[str, typer.Argument(help="Name of the tenant.")],
+    directory: Annotated[Path, typer.Argument(help="A new or empty directory.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Write everything of a tenant into a directory.
+
+    The exit code is 1 if something could not be read.
+    """
+    from banksman.cli.operator import tenants
+
+    exit_with(tenants.export(data_dir, tenant, directory, as_json=json))
 
 
 @tenants_app.command("delete")

@@ -1,4 +1,4 @@
-"""`banksman tenants`: list the tenants, and delete everything of one."""
+"""`banksman tenants`: list the tenants, and export or delete everything of one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.operator import api_keys
 from banksman.cli.operator import tenant_removal as removal
 from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.tenant_export import TenantExport
 from banksman.cli.operator.tenant_places import PLACES, subjects_in
 from banksman.cli.output import Exit
 from banksman.cli.prompts import typed
@@ -64,6 +65,37 @@ def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float,
     else:
         _show(tenant, report)
     return Exit.CRITICAL if report["left"] else Exit.OK
+
+
+def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool) -> Exit:
+    """Write everything of a tenant into a new directory.
+
+    The exit code is a warning if something could not be read.
+
+    Raises:
+        BadInput: the tenant's name is malformed.
+        Conflict: the directory exists and is not empty.
+        Unavailable: NATS cannot be reached, or no gateway responds.
+    """
+    check_token(tenant, "tenant")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise Conflict(f"{directory} is not empty")
+
+    async def write(bus: Bus) -> TenantExport:
+        found = TenantExport(bus, tenant, directory)
+        await found.run()
+        return found
+
+    found = asyncio.run(broker_access(data_dir).in_app(write, needs=_NEEDS))
+    if as_json:
+        output.print_json({"tenant": tenant, "written": found.written, "missing": found.missing})
+    else:
+        written = ", ".join(f"{count} {kind}" for kind, count in found.written.items() if count)
+        output.print_line(f"{directory}: {written or 'nothing'}")
+        for line in found.missing:
+            output.print_error(f"missing: {line}")
+    return Exit.WARNING if found.missing else Exit.OK
 
 
 async def _tenants(bus: Bus) -> dict[str, removal.Counts]:
