@@ -24,7 +24,7 @@ from banksman.contracts.wire import Stored
 TIMEOUT_S = 30.0
 """Seconds for one request; a workspace may have to be restored from its snapshot first."""
 SECRET_FIELDS = frozenset({"sha256", "transport"})
-"""Fields that authenticate, or may contain what does: digests of keys, addresses and headers of MCP servers."""
+"""Fields that may hold secrets: digests of keys, and addresses, headers and variables of MCP servers."""
 
 
 class RequestFailed(Fault):
