@@ -1,10 +1,11 @@
 """The environment of each process: only what it needs."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.nats import LocalNats, port_for_clients
 from banksman.cli.local.plan import Plan, ProcessSpec
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
@@ -100,3 +101,15 @@ def test_nats_server_runs_with_gogc_50_unless_its_environment_sets_it(tmp_path: 
         "GOMEMLIMIT": "4GiB",
     }
     assert all("GOGC" not in spec.environment for name, spec in chosen.items() if name != "nats")
+
+
+def test_services_beside_the_system_find_it_again_at_the_port_of_its_last_start(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    data.prepare()
+    first = port_for_clients(data)
+    LocalNats(data, port=first, http_port=8222).prepare()
+    again = port_for_clients(data)
+    with socket.create_server(("127.0.0.1", first)):
+        taken = port_for_clients(data)
+
+    assert (again, taken == first) == (first, False)

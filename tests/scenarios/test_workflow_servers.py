@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
 from tests.support.system import System
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 @workflow(category="release", positional=("version",))
@@ -253,3 +255,70 @@ async def test_the_example_of_a_workflow_is_registered_and_completes(
     assert "The notes of 1.2.3 are in the workspace." in outcome["content"]
     file = await http.get(f"/context/conversations/{run['conversation_id']}/files/NOTES.md")
     assert file.text == "# 1.2.3\n\nEverything.\n"
+
+
+async def test_workflows_of_two_languages_start_in_every_way_and_get_their_values_two_restarts_later(
+    system: System, http: httpx.AsyncClient, node_examples: Path
+) -> None:
+    """R22, R112: by form, command, plain language and schedule; the processes beside the system stay."""
+    python = (sys.executable, str(ROOT / "examples" / "release_workflow.py"))
+    javascript = ("node", str(node_examples / "release_workflow.mjs"))
+    async with process(system, *python), process(system, *javascript):
+        await eventually(lambda: are_listed(http, "write_notes", "write_release_notes"))
+        runs = [
+            await started(http, "write_notes", {"version": "1.0"}),
+            await by_text(http, "/write_release_notes 2.0"),
+            await by_text(http, "Please write the release notes of version 3.0", model="openai:demo"),
+            await by_schedule(http, "write_notes", "4.0"),
+            await by_schedule(http, "write_release_notes", "5.0"),
+        ]
+        requests = [await wanted(http, run["run_id"]) for run in runs]
+        for _ in range(2):
+            system.stop()
+            system.start()
+        async with httpx.AsyncClient(base_url=system.url, timeout=WAIT_TIMEOUT_S) as again:
+            for request in requests:
+                provided = await again.post(
+                    f"/context/inputs/{request['request_id']}", json={"value": "All new."}
+                )
+                assert provided.status_code == 200, provided.text
+            ends = [await approved(again, run) for run in runs]
+
+    assert [request["message"] for request in requests] == [f"What is new in {n}.0?" for n in range(1, 6)]
+    assert ends == [("completed", f"# {n}.0\n\nAll new.\n") for n in range(1, 6)]
+
+
+async def are_listed(http: httpx.AsyncClient, *names: str) -> bool:
+    return all([(await http.get(f"/workflows/{name}")).status_code == 200 for name in names])
+
+
+async def by_text(http: httpx.AsyncClient, text: str, **more: str) -> dict[str, Any]:
+    """Start a workflow by a text, as a user who confirms the filled form."""
+    form = (await http.post("/workflows/parse", json={"text": text, **more})).json()
+    assert not form["problems"], form
+    return await started(http, form["workflow"]["name"], form["parameters"])
+
+
+async def by_schedule(http: httpx.AsyncClient, name: str, version: str) -> dict[str, Any]:
+    start = {"type": "workflow", "workflow": name, "parameters": {"version": version}}
+    at = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    made = (await http.post("/context/schedules", json={"start": start, "at": at})).json()
+
+    async def run() -> dict[str, Any] | None:
+        found: dict[str, Any] | None = (await http.get(f"/context/schedules/{made['id']}")).json()["last_run"]
+        return found
+
+    return await eventually(run)
+
+
+async def approved(http: httpx.AsyncClient, run: dict[str, Any]) -> tuple[str, str]:
+    """Approve the write of a run; return its status and the file."""
+
+    async def request() -> str | None:
+        items = (await http.get("/context/approvals")).json()["items"]
+        return next((item["approval_id"] for item in items if item["run_id"] == run["run_id"]), None)
+
+    await http.post(f"/context/approvals/{await eventually(request)}", json={"all": "approve"})
+    ended = (await http.get(f"/context/runs/{run['run_id']}", params={"wait_s": 30})).json()
+    file = await http.get(f"/context/conversations/{run['conversation_id']}/files/NOTES.md")
+    return ended["status"], file.text

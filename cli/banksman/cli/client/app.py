@@ -201,7 +201,7 @@ def workflows_ls(url: Url = None, json: Json = False) -> None:
 def workflows_run(
     name: Annotated[str, typer.Argument(help="Name of the workflow.")],
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE; a value that is valid JSON is read as JSON.")
+        list[str] | None, typer.Argument(help="NAME=VALUE; JSON unless the form wants text.")
     ] = None,
     url: Url = None,
     json: Json = False,

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from banksman.cli import output
 from banksman.cli.client.address import Address
 from banksman.cli.client.http import Http
-from banksman.cli.client.parameters import parse_parameters
+from banksman.cli.client.parameters import read_parameters
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, follow
 from banksman.cli.client.view import JsonView, TextView, View, call_line, clean
@@ -179,8 +179,10 @@ def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
 
 def run_workflow(address: Address, name: str, given: list[str], *, as_json: bool = False) -> Exit:
     """Start a workflow and follow its run until it finishes."""
+    with Http.to(address) as http:
+        parameters = read_parameters(http, name, given)
     with Session.to(address) as session:
-        started = session.request("workflow.start", workflow=name, parameters=parse_parameters(given))
+        started = session.request("workflow.start", workflow=name, parameters=parameters)
         run_id = str(started["run_id"])
         session.subscribe(conversation_of(run_id), after_seq=0)
         view = _view(as_json)

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from banksman.cli.client.http import Http
 from banksman.contracts.errors import BadInput
+from banksman.contracts.ids import check_token
 
 
-def parse_parameters(given: list[str]) -> dict[str, Any]:
-    """Parse NAME=VALUE arguments; a value that is valid JSON is read as JSON.
+def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, Any]:
+    """Return the parameters that NAME=VALUE arguments give a workflow, as its form declares their types.
 
     Raises:
         BadInput: an argument has no `=` or no name.
+        GatewayRefused: there is no such workflow.
     """
+    form = cast(Mapping[str, Any], http.get(f"/workflows/{check_token(workflow, 'workflow')}"))
+    properties = cast(Mapping[str, Any], form["parameters_schema"].get("properties", {}))
     found: dict[str, Any] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise BadInput("parameter", word, "NAME=VALUE")
-        found[name] = parse_value(value)
+        found[name] = parse_value(value, properties.get(name, {}))
     return found
 
 
-def parse_value(text: str, schema: dict[str, Any] | None = None) -> Any:
+def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
     """Return a typed value: text where the schema wants text, otherwise JSON if it is valid."""
-    if schema is not None and schema.get("type") == "string":
-        return text
+    kinds = (schema.get("type"), *(one.get("type") for one in schema.get("anyOf", ())))
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return text
+    # `version=1.0` is the text 1.0, and `version=null` no version where the form allows that.
+    return text if "string" in kinds and not (value is None and "null" in kinds) else value

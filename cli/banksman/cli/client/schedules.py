@@ -8,7 +8,7 @@ from typing import Any, cast
 from banksman.cli import output
 from banksman.cli.client.address import Address
 from banksman.cli.client.http import Http
-from banksman.cli.client.parameters import parse_parameters
+from banksman.cli.client.parameters import read_parameters
 from banksman.cli.client.view import clean
 from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput
@@ -38,15 +38,15 @@ def add(
         GatewayRefused: the gateway refuses it.
     """
     start: dict[str, Any] = {"conversation_id": conversation_id}
-    match prompt, workflow:
-        case str(), None if not parameters:
-            start |= {"type": "prompt", "content": prompt}
-        case None, str():
-            start |= {"type": "workflow", "workflow": workflow, "parameters": parse_parameters(parameters)}
-        case _:
-            raise BadInput("--prompt", prompt, "either --prompt, or --workflow with NAME=VALUE arguments")
-    body = {**{name: value for name, value in fields.items() if value is not None}, "start": start}
+    if (prompt is None) == (workflow is None) or (prompt is not None and parameters):
+        raise BadInput("--prompt", prompt, "either --prompt, or --workflow with NAME=VALUE arguments")
     with Http.to(address) as http:
+        if workflow is None:
+            start |= {"type": "prompt", "content": prompt}
+        else:
+            values = read_parameters(http, workflow, parameters)
+            start |= {"type": "workflow", "workflow": workflow, "parameters": values}
+        body = {**{name: value for name, value in fields.items() if value is not None}, "start": start}
         _print(http.send("POST", PATH, body), as_json=as_json)
     return Exit.OK
 

@@ -28,7 +28,7 @@ def ls(url: Url = None, json: Json = False) -> None:
 @app.command()
 def add(
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE for --workflow; valid JSON is read as JSON.")
+        list[str] | None, typer.Argument(help="NAME=VALUE for --workflow; JSON unless it wants text.")
     ] = None,
     at: Annotated[str | None, typer.Option(help="Time of its only run: 2027-01-01T09:00:00+01:00.")] = None,
     cron: Annotated[str | None, typer.Option(help="Minute, hour, day of month, month, day of week.")] = None,

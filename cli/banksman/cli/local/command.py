@@ -13,7 +13,7 @@ from pathlib import Path
 
 from banksman.cli import output
 from banksman.cli.local.child_process import CannotStart
-from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.nats import LocalNats, port_for_clients
 from banksman.cli.local.plan import Plan
 from banksman.cli.local.screen import Screen
 from banksman.cli.local.supervisor import Supervisor
@@ -147,7 +147,7 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
     require_free(address.host, address.port, "BANKSMAN_GATEWAY__PORT")
     sandbox = choose_sandbox()
     notices = (DEMO_NOTICE if settings.demo else None, sandbox.notice)
-    nats = LocalNats(data, port=free_port(), http_port=free_port())
+    nats = LocalNats(data, port=port_for_clients(data), http_port=free_port())
     nats.prepare()
     return Plan(
         settings,

@@ -12,6 +12,7 @@ from banksman.cli.broker.accounts import Tenant, render_config, user_names
 from banksman.cli.broker.keys import generate_keys, seed_file
 from banksman.cli.broker.program import executable
 from banksman.cli.broker.store import started
+from banksman.cli.ports import bind_error, free_port
 from banksman.cli.state import DataDir
 from banksman.contracts.subjects import ANY
 from banksman.deployment import users
@@ -21,6 +22,21 @@ from banksman.deployment.topology import StorageBudget
 LOCAL = Tenant("local", tool_servers=(ANY,))
 """The tenant of requests to a gateway without API keys. Services on this machine may serve tools to it."""
 _CONNECT_TIMEOUT_S = 10
+
+
+def port_for_clients(data: DataDir) -> int:
+    """Return the port of the last start if it is free: services beside the system connect to it again."""
+    try:
+        last = int(_port_file(data).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        last = None
+    if last is None or bind_error("127.0.0.1", last, reuse=True) is not None:
+        return free_port()
+    return last
+
+
+def _port_file(data: DataDir) -> Path:
+    return data.nats / "port"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,7 @@ class LocalNats:
             relays=self.relays,
         )
         self.config_file.write_text(text, encoding="utf-8")
+        _port_file(self.data).write_text(str(self.port), encoding="utf-8")
         context = {
             "description": "Services of tenant local, beside `banksman up`",
             "url": self.url,

@@ -11,7 +11,8 @@ from banksman.model_server.json_values import dumps
 
 _TASK = "Choose the workflow that the user wants to start"
 _WORD = re.compile(r"[a-z0-9]+")
-_NAMED = re.compile(r"\b(?:named|called|for|in)\s+[`\"']?([\w./-]*\w)", re.IGNORECASE)
+_VALUE = r"[`\"']?([\w./-]*\w)"
+_NAMED = re.compile(rf"\b(?:named|called|for|in)\s+{_VALUE}", re.IGNORECASE)
 
 
 def workflow_reply(chat: ChatRequest, request: str) -> str | None:
@@ -39,7 +40,7 @@ def _score(workflow: dict[str, Any], words: set[str]) -> int:
 
 
 def _parameters(workflow: dict[str, Any], words: set[str], request: str) -> dict[str, Any]:
-    """Return the choices that the request names, and the name that it gives as the first required text."""
+    """Return the choices that the request names, and its texts: `version 1.2`, or a name for the first."""
     form = cast(dict[str, Any], workflow.get("parameters", {}))
     properties = cast(dict[str, dict[str, Any]], form.get("properties", {}))
     found: dict[str, Any] = {
@@ -48,8 +49,11 @@ def _parameters(workflow: dict[str, Any], words: set[str], request: str) -> dict
         for choice in field.get("enum", ())
         if str(choice).lower() in words
     }
-    named = _NAMED.search(request)
     texts = [name for name in form.get("required", ()) if properties.get(name, {}).get("type") == "string"]
+    for name in texts:
+        if stated := re.search(rf"\b{re.escape(name)}\s+{_VALUE}", request, re.IGNORECASE):
+            found.setdefault(name, stated[1])
+    named = _NAMED.search(request)
     if named and texts:
         found.setdefault(texts[0], named[1])
     return found

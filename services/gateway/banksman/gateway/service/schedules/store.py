@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from banksman.bus.connection import Bus
+from banksman.bus.jetstream import count_below
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import SCHEDULES
 from banksman.bus.publish import durable
@@ -15,6 +16,10 @@ from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.service.schedules.models import DueTime, Schedule
 from banksman.gateway.service.shared_bucket import SharedBucket
 
+CHECK_S = 600.0
+"""Seconds between comparisons of the view with the bucket, which read all schedules. The view only serves to
+find those whose timer was lost."""
+
 
 class ScheduleStore:
     """Schedules by tenant. A timer is only a hint: what is due is decided by the stored schedule."""
@@ -22,7 +27,7 @@ class ScheduleStore:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._bucket = SharedBucket(bus, SCHEDULES, Schedule, "schedules")
-        self.view = BucketView(Bucket(bus, SCHEDULES, DueTime))
+        self.view = BucketView(Bucket(bus, SCHEDULES, DueTime), check_s=CHECK_S)
         """When each schedule is due, as this gateway knows it."""
 
     async def list(self, tenant: str) -> list[Schedule]:
@@ -53,7 +58,7 @@ class ScheduleStore:
         """
         if (stored := await self.find(tenant, schedule.id)) is not None:
             return stored.value
-        if len(await self._bucket.keys(tenant)) >= most:
+        if await self._has(tenant, most):
             raise Overloaded(f"the tenant has {most} schedules; delete some first")
         # First, so that no schedule lacks its timer if this process ends in between.
         await self.set_timer(tenant, schedule.id, schedule.next_at)
@@ -73,6 +78,14 @@ class ScheduleStore:
         await self._bucket.delete(f"{tenant}.{schedule_id}")
         # It fires at once and finds no schedule, which takes no permission to purge the stream.
         await self.set_timer(tenant, schedule_id, now)
+
+    async def _has(self, tenant: str, most: int) -> bool:
+        """Return whether a tenant has this many schedules."""
+        # The count includes deleted schedules for an hour, so only a high one needs a look at all of them.
+        below = self._bucket.subject(tenant) + f".{subjects.ANY}"
+        if await count_below(self._bus, self._bucket.stream, below) < most:
+            return False
+        return len(await self._bucket.keys(tenant)) >= most
 
     async def set_timer(self, tenant: str, schedule_id: str, at: datetime | None) -> None:
         """Let the broker deliver a schedule at a time, and no more at an earlier one; None changes nothing.
