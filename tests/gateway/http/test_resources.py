@@ -49,7 +49,7 @@ async def test_assistants_are_stored_with_a_revision(gateway: Served) -> None:
 def test_assistant_body_and_run_settings_have_every_field_of_an_assistant() -> None:
     settings = set(Assistant.model_fields) - {"id", "revision"}
     kept_apart = {"name", "files"}
-    added = {"assistant_id", "assistant_revision", "tool_protocol", "workspace", "workflow"}
+    added = {"assistant_id", "assistant_revision", "tool_protocol", "workspace", "workflow", "branch"}
     assert set(AssistantBody.model_fields) == settings
     assert set(RunSettings.model_fields) - added == settings - kept_apart
 

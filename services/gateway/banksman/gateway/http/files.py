@@ -14,7 +14,6 @@ from banksman.gateway.asgi.streaming import Stream
 from banksman.gateway.service.bodies import Listing, StoredFile
 
 BYTES = "application/octet-stream"
-ZIP = "application/zip"
 BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}
 DOWNLOADED: dict[int | str, dict[str, Any]] = {200: {"content": BINARY}}
 
@@ -33,13 +32,13 @@ async def list_files(
 @routes.get(
     "/context/conversations/{conversation_id}/archive",
     response_class=Response,
-    responses={200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
+    responses=DOWNLOADED,
 )
 async def download_archive(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> Stream:
     """Download all files of the workspace as a zip file: at most 10,000 files of 512 MiB together."""
     record = await gateway.conversations.get(caller.tenant, conversation_id)
     pieces = await gateway.files.archive(caller.tenant, conversation_id)
-    return Stream(pieces, headers={**_download(f"{record.title or 'workspace'}.zip"), "content-type": ZIP})
+    return Stream(pieces, headers=_download(f"{record.title or 'workspace'}.zip"))
 
 
 @routes.get(
