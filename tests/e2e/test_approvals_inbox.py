@@ -87,6 +87,22 @@ async def test_several_requests_are_decided_at_once_with_the_calls_that_were_sho
     assert [frame["digests"] for frame in sent] == [["digest-of-k1"], ["digest-of-k3"]]
 
 
+async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
+    """R13, R34: as a message in a chat names it; without a token it shows nothing."""
+    put(stage, 1, 2)
+    stage.token = "right"
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/approvals/p2")
+        await page.get_by_label("Token").fill("right")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.locator(".inbox-item")).to_have_count(1)
+        await expect(page.get_by_role("link", name="Crane 2")).to_be_visible()
+        await page.get_by_role("button", name="Approve").click()
+        await expect(page.get_by_text("This request was decided, or has expired.")).to_be_visible()
+        (reply,) = await replies(stage, 1)
+    assert reply["approval_id"] == "p2"
+
+
 async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) -> None:
     """R13: it is counted no longer, also after a reload, and can be taken back."""
     put(stage, 1)

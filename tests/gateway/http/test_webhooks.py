@@ -101,6 +101,32 @@ async def deliveries(http: httpx.AsyncClient, webhook: str, status: str) -> list
     return [item for item in items if item["status"] == status]
 
 
+async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the_call(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    """R13: what a model chose has no markup, and the link leads to the page, where the user signs in."""
+    body = {
+        "url": receiver.url,
+        "events": ["approval.requested"],
+        "format": "chat",
+        "page_url": "https://agents.example/",
+    }
+    async with sending.http as http:
+        created = (await http.post(PATH, json=body)).json()
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        start = await agent.started(conversation)
+        request = await agent.request_approval(start, "echo '<!channel>' & ```")
+        headers, text = await receiver.message(1)
+        refused = await http.post(PATH, json={**body, "page_url": "javascript:alert(1)"})
+    Verifier(created["secret"]).verify(text, headers)
+    assert json.loads(text) == {
+        "text": "A call waits for approval:\n*bash*\n```echo '&lt;!channel&gt;' &amp; ` ` ````\n"
+        f"<https://agents.example/#/approvals/{request.approval_id}|Decide>"
+    }
+    assert refused.status_code == 400
+
+
 async def test_a_finished_run_and_an_approval_request_arrive_signed_without_what_a_vendor_returned(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:

@@ -9,7 +9,7 @@ from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing, RequestBody
-from banksman.gateway.service.webhooks.models import Delivery, Webhook, WebhookEvent
+from banksman.gateway.service.webhooks.models import Delivery, Webhook, WebhookEvent, WebhookFormat
 from banksman.gateway.service.webhooks.store import WebhookRequest
 
 routes = router("webhooks")
@@ -22,6 +22,9 @@ class WebhookBody(RequestBody):
     """An https address of a public host."""
     events: tuple[WebhookEvent, ...] = Field(min_length=1, max_length=3)
     description: str = Field(default="", max_length=200)
+    format: WebhookFormat = "standard"
+    page_url: str = Field(default="", max_length=500, pattern=r"^(https?://[^\s<>|]+)?$")
+    """The address of the page, for links in messages of the format `chat`."""
 
 
 class WebhookDescription(Stored):
@@ -31,6 +34,8 @@ class WebhookDescription(Stored):
     url: str
     events: tuple[WebhookEvent, ...]
     description: str
+    format: WebhookFormat
+    page_url: str
     created_at: Timestamp
     created_by: str
 

@@ -12,6 +12,11 @@ run.finished        a run ended
 approval.requested  a user must decide calls
 input.requested     a workflow needs a value from a user
 """
+WebhookFormat = Literal["standard", "chat"]
+"""
+standard  the event with its data
+chat      `{"text": …}`, as incoming webhooks of Slack and others expect it
+"""
 TEST_EVENT = "webhook.test"
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 """
@@ -29,6 +34,9 @@ class Webhook(Stored):
     url: str
     events: tuple[WebhookEvent, ...]
     description: str = ""
+    format: WebhookFormat = "standard"
+    page_url: str = ""
+    """The address of the page for links in messages of the format `chat`; empty for none."""
     created_at: Timestamp
     created_by: str
 

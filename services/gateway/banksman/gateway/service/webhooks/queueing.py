@@ -26,6 +26,7 @@ from banksman.contracts.wire import JsonValue
 from banksman.deployment.streams import write_consumer
 from banksman.deployment.topology import webhook_consumer
 from banksman.gateway.service.event_frames import encoded_event
+from banksman.gateway.service.webhooks.chat import chat_body
 from banksman.gateway.service.webhooks.models import (
     TEST_EVENT,
     Delivery,
@@ -158,7 +159,10 @@ def _message(webhook: Webhook, conversation_id: str, commit: Commit, event: Even
 def _queued(
     webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue]
 ) -> QueuedDelivery:
-    body = to_json({"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}).decode()
+    if webhook.format == "chat":
+        body = to_json(chat_body(kind, data, webhook.page_url)).decode()
+    else:
+        body = to_json({"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}).decode()
     return QueuedDelivery(
         id=message_id, tenant=webhook.tenant, webhook_id=webhook.id, type=kind, created_at=at, body=body
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from banksman.bus.connection import Bus
@@ -12,7 +12,13 @@ from banksman.bus.names import DELIVERIES, WEBHOOKS
 from banksman.bus.watch import BucketView
 from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
 from banksman.contracts.ids import check_token, new_id
-from banksman.gateway.service.webhooks.models import Delivery, QueuedDelivery, Webhook, WebhookEvent
+from banksman.gateway.service.webhooks.models import (
+    Delivery,
+    QueuedDelivery,
+    Webhook,
+    WebhookEvent,
+    WebhookFormat,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +35,8 @@ class WebhookRequest:
     url: str
     events: tuple[WebhookEvent, ...]
     description: str
+    format: WebhookFormat = "standard"
+    page_url: str = ""
 
 
 class WebhookStore:
@@ -70,24 +78,21 @@ class WebhookStore:
         webhook = Webhook(
             id=new_id("wh-"),
             tenant=tenant,
-            url=asked.url,
-            events=asked.events,
-            description=asked.description,
             created_at=now,
             created_by=user,
+            **asdict(asked),
         )
         await self.bucket.create(f"{tenant}.{webhook.id}", webhook)
         return webhook
 
     async def replace(self, tenant: str, webhook_id: str, asked: WebhookRequest) -> Webhook:
-        """Replace the address, the events and the description of a webhook; its secret stays.
+        """Replace everything that a client chooses of a webhook; its secret stays.
 
         Raises:
             NotFound: The tenant has no such webhook.
         """
         stored = await self.get(tenant, webhook_id)
-        changes = {"url": asked.url, "events": asked.events, "description": asked.description}
-        webhook = stored.model_copy(update=changes)
+        webhook = stored.model_copy(update=asdict(asked))
         await self.bucket.put(f"{tenant}.{webhook_id}", webhook)
         return webhook
 

@@ -240,6 +240,8 @@ export default {
   // The inbox of approval requests
   'inbox.title': 'Freigaben',
   'inbox.empty': 'Nichts wartet auf Ihre Freigabe.',
+  'inbox.all': 'Alle Anfragen',
+  'inbox.closed': 'Diese Anfrage ist entschieden oder abgelaufen.',
   'inbox.keys': '{next} und {previous} bewegen, {approve} gibt frei, {reject} lehnt ab, {edit} bearbeitet, {choose} wählt mehrere aus.',
   'inbox.waiting': { one: '{count} Anfrage wartet', other: '{count} Anfragen warten' },
   'inbox.requested': 'von {user}, {since}',

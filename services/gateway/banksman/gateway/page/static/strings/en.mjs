@@ -240,6 +240,8 @@ export default {
   // The inbox of approval requests
   'inbox.title': 'Approvals',
   'inbox.empty': 'Nothing waits for your approval.',
+  'inbox.all': 'All requests',
+  'inbox.closed': 'This request was decided, or has expired.',
   'inbox.keys': '{next} and {previous} move, {approve} approves, {reject} rejects, {edit} edits, {choose} chooses several.',
   'inbox.waiting': { one: '{count} request waits', other: '{count} requests wait' },
   'inbox.requested': 'by {user}, {since}',

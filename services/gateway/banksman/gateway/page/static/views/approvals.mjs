@@ -1,11 +1,28 @@
-/** The inbox: every approval request of the tenant that waits for a decision. */
+/** The inbox: every approval request of the tenant that waits for a decision, or the one that a link names. */
 
 import { ApprovalList } from '../components/inbox.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
+import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
 
-export default function ApprovalsView() {
+export default function ApprovalsView({ path }) {
+  return path.length ? html`<${OneRequest} id=${path[0]} />` : html`<${AllRequests} />`;
+}
+
+/** The request that a message in a chat or an e-mail led to. */
+function OneRequest({ id }) {
+  const { items, loading, error } = useStore().inbox.state.value;
+  const request = items.find((item) => item.id === id);
+  return html`<${Frame} title=${t('inbox.title')} actions=${html`<a class="toggle" href=${addressOf('approvals')}><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a>`}>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!loading && !request && html`<p class="empty">${t('inbox.closed')}</p>`}
+    ${request && html`<${ApprovalList} requests=${[request]} />`}
+  <//>`;
+}
+
+function AllRequests() {
   const store = useStore();
   const { inbox } = store;
   const { items, loading, error } = inbox.state.value;
