@@ -13,6 +13,8 @@ import httpx
 
 from banksman.contracts.ids import new_id
 from banksman.model_server import Reply, ToolCall
+from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.workspaces.workspace import default_root
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
@@ -24,6 +26,8 @@ TOKEN = "a-token-of-a-tenant"
 SOURCE = zlib.compress((ROOT / "tests/tool_runner/mcp/stdio_server.py").read_bytes(), 9)
 PROGRAM = f"import base64, zlib; exec(zlib.decompress(base64.b64decode({base64.b64encode(SOURCE)!r})))"
 SERVERS = "/context/mcp-servers"
+BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
+AUTO: dict[str, Any] = {"tools": TOOLS_ON, "approval_policy": [{"action": "auto"}]}
 
 
 def transport(behaviour: str | None = None) -> dict[str, Any]:
@@ -123,13 +127,20 @@ async def test_a_change_of_a_server_withdraws_its_tools_until_they_are_approved_
 
 
 async def test_odd_names_stay_different_and_a_schema_that_is_too_expensive_is_refused(
-    http: httpx.AsyncClient,
+    system: System, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
+    workspaces = default_root(system.data_dir, sandbox_identity()) / "local"
+    conversation = await client.create(
+        assistant=await created(http, model=play(BASH, Reply(text="ok")), **AUTO)
+    )
+    await client.run(conversation, "go")
     async with configured(http, "odd") as server:
+        left = [path.name for path in workspaces.glob("mcp-*")]
         offered = await approved(http, server)
         names = [tool["name"] for tool in offered["tools"]]
         statuses = [await status(http, name) for name in names]
-    assert len(set(names)) == 3
+    assert (workspaces / conversation).is_dir()
+    assert (len(set(names)), left) == (3, [])
     assert all(name.startswith(f"{server['id']}__gr__e_1-") for name in names[:2])
     assert [one["name"] for one in offered["refused"]] == [names[2]]
     assert statuses == [200, 200, 404]

@@ -7,6 +7,7 @@ afterwards is not offered until an administrator approves it again.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,9 +18,9 @@ from banksman.bus.envelope import checked_reply
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import MCP
 from banksman.contracts import subjects
-from banksman.contracts.calls import FindMcpTools
-from banksman.contracts.errors import Conflict, NotFound, Overloaded, Unavailable
-from banksman.contracts.ids import check_token
+from banksman.contracts.calls import FileReply, FindMcpTools
+from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Overloaded, Unavailable
+from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.mcp import (
     HttpServer,
     McpServer,
@@ -32,10 +33,10 @@ from banksman.contracts.mcp import (
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 
+logger = logging.getLogger(__name__)
+
 MAX_SERVERS = 20
 """Servers of one tenant."""
-FIND_WORKSPACE = "mcp-servers"
-"""The workspace in which programs list their tools. No conversation has this id."""
 OFFER_TIMEOUT_S = 30.0
 """Seconds in which an agent checks the schemas of all tools of a server."""
 
@@ -140,7 +141,7 @@ class McpServers:
             NotFound: The tenant has no such server.
         """
         server = await self.get(tenant, server_id)
-        reply = await self._placements.files(tenant, FIND_WORKSPACE, FindMcpTools(transport=server.transport))
+        reply = await self._find(tenant, server.transport)
         if reply.error is not None:
             return LookedAt(server, problem=reply.error)
         found, now = reply.tools, self._clock.now()
@@ -183,6 +184,17 @@ class McpServers:
         # First, so that a repeat after a failure finds the server again.
         await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
+
+    async def _find(self, tenant: str, transport: McpTransport) -> FileReply:
+        """Return the tools of a server. A program lists them in an empty workspace, which is then removed."""
+        workspace = new_id("mcp-")
+        try:
+            return await self._placements.files(tenant, workspace, FindMcpTools(transport=transport))
+        finally:
+            try:
+                await self._placements.forget(tenant, workspace)
+            except BanksmanError as error:
+                logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
 
     async def _entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
         entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
