@@ -1,0 +1,33 @@
+"""What the strict parser refuses although most parsers accept it."""
+
+import pytest
+
+from banksman.contracts.errors import BadInput
+from banksman.contracts.wire import strict_json
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a": "\\ud800"}',
+        b'{"a": ["x\\uDFFFy"]}',
+        b'{"\\ud800": 1}',
+        '{"a": "\ud800"}',
+        b'{"a": "\xed\xa0\x80"}',
+        b'{"a": "\xff"}',
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_is(text: bytes | str) -> None:
+    with pytest.raises(BadInput, match="lone surrogates"):
+        strict_json(text)
+
+
+@pytest.mark.parametrize("text", [b'"\\ud83d\\ude00"', '"\U0001f600"', '"\U0001f600"'.encode()])
+def test_a_character_beyond_the_first_plane_is_read_in_every_form(text: bytes | str) -> None:
+    assert strict_json(text) == "\U0001f600"
+
+
+@pytest.mark.parametrize("text", [b'{"a": 1, "a": 1}', b"[NaN]", b"[1" * 200 + b"]" * 200])
+def test_what_parsers_read_differently_is_refused(text: bytes) -> None:
+    with pytest.raises(BadInput):
+        strict_json(text)
