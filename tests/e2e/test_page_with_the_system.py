@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
@@ -65,6 +66,25 @@ async def test_an_approval_request_survives_a_reload_and_a_rejection_is_shown(pa
     await expect(page.get_by_text("rejected").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
 
+async def test_a_request_of_one_page_is_decided_in_the_inbox_of_another(page: Page, demo: System) -> None:
+    """R13, R34, R38: it appears there without a reload, and the decision appears on the first page."""
+    async with opened(demo.url) as inbox:
+        await inbox.goto(f"{demo.url}/#/approvals")
+        await expect(inbox.get_by_role("heading", name="Approvals")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+        await send_message(page, "run `echo from the inbox`")
+
+        item = inbox.locator(".inbox-item", has_text="echo from the inbox")
+        await expect(item).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+        await expect(inbox).to_have_title(re.compile(r"^\(\d+\) Approvals"))
+        await item.get_by_role("button", name="Approve").click()
+
+        await expect(item).to_have_count(0, timeout=WAIT_TIMEOUT_MS)
+        await expect(page.get_by_role("group", name="Approval, decided")).to_be_visible(
+            timeout=WAIT_TIMEOUT_MS
+        )
+        await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
+
+
 async def test_a_workflow_is_selected_filled_in_and_run(page: Page) -> None:
     """R15, R22, R29, R38: by category, with a form, ending as a run."""
     await page.get_by_role("button", name="Workflows").click()
@@ -95,3 +115,9 @@ async def test_an_edited_message_gets_a_reply_of_its_own_and_both_versions_stay(
     await page.get_by_role("link", name="Steps and cost").click()
     await page.locator(".step.model").get_by_role("link").click()
     await expect(page.locator(".step-messages .step-pre pre")).to_have_text("hello there")
+
+    await page.get_by_role("button", name="Run again").click()
+    await page.get_by_role("button", name="Start", exact=True).click()
+    await expect(page.get_by_role("columnheader", name="demo:demo")).to_have_count(2, timeout=WAIT_TIMEOUT_MS)
+    await page.get_by_role("link", name="Conversation", exact=True).click()
+    await expect(page.get_by_text("3/3")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
