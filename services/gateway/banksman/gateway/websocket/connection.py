@@ -46,7 +46,6 @@ from banksman.gateway.websocket.transport import (
     INTERNAL_ERROR,
     RATE_LIMITED,
     SECOND_HELLO,
-    SLOW_CONSUMER,
     TIMED_OUT,
     UNAUTHENTICATED,
     CloseFrame,
@@ -116,7 +115,9 @@ class Connection:
         self._subscriptions = Subscriptions(
             context.gateway, self._transport.outbox, send=self.send, spawn=self._spawn
         )
-        self._requests: asyncio.Queue[ClientFrame] = asyncio.Queue(INFLIGHT)
+        # Neither a queue nor a task waits for the requests of an idle websocket: they would take 7 KB.
+        self._requests: list[ClientFrame] = []
+        self._handling = False
         rate = self._settings.frames_per_s
         self._rate = TokenBucket(rate, rate * 2)
         self._warnings = TokenBucket(1, WARNINGS)
@@ -126,9 +127,11 @@ class Connection:
     async def run(self) -> None:
         """Serve until the client or the server closes the connection."""
         ending: CloseFrame | None = None
+        timeout_s = self._settings.hello_timeout_s
+        greeting = asyncio.get_running_loop().call_later(timeout_s, self._check_greeted)
         try:
             async with asyncio.TaskGroup() as self._group:
-                for work in (self._read(), self._transport.write(), self._handle_requests(), self._watch()):
+                for work in (self._read(), self._transport.write()):
                     self._spawn(work)
                 ending = await self._transport.ended()
                 for task in tuple(self._tasks):
@@ -137,6 +140,7 @@ class Connection:
             logger.exception("a websocket failed")
             ending = INTERNAL_ERROR, "internal error"
         finally:
+            greeting.cancel()
             if self._expiry is not None:
                 self._expiry.cancel()
             if self._counted is not None:
@@ -163,17 +167,10 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _watch(self) -> None:
-        """Close a connection that sends no `hello` in time, or whose client does not read."""
-        try:
-            async with asyncio.timeout(self._settings.hello_timeout_s):
-                await self._transport.outbox.overflowed.wait()
-        except TimeoutError:
-            if self._caller is None:
-                self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
-                return
-            await self._transport.outbox.overflowed.wait()
-        self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
+    def _check_greeted(self) -> None:
+        """Close a connection that sends no `hello` in time."""
+        if self._caller is None:
+            self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
         """Receive frames until the connection ends; refuse invalid ones and accept the others."""
@@ -220,11 +217,11 @@ class Connection:
             case _ if self._caller is None:
                 error = BadInput("type", frame.type, "hello as the first frame")
                 self.send(error_frame(error, frame.id))
-            case _ if self._requests.full():
+            case _ if len(self._requests) >= INFLIGHT:
                 message = f"more than {INFLIGHT} frames wait for their reply"
                 self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
             case _:
-                self._requests.put_nowait(frame)
+                self._enqueue(frame)
 
     def _authenticate(self, hello: Hello) -> None:
         known = self._upgrade_caller
@@ -240,7 +237,7 @@ class Connection:
             return
         self._counted = caller
         self._set_caller(caller)
-        self._requests.put_nowait(hello)
+        self._enqueue(hello)
 
     def _set_caller(self, caller: Caller) -> None:
         """Serve a caller until the caller's key expires."""
@@ -272,14 +269,21 @@ class Connection:
         for feed in feeds:
             await self._subscriptions.start(feed, None)
 
+    def _enqueue(self, frame: ClientFrame) -> None:
+        self._requests.append(frame)
+        if not self._handling:
+            self._handling = True
+            self._spawn(self._handle_requests())
+
     async def _handle_requests(self) -> None:
-        while True:
-            frame = await self._requests.get()
+        while self._requests:
+            frame = self._requests.pop(0)
             if isinstance(frame, ApprovalDecision | InputReply):
                 # It may wait for its request to be stored, and must not delay a cancel behind it.
                 self._spawn(self._handle(frame))
             else:
                 await self._handle(frame)
+        self._handling = False
 
     async def _handle(self, frame: ClientFrame) -> None:
         """Handle a request, and send its reply or its error."""

@@ -27,7 +27,7 @@ class Transport:
     """Sends and receives the frames of one websocket, until either side ends it."""
 
     def __init__(self, websocket: WebSocket) -> None:
-        self.outbox = Outbox()
+        self.outbox = Outbox(on_overflow=self._overflowed)
         self._websocket = websocket
         self._ending: asyncio.Future[CloseFrame | None] = asyncio.get_running_loop().create_future()
 
@@ -83,6 +83,9 @@ class Transport:
                 await self._websocket.close(code, reason)
         except (TimeoutError, *CLOSED):
             return
+
+    def _overflowed(self) -> None:
+        self.end(SLOW_CONSUMER, "the client reads too slowly; resume")
 
     def _disconnected(self) -> None:
         if not self._ending.done():
