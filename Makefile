@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants poison acknowledgements fuzz schemathesis frames $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants poison acknowledgements fuzz schemathesis frames $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -200,6 +200,10 @@ leader-kills:  ## Kill and freeze the leader of a three-server broker ten times 
 try-model:  ## Score how well a model follows the tool protocols (ARGS="openai:qwen3 --base-url http://127.0.0.1:11434/v1")
 	@tools/setup.sh dev
 	@$(BIN)/python tools/try_model.py $(ARGS)
+
+test-clients:  ## Install coding agents and SDKs from npm and PyPI and drive them against the demo model (ARGS="codex --latest")
+	@tools/setup.sh dev
+	@$(BIN)/python -m tools.try_clients $(ARGS)
 
 soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
 	@tools/setup.sh dev

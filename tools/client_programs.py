@@ -1,0 +1,125 @@
+"""Programs that use OpenAI's and Anthropic's APIs: how each is installed and pointed at a gateway.
+
+The prompts are sentences that the demo model understands, so that a program with tools calls its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+HELLO = "hello"
+PROOF = "proof.txt"
+"""The file that a program's tool writes."""
+WRITE = f"echo proof > {PROOF}"
+_ESCAPED = WRITE.replace(" ", "\\u0020")
+
+
+def use(tool: str, **arguments: object) -> str:
+    """Return the request to call a tool."""
+    return f"use the tool `{tool}` with {json.dumps(arguments)}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program. `{url}` in its files and environment stands for the gateway's address."""
+
+    name: str
+    registry: Literal["npm", "pypi"]
+    package: str
+    version: str
+    command: tuple[str, ...]
+    """The executable and its arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Configuration below the home directory, which is the working directory."""
+    before: tuple[str, ...] = ()
+    """Arguments of a command that configures it first."""
+    has_tools: bool = True
+
+    def adapted(self, text: str, url: str) -> str:
+        """Return a text with the gateway's address."""
+        return text.replace("{url}", url)
+
+
+_OPENAI = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_BASE": "{url}/v1"}
+_CODEX = 'model_providers.banksman={name="banksman",base_url="{url}/v1",wire_api="responses",env_key="KEY"}'
+_OPENCODE = {
+    "autoupdate": False,
+    "share": "disabled",
+    "provider": {
+        "banksman": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": "{url}/v1", "apiKey": "x"},
+            "models": {"demo": {"name": "demo"}},
+        }
+    },
+    "small_model": "banksman/demo",
+}
+_CONTINUE = {
+    "name": "banksman",
+    "version": "0.0.1",
+    "schema": "v1",
+    "models": [
+        {"name": "demo", "provider": "openai", "model": "demo", "apiBase": "{url}/v1", "apiKey": "x"},
+    ],
+}
+_LLM = [{"model_id": "demo", "model_name": "demo", "api_base": "{url}/v1"}]
+
+PROGRAMS = (
+    Program(
+        "Cline", "npm", "cline", "3.0.65",
+        ("cline", "-P", "openai-compatible", "-m", "demo", use("run_commands", commands=[WRITE])),
+        before=("auth", "openai-compatible", "--apikey", "x", "--modelid", "demo", "--baseurl", "{url}/v1"),
+    ),
+    Program(
+        "Continue", "npm", "@continuedev/cli", "1.5.47",
+        ("cn", "--auto", "--config", "continue.yaml", "-p", use("Bash", command=WRITE)),
+        {"CONTINUE_TELEMETRY_ENABLED": "0"},
+        # JSON is YAML.
+        {"continue.yaml": json.dumps(_CONTINUE)},
+    ),
+    Program(
+        "opencode", "npm", "opencode-ai", "1.18.33",
+        # It puts words with a space into quotes.
+        ("opencode", "run", "-m", "banksman/demo", "use", "the", "tool", "`bash`", "with",
+         f'{{"command":"{_ESCAPED}","description":"x"}}'),
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
+        {"opencode.json": json.dumps(_OPENCODE)},
+    ),
+    Program(
+        "codex", "npm", "@openai/codex", "0.169.0",
+        ("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
+         "-c", "model_provider=banksman", "-c", _CODEX, "-m", "demo", use("exec_command", cmd=WRITE)),
+        {"KEY": "x"},
+    ),
+    Program(
+        "Claude Code", "npm", "@anthropic-ai/claude-code", "2.1.330",
+        ("claude", "--model", "demo", "-p", use("Bash", command=WRITE, description="x"),
+         "--allowedTools", "Bash"),
+        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "x", "DISABLE_AUTOUPDATER": "1",
+         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+    ),
+    Program(
+        "qwen-code", "npm", "@qwen-code/qwen-code", "0.24.4",
+        ("qwen", "--auth-type", "openai", "--yolo", "-p",
+         use("run_shell_command", command=WRITE, is_background=False)),
+        {**_OPENAI, "OPENAI_MODEL": "demo"},
+    ),
+    Program(
+        "aider", "pypi", "aider-chat", "0.86.2",
+        ("aider", "--model", "openai/demo", "--no-git", "--yes-always", "--no-check-update", "--no-pretty",
+         "--no-show-model-warnings", "--no-show-release-notes", "--analytics-disable", "--message", HELLO),
+        _OPENAI,
+        has_tools=False,
+    ),
+    Program(
+        "llm", "pypi", "llm", "0.36",
+        ("llm", "-m", "demo", "--key", "x", HELLO),
+        {"LLM_USER_PATH": "."},
+        {"extra-openai-models.yaml": json.dumps(_LLM)},
+        has_tools=False,
+    ),
+)  # fmt: skip
