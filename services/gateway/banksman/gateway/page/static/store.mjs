@@ -195,7 +195,7 @@ export class Store {
       this.outbox.value = [...this.outbox.value, entry];
       this.continuing.value = null;
       // The new message is the end of the newest path, which is shown.
-      if (branch) this.chosen.value = { ...this.chosen.value, [entry.conversationId]: {} };
+      if (branch) this.showNewest(entry.conversationId);
     });
     await this.#deliver(entry);
   }
@@ -210,6 +210,11 @@ export class Store {
     const path = this.path.value;
     this.continuing.value = { conversationId: this.currentId.value, after: endOfPath(path.slice(0, path.findIndex(({ run }) => run.id === runId) + 1)) };
     document.getElementById('composer')?.focus();
+  }
+
+  /** Show the path to the newest run of a conversation. */
+  showNewest(conversationId) {
+    this.chosen.value = { ...this.chosen.value, [conversationId]: {} };
   }
 
   /** Show one of the runs that follow another. */
