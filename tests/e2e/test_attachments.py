@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from tests.e2e.scenes import PIXEL
 from tests.e2e.stage import Stage
@@ -34,7 +34,7 @@ async def test_a_picked_file_and_a_pasted_image_are_stored_and_sent_with_the_mes
     stage.resources["context/conversations/c1/files"] = {"items": [{"path": "uploads/a b.txt"}]}
     async with opened(stage.url, bypass_csp=True) as page:
         await page.goto(f"{stage.url}/#/c/c1")
-        picked = {"name": "a b.txt", "mimeType": "text/plain", "buffer": b"40 t"}
+        picked: FilePayload = {"name": "a b.txt", "mimeType": "text/plain", "buffer": b"40 t"}
         await page.locator(".composer input[type=file]").set_input_files([picked])
         await page.evaluate(PASTE)
         await expect(page.locator(".attached-file")).to_have_count(2)
