@@ -374,3 +374,14 @@ async def test_all_calls_of_a_run_are_read_in_pages_with_whole_texts(gateway: Se
     assert [call["iteration"] for call in calls] == list(range(60))
     assert {len(call["result"]["stdout"]) for call in calls} == {9_000}
     assert unknown.status_code == 404
+
+
+async def test_a_run_is_cancelled_over_http_by_its_own_tenant_only(guarded: Served) -> None:
+    """Interfaces, section 1: `POST /context/runs/{id}/cancel`."""
+    async with guarded.http as http:
+        run = (await http.post("/v1/chat", json={"content": "hi"})).json()["run_id"]
+        cancelled = await http.post(f"/context/runs/{run}/cancel", json={"reason": "enough"})
+        bob = {"authorization": f"Bearer {TOKENS['bob']}"}
+        foreign = await http.post(f"/context/runs/{run}/cancel", headers=bob)
+    assert (cancelled.status_code, cancelled.json()["run_id"]) == (202, run)
+    assert (foreign.status_code, foreign.json()["error"]["code"]) == (404, "not_found")

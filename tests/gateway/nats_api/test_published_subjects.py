@@ -169,6 +169,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     )
     await agent.finish(start, "Done.")
     runs = await documented.request("run list", conversation_id=conversation)
+    assert (await documented.request("input list"))["items"] == []
     ended = await documented.request("run read", {"wait_s": 5}, run_id=sent["run_id"])
     calls = await documented.request("run calls", run_id=sent["run_id"])
     await documented.request("conversation rename", {"title": "Lifts"}, conversation_id=conversation)
@@ -191,12 +192,13 @@ async def test_prompts_are_created_paged_enhanced_and_deleted(documented: Docume
     made = await documented.request("prompt create", body)
     taken = await documented.request("prompt create", body)
     changed = await documented.request("prompt update", {"content": "Greet {{user}}!"}, prompt_id="mine")
+    read = await documented.request("prompt read", prompt_id="mine")
     enhanced = await documented.request("prompt enhance", {"variables": {"user": "Ada"}}, prompt_id="mine")
     first = await documented.request("prompt list", {"limit": 1})
     second = await documented.request("prompt list", {"limit": 1, "after": first["next"]})
     deleted = await documented.request("prompt delete", prompt_id="mine")
     assert (made["content"], taken["code"]) == ("Greet {{user}}.", "conflict")
-    assert changed["revision"] > made["revision"]
+    assert changed["revision"] > made["revision"] and read == changed
     assert (enhanced["base"], "bash" in enhanced["tools"]) == ("Greet Ada!", True)
     assert [page["items"][0]["id"] for page in (first, second)] == ["default", "mine"]
     assert (second["next"], deleted) == (None, {"id": "mine"})

@@ -63,7 +63,9 @@ async def test_every_endpoint_responds_while_the_broker_is_frozen(
     found = {request[:2]: task.result() for request, task in zip(requests, tasks, strict=True)}
     assert len([body for _, body in found.values() if body.startswith("503")]) > 40
     assert {request: took for request, (took, _) in found.items() if took > LIMIT_S} == {}
-    assert {request: body for request, (_, body) in found.items() if INTERNAL.search(body)} == {}
+    # The agent card names the address of the gateway.
+    bodies = {request: body.replace(gateway.url, "") for request, (_, body) in found.items()}
+    assert {request: body for request, body in bodies.items() if INTERNAL.search(body)} == {}
 
 
 class Ids(dict[str, str]):

@@ -1,0 +1,113 @@
+"""Every name that the interfaces publish is in a test: an interface without one would change unnoticed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, cast
+
+from tools.reference import nats_document
+
+from banksman.contracts.errors import ErrorCode
+from banksman.gateway.app import application
+from banksman.gateway.http.documents import websocket_schema
+from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.auth import Keys
+from banksman.gateway.settings import GatewaySettings
+from banksman.gateway.websocket import transport
+from banksman.runtime.health import Health
+from tests.support.paths import ROOT
+
+NAME_ALL = {"test_rights.py", "test_published_names.py", "samples.py", "test_frozen_broker.py"}
+"""Files that name everything, whatever it does."""
+PARAMETER = r"""(?:\{[^}]*\}|[^/"'?\s]+)"""
+UNTESTED_CODES = {1000, 1001}
+"""Close codes of clients."""
+
+
+OTHER_NAMES = {
+    "/context/conversations/{conversation_id}/archive": "/archive",
+    "/context/chat/messages": '/context/chat", api_key',
+    "/v1/messages/count_tokens": "messages.count_tokens(",
+    "/context/schedules/{schedule_id}/run": "['id']}/run\"",
+    "/context/webhooks/{webhook_id}": "/context/webhooks",
+    "/context/webhooks/{webhook_id}/test": "['id']}/test\"",
+    "/context/mcp-servers/{server_id}": "/context/mcp-servers",
+    "/context/mcp-servers/{server_id}/look": '/look"',
+    "/context/mcp-servers/{server_id}/approve": '/approve"',
+    "workspace.restored": "WorkspaceRestored(",
+    "tool list": ".tools()",
+    "assistant read": ".assistant(",
+    "assistant update": ".update_assistant(",
+    "assistant delete": ".delete_assistant(",
+    "schedule list": 'subjects.api(TENANT, "schedule"',
+    "schedule read": 'subjects.api(TENANT, "schedule"',
+    "schedule delete": 'subjects.api(TENANT, "schedule"',
+}
+"""What tests write where a client, or a variable, stands for the name."""
+WITHOUT_USE = {"call_limit"}
+"""Published for clients of a later version: nothing ends a run with it."""
+
+
+@cache
+def sources() -> str:
+    """Return the sources of the tests."""
+    files = [file for file in (ROOT / "tests").rglob("*.py") if file.name not in NAME_ALL]
+    files += [file for file in (ROOT / "tests").rglob("*.mjs") if "node_modules" not in file.parts]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def quoted(name: str) -> re.Pattern[str]:
+    return re.compile(rf"""["'`]{re.escape(name)}["'`]""")
+
+
+def paths() -> Iterator[tuple[str, re.Pattern[str]]]:
+    app = application(Keys(GatewaySettings()), cast(Upstreams, None), Health("test"))
+    for path in app.openapi()["paths"]:
+        parts = [PARAMETER if part.startswith("{") else re.escape(part) for part in path.split("/")]
+        yield path, re.compile(rf"""{"/".join(parts)}(?:["'?]|$)""", re.MULTILINE)
+
+
+def frames() -> Iterator[tuple[str, re.Pattern[str]]]:
+    document = websocket_schema()
+    found = {*document["client"]["discriminator"]["mapping"]}
+    found |= {
+        frame["properties"]["type"]["default"]
+        for frame in document["server"]["$defs"].values()
+        if _is_frame(frame)
+    }
+    found |= {frame["title"] for frame in document["events"]["oneOf"]}
+    return ((name, quoted(name)) for name in sorted(found))
+
+
+def _is_frame(schema: dict[str, Any]) -> bool:
+    return "default" in schema.get("properties", {}).get("type", {})
+
+
+def requests() -> Iterator[tuple[str, re.Pattern[str]]]:
+    for title, operation in nats_document()["operations"].items():
+        if "x-error-codes" in operation:
+            words = title.split()
+            forms = (" ".join(words), ".".join(words), '", "'.join(words))
+            yield title, re.compile("|".join(map(re.escape, forms)))
+
+
+def codes() -> Iterator[tuple[str, re.Pattern[str]]]:
+    for name, value in vars(transport).items():
+        if name.isupper() and isinstance(value, int) and value not in UNTESTED_CODES and 1000 <= value < 5000:
+            yield f"{value}", re.compile(rf"\b{value}\b|\b{name}\b")
+    for code in ErrorCode:
+        if code.value not in WITHOUT_USE:
+            yield code.value, re.compile(rf"""\b{code.value}["'`]|ErrorCode\.{code.name}\b""")
+
+
+def test_every_published_name_is_in_a_test() -> None:
+    """Interfaces, sections 1, 3, 6 and 8: each endpoint, frame, event, subject, close code and error."""
+    published = [*paths(), *frames(), *requests(), *codes()]
+    assert len(published) > 150
+    patterns = (
+        (name, re.compile(re.escape(OTHER_NAMES[name])) if name in OTHER_NAMES else pattern)
+        for name, pattern in published
+    )
+    assert [name for name, pattern in patterns if not pattern.search(sources())] == []
