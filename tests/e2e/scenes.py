@@ -178,8 +178,27 @@ KEY: dict[str, Any] = {
     "expires_at": None,
 }
 
+SCHEDULE: dict[str, Any] = {
+    "id": "s1",
+    "title": "Morning report",
+    "start": {"type": "prompt", "content": "Say good morning.", "conversation_id": None},
+    "at": None,
+    "cron": "0 9 * * 1-5",
+    "timezone": "Europe/Berlin",
+    "missed": "run_once",
+    "paused": False,
+    "next_at": "2026-01-05T08:00:00Z",
+    "last_run": {
+        "at": "2026-01-02T08:00:00Z",
+        "result": "started",
+        "status": None,
+        "conversation_id": "c2",
+        "error": None,
+    },
+}
 RESOURCES: dict[str, Any] = {
     "context/keys": {"items": [KEY]},
+    "context/schedules": {"items": [SCHEDULE]},
     "operator/overview": {
         "streams": [{"name": "EVENTS", "messages": 12000, "bytes": 9_000_000, "max_bytes": 10_000_000}],
         "queues": [

@@ -153,8 +153,19 @@ async def invited(page: Page, stage: Stage) -> None:
     await expect(page.get_by_text("The key is shown only now")).to_be_visible()
 
 
-async def operations(page: Page, stage: Stage) -> None:
+async def schedules(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Done").click()
+    await page.get_by_role("link", name="Schedules").click()
+    await expect(page.get_by_text("Monday to Friday at 09:00")).to_be_visible()
+
+
+async def new_schedule(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="New schedule").click()
+    await page.get_by_label("Repeats").select_option("weekly")
+
+
+async def operations(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Close").click()
     await page.get_by_role("link", name="Operations").click()
     await expect(page.get_by_text("Runs for agents")).to_be_visible()
 
@@ -215,7 +226,8 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, invitation, invited, operations, settings, palette, one_run, one_step, two_runs,
+    refused, inbox, people, invitation, invited, schedules, new_schedule, operations, settings, palette,
+    one_run, one_step, two_runs,
     assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""

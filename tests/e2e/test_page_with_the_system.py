@@ -121,3 +121,31 @@ async def test_an_edited_message_gets_a_reply_of_its_own_and_both_versions_stay(
     await expect(page.get_by_role("columnheader", name="demo:demo")).to_have_count(2, timeout=WAIT_TIMEOUT_MS)
     await page.get_by_role("link", name="Conversation", exact=True).click()
     await expect(page.get_by_text("3/3")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def test_a_message_is_scheduled_run_now_paused_and_deleted(page: Page, demo: System) -> None:
+    """R38: its run is linked, and everything is still there after a reload."""
+    await page.get_by_role("link", name="Schedules").click()
+    await page.get_by_role("button", name="New schedule").click()
+    await page.get_by_label("Name").fill("Morning report")
+    await page.get_by_label("Repeats").select_option("weekly")
+    await page.get_by_role("combobox", name=re.compile("^Day")).select_option("Wednesday")
+    await page.get_by_label("Time zone").fill("Europe/Berlin")
+    await page.get_by_label("Message to an agent").last.fill("say good morning")
+    await page.get_by_role("button", name="Create schedule").click()
+
+    schedule = page.get_by_role("region", name="Morning report")
+    await expect(schedule).to_contain_text("Every Wednesday at 09:00 (Europe/Berlin)")
+    await schedule.get_by_role("button", name="Run now: Morning report").click()
+    await expect(schedule.get_by_text("Last run:")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+    await schedule.get_by_role("button", name="Pause").click()
+    await expect(schedule.get_by_role("button", name="Resume")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+    await page.reload()
+    await schedule.get_by_text("Last runs").click()
+    await schedule.get_by_role("listitem").get_by_role("link").click()
+    await expect(page.get_by_text("say good morning").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+    await page.goto(f"{demo.url}/#/schedules")
+    await schedule.get_by_role("button", name="Delete: Morning report").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_text("There are no schedules yet.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)

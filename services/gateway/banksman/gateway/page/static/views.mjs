@@ -13,6 +13,7 @@ export const VIEWS = {
   approvals: { load: () => import('./views/approvals.mjs'), title: 'inbox.title', icon: 'shield' },
   assistants: { load: () => import('./views/assistants.mjs'), title: 'assistant.list', icon: 'brain' },
   read: { load: () => import('./views/read.mjs'), title: 'read.title' },
+  schedules: { load: () => import('./views/schedules.mjs'), title: 'schedule.title', icon: 'clock', right: 'chat' },
   runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
   people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
   operator: { load: () => import('./views/operator.mjs'), title: 'operator.title', icon: 'gauge', right: 'operator' },

@@ -175,6 +175,33 @@ export class Api {
     return (await this.#json('GET', 'context/tools')).items;
   }
 
+  /** The schedules, each with its last run. */
+  async schedules() {
+    return (await this.#json('GET', 'context/schedules')).items;
+  }
+
+  /** A schedule with its last runs and their status. */
+  schedule(id) {
+    return this.#json('GET', `context/schedules/${id}`);
+  }
+
+  createSchedule(schedule) {
+    return this.#json('POST', 'context/schedules', schedule);
+  }
+
+  replaceSchedule(id, schedule) {
+    return this.#json('PUT', `context/schedules/${id}`, schedule);
+  }
+
+  deleteSchedule(id) {
+    return this.#json('DELETE', `context/schedules/${id}`);
+  }
+
+  /** Start what a schedule starts now. */
+  runSchedule(id) {
+    return this.#json('POST', `context/schedules/${id}/run`);
+  }
+
   /** The API keys that were created here. */
   async keys() {
     return (await this.#json('GET', 'context/keys')).items;
