@@ -8,6 +8,7 @@ the client of the benchmark use the same cores; their CPU time is stated beside.
     run, bash    runs of three trivial calls: of a tool server, and of bash in the sandbox
     passthrough  time to the first bytes of a forwarded reply
     websockets   open websockets that send nothing
+    viewers      the delay of events for websockets that show one conversation
     start        the start of `banksman up`, and its cost while it has nothing to do
     imports      the import of each service
     agents       runs with 1, 4 and 16 agents
@@ -29,13 +30,14 @@ from typing import Any
 from benchmarks.harness.machine import machine
 from benchmarks.harness.sizes import SHORT, Sizes
 from benchmarks.harness.system import Measured, Model, end_on_sigterm, model_server, running
-from benchmarks.rows import agents, floors, imports, passthrough, peer, runs, starts, websockets
+from benchmarks.rows import agents, floors, imports, passthrough, peer, runs, starts, viewers, websockets
 
 SYSTEM_ROWS: dict[str, Callable[[Measured, Model, Sizes], Any]] = {
     "run": lambda system, model, sizes: asyncio.run(runs.measure(system, "add", sizes)),
     "bash": lambda system, model, sizes: asyncio.run(runs.measure(system, "bash", sizes)),
     "passthrough": passthrough.measure,
     "websockets": lambda system, model, sizes: websockets.measure(system, sizes),
+    "viewers": lambda system, model, sizes: viewers.measure(system, sizes),
 }
 """Rows that are measured in one system, in this order."""
 OTHER_ROWS: dict[str, Callable[[Model, Sizes], Any]] = {

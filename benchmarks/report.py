@@ -68,6 +68,7 @@ TABLE = (
     Row("passthrough: added to the first bytes, p50", "ms", "passthrough.added_p50_ms", "≤ 1.5"),
     Row("idle websocket, 5,000 open", "KiB", "websockets.gateway.kib_each", "≤ 35",
         "websockets.uvicorn.kib_each", UVICORN),
+    Row("event to 100 viewers at 20 events/s, p99", "ms", "viewers.p99_ms", "≤ 250"),
     Row("idle websockets: CPU of a core", "%", "websockets.gateway.cpu_percent_of_a_core", "≤ 1",
         "websockets.uvicorn.cpu_percent_of_a_core", UVICORN),
 )  # fmt: skip

@@ -21,6 +21,8 @@ class Sizes:
     """Seconds without work."""
     websockets: int = 5_000
     """Open websockets that send nothing."""
+    viewers: int = 100
+    """Websockets that show one conversation."""
     requests: int = 200
     """Streamed requests through the passthrough endpoint, and the same number to the model server."""
 
@@ -33,6 +35,7 @@ SHORT = Sizes(
     starts=1,
     idle_s=0.5,
     websockets=20,
+    viewers=3,
     requests=5,
 )
 """Sizes that show that everything works, and measure nothing."""

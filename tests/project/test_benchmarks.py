@@ -22,7 +22,7 @@ def test_the_short_form_measures_every_row_of_one_system(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results: dict[str, Any] = json.loads(file.read_text())
-    assert set(results) == {"machine", "run", "bash", "passthrough", "websockets", "floors"}
+    assert set(results) == {"machine", "run", "bash", "passthrough", "websockets", "viewers", "floors"}
     for row in ("run", "bash"):
         assert results[row]["in_flight"]["2"]["runs"] >= 2
         assert results[row]["messages"]["stored"] > 0
