@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import ApprovalRule, OnReject, RunSettings
+from banksman.contracts.categories import Category
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 
@@ -107,16 +108,9 @@ class WorkflowRegistration(Stored):
     definition: WorkflowDefinition
 
 
-class WorkflowCategory(Stored):
+class WorkflowCategory(Category):
     """A category of workflows in the selector; tools share the categories."""
 
-    name: Token
-    title: str
-    description: str = ""
-    order: int = 0
-    """Position in the selector; those with the same order are sorted by title."""
-    icon: str = ""
-    """Name of an icon."""
     workflows: tuple[WorkflowDefinition, ...] = ()
 
 

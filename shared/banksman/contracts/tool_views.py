@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from banksman.contracts.categories import Category, categories_of
 from banksman.contracts.mcp import mcp_server_of
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Token
@@ -37,6 +40,13 @@ class ToolViews(Stored):
 
     items: tuple[ToolView, ...]
     next: None = None
+    categories: tuple[Category, ...] = ()
+    """The categories of these tools, in their order; workflows share them."""
+
+    @classmethod
+    def of(cls, items: tuple[ToolView, ...]) -> Self:
+        """Return a list with its categories."""
+        return cls(items=items, categories=categories_of(tool.category for tool in items))
 
 
 def tool_view(definition: ToolDefinition, tenant: str | None, *, available: bool) -> ToolView:

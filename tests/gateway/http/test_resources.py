@@ -211,3 +211,18 @@ async def test_api_documents_describe_http_nats_and_websocket(gateway: Served) -
     assert "content" in openapi["components"]["schemas"]["NewRun"]["properties"]
     assert "chat send" in asyncapi["channels"]
     assert "ChatSend" in frames["client"]["$defs"] and "crash_loop" in frames["error_codes"]
+
+
+async def test_tools_are_listed_with_the_categories_that_workflows_have_too(gateway: Served) -> None:
+    """R27, R41: separate registries, one set of categories."""
+    async with gateway.http as http:
+        listed = (await http.get("/context/tools")).json()
+    assert [category["name"] for category in listed["categories"]] == ["workspace", "web"]
+    assert {tool["category"] for tool in listed["items"]} == {"workspace", "web"}
+    assert listed["categories"][0] == {
+        "name": "workspace",
+        "title": "Workspace",
+        "description": "Read and write files, and run commands.",
+        "order": 5,
+        "icon": "terminal",
+    }

@@ -12,7 +12,7 @@ routes = router("tools")
 @routes.get("/context/tools")
 async def list_tools(gateway: ServiceDep, caller: AdminDep) -> ToolViews:
     """List the tools that the tenant's models may call, the built-in ones first (R43)."""
-    return ToolViews(items=await gateway.tools.list(caller.tenant))
+    return ToolViews.of(await gateway.tools.list(caller.tenant))
 
 
 @routes.get("/context/tools/{name}")

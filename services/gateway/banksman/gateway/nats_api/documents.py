@@ -134,7 +134,7 @@ def add_tools(api: Endpoints, gateway: Gateway) -> None:
     @api.serve("tool", "list")
     async def list_tools(message: Received) -> ToolViews:
         """List the tools that the tenant's models may call."""
-        return ToolViews(items=await gateway.tools.list(tenant_of(message)))
+        return ToolViews.of(await gateway.tools.list(tenant_of(message)))
 
     @api.serve("tool", "read", "{name}", errors=(MISSING,))
     async def read_tool(message: Received) -> ToolView:
