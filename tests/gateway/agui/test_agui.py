@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -17,12 +18,14 @@ from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.jetstream import last_message
+from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
-from banksman.bus.names import RUNS
+from banksman.bus.names import DAMAGED, RUNS
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import MessageCompleted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import new_id
+from banksman.contracts.integrity import DamagedLog
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import ApprovalRequest, StartRun
 
@@ -377,6 +380,27 @@ async def test_calls_and_results_are_tool_events_and_the_rest_is_custom(thread: 
     ]
     assert (tool[0]["toolCallName"], tool[0]["parentMessageId"]) == ("read_file", "m1")
     assert json.loads(tool[1]["delta"]) == {"path": "a.txt"}
+
+
+async def test_a_stream_ends_with_an_error_when_its_log_is_found_damaged(
+    thread: Thread, agent: Agent
+) -> None:
+    thread.says("hi")
+    bucket, key = Bucket(agent.bus, DAMAGED, DamagedLog), f"{agent.tenant}.{thread.id}"
+    damage = DamagedLog(
+        tenant=agent.tenant, conversation_id=thread.id, problem="a gap", found_at=datetime.now(UTC)
+    )
+    seen: list[dict[str, Any]] = []
+    try:
+        async with thread.stream("r1") as events, asyncio.timeout(WAIT_TIMEOUT_S):
+            await began(agent, thread)
+            async for event in events:
+                seen.append(event)
+                if event["type"] == "STEP_STARTED":
+                    await bucket.put(key, damage)
+    finally:
+        await bucket.delete(key)
+    assert (seen[-1]["type"], seen[-1]["code"]) == ("RUN_ERROR", "unavailable")
 
 
 async def test_a_thread_of_another_tenant_is_missing(guarded: Served, agent: Agent) -> None:
