@@ -19,6 +19,7 @@ from banksman.contracts.assistant_requests import AssistantBody
 from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
+from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.registry import (
     WorkflowCategories,
     WorkflowCategory,
@@ -226,3 +227,22 @@ async def test_tools_are_listed_with_the_categories_that_workflows_have_too(gate
         "order": 5,
         "icon": "terminal",
     }
+
+
+async def test_a_repeated_key_creates_a_system_prompt_once(gateway: Served) -> None:
+    """Over HTTP and over NATS; another body with the same key is a conflict."""
+    key, body = new_id("key"), {"content": "Be brief."}
+    subject = subjects.api(gateway.tenant, "prompt", "create")
+    async with gateway.http as http:
+        made = [
+            await http.post("/v1/system-prompts", json=body, headers={"Idempotency-Key": key})
+            for _ in range(2)
+        ]
+        other = await http.post("/v1/system-prompts", json={"content": "x"}, headers={"Idempotency-Key": key})
+        sent = [
+            json.loads(await gateway.bus.request(subject, json.dumps(body).encode(), 10, {REQUEST_ID: key}))
+            for _ in range(2)
+        ]
+        listed = (await http.get("/v1/system-prompts")).json()["items"]
+    assert made[0].json() == made[1].json() and sent[0] == sent[1]
+    assert (other.status_code, len(listed)) == (409, 3)
