@@ -157,9 +157,9 @@ MUTANTS = (
     Mutant(
         "R27",
         "a category of workflows has no title",
-        "services/workflows/banksman/workflows/categories.py",
-        "WorkflowCategory(name=name, title=title, description=description,",
-        "WorkflowCategory(name=name, title=name, description=description,",
+        "shared/banksman/contracts/categories.py",
+        "Category(name=name, title=title, description=description,",
+        "Category(name=name, title=name, description=description,",
         SCENARIOS + "test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",
     ),
     Mutant(
