@@ -110,9 +110,9 @@ def offered(model: ScriptedModel, name: str, request: int = -1) -> set[str]:
     return {str(one["function"]["name"]) for one in tools}
 
 
-@pytest.mark.usefixtures("weather")
 async def test_the_weather_tool_is_registered_when_the_system_starts(observer: ToolServer) -> None:
     """R42, R43, R51, R60, R61: on load, with name, description and a required string."""
+    await served(observer, WEATHER)
     found = await listed(observer, WEATHER)
 
     assert found is not None
