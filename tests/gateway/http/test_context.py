@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -11,11 +12,13 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.jetstream import last_message
+from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
-from banksman.bus.names import RUNS
+from banksman.bus.names import DAMAGED, RUNS
 from banksman.contracts import subjects
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id
+from banksman.contracts.integrity import DamagedLog
 from banksman.contracts.tools import ToolCall, ToolResult
 
 
@@ -116,6 +119,29 @@ async def test_a_run_is_streamed_as_the_frames_of_the_websocket(gateway: Served,
         (3, "message.completed"),
         (4, "run.finished"),
     ]
+
+
+async def test_a_stream_ends_when_its_log_is_found_damaged(gateway: Served, agent: Agent) -> None:
+    """A client would receive keep-alives for as long as it waits."""
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        path = f"/context/conversations/{conversation}/runs?detail=steps"
+        bucket, key = Bucket(agent.bus, DAMAGED, DamagedLog), f"{agent.tenant}.{conversation}"
+        damage = DamagedLog(
+            tenant=agent.tenant, conversation_id=conversation, problem="a gap", found_at=datetime.now(UTC)
+        )
+        lines: list[str] = []
+        headers = {"accept": "text/event-stream"}
+        try:
+            async with http.stream("POST", path, json={"content": "hi"}, headers=headers) as response:
+                await agent.begin(await agent.started(conversation))
+                async for line in response.aiter_lines():
+                    lines.append(line)
+                    if line == "event: run.started":
+                        await bucket.put(key, damage)
+        finally:
+            await bucket.delete(key)
+    assert "event: resync_required" in lines
 
 
 async def test_disconnecting_from_a_stream_cancels_the_run_that_it_started(
