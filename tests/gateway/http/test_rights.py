@@ -119,6 +119,7 @@ NOT_OF_A_TENANT = {
     "/context/tools/{name}",
     "/workflows/{name}",
     "/workflows/{name}/runs",
+    "/operator/dead-letters/{letter_id}/replay",
 }
 """Paths whose parameter names something of all tenants."""
 
@@ -222,7 +223,9 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     webhook = (await http.post("/context/webhooks", json=WEBHOOK)).json()
     server: dict[str, Any] = {"id": "files", "transport": {"type": "stdio", "command": ["serve"]}}
     await http.post("/context/mcp-servers", json=server)
+    schedule = (await http.post("/context/schedules", json=SCHEDULE)).json()
     return {
+        "schedule_id": schedule["id"],
         "server_id": server["id"],
         "conversation_id": conversation,
         "webhook_id": webhook["id"],
@@ -238,7 +241,12 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     }
 
 
+SCHEDULE = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"}
+
 BODIES: dict[str, object] = {
+    "POST /context/mcp-servers/{server_id}/approve": {"digest": "0" * 64},
+    "PUT /context/schedules/{schedule_id}": SCHEDULE,
+    "PUT /context/mcp-servers/{server_id}": {"transport": {"type": "stdio", "command": ["serve"]}},
     "PUT /context/webhooks/{webhook_id}": WEBHOOK,
     "PATCH /context/conversations/{conversation_id}": {"title": "mine"},
     "POST /context/conversations/{conversation_id}/runs": {"content": "hi"},
