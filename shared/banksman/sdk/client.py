@@ -235,7 +235,7 @@ class Client(Resources):
         raise Unavailable(f"{run.run_id}: its log ended")
 
     def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests over NATS, from the start of the context.
+        """Receive the tenant's new approval requests, from the start of the context.
 
         Other clients receive them, too. The first decision applies.
         """

@@ -6,21 +6,22 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.frames import Ack, ConversationCreate, Detail, InputReply
 from banksman.contracts.ids import new_id
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk.addresses import websocket_url
 from banksman.sdk.events import EventFrame, LiveFrame
 from banksman.sdk.http import HttpApi, HttpFiles
+from banksman.sdk.inbox import Inbox
 from banksman.sdk.subscriptions import Subscriptions
 from banksman.sdk.transport import RequestFrame
-from banksman.sdk.websocket import Websocket
+from banksman.sdk.websocket import Frame, Websocket
 
 BUDGET_S = 30.0
 """Seconds for which a request is repeated. All repetitions have the same id, so the request has one
@@ -28,6 +29,10 @@ effect."""
 PAUSE_S = 0.5
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class _Open(Stored):
+    items: tuple[dict[str, Any], ...]
 
 
 class ClientClosed(BanksmanError):
@@ -44,10 +49,11 @@ class WebTransport:
             token,
             name,
             reconnect_s,
-            on_welcome=lambda: self._subscriptions.resume(),
-            on_frame=lambda frame: self._subscriptions.receive(frame),
+            on_welcome=self._welcomed,
+            on_frame=self._received,
         )
         self._subscriptions = Subscriptions(self._websocket)
+        self._inbox = Inbox(self._websocket, self._open_approvals)
 
     @classmethod
     @asynccontextmanager
@@ -131,12 +137,22 @@ class WebTransport:
         return self._subscriptions.follow(conversation_id, after_seq, detail, live)
 
     def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
-        """Refuse: the websocket sends the requests of conversations that the client follows.
+        """Receive the tenant's new approval requests."""
+        return self._inbox.new()
 
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("over the websocket, follow a conversation or read `open_approvals`")
+    async def _open_approvals(self) -> tuple[ApprovalRequest, ...]:
+        listed = await self.call("approval.list", _Open)
+        return tuple(ApprovalRequest(tenant=self.tenant, **request) for request in listed.items)
+
+    def _welcomed(self) -> None:
+        self._subscriptions.resume()
+        self._inbox.resume()
+
+    def _received(self, frame: Frame) -> None:
+        if frame["type"] == "approvals.changed":
+            self._inbox.changed()
+        else:
+            self._subscriptions.receive(frame)
 
     async def _run(self) -> None:
         try:

@@ -101,6 +101,22 @@ async def test_a_level_of_detail_selects_events_and_watch_adds_live_text(
     assert isinstance(reply.body, MessageCompleted) and (reply.seq, reply.body.content) == (3, "Hello.")
 
 
+async def test_new_approval_requests_of_all_conversations_are_received(client: Client, agent: Agent) -> None:
+    async def requested() -> str:
+        conversation_id = await client.create_conversation()
+        await client.send(conversation_id, "hello")
+        start = await agent.started(conversation_id)
+        await agent.begin(start)
+        return (await agent.request_approval(start)).approval_id
+
+    await requested()
+    async with asyncio.timeout(WAIT_TIMEOUT_S), client.approvals() as approvals:
+        await client.ready()
+        made = [await requested(), await requested()]
+        received = [(await anext(approvals)).approval_id for _ in made]
+    assert received == made
+
+
 async def test_conversations_and_assistants_are_managed(client: Client) -> None:
     conversation_id = await client.create_conversation(title="Old")
     renamed = await client.rename_conversation(conversation_id, "New")
