@@ -260,6 +260,18 @@ async def test_calls_beyond_the_limit_of_a_reply_get_error_results_and_the_run_c
     assert "at most 2 calls" in refused["error"]
 
 
+async def test_too_many_calls_end_the_run(
+    client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
+) -> None:
+    """R31: the limit of calls; those of the last reply still run, and there is no further model request."""
+    name = play(Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="unreachable"))
+
+    outcome = await ended_by(client, http, name, {"max_calls_per_run": 2})
+
+    assert (outcome["status"], outcome["error"]["code"]) == ("failed", "call_limit")
+    assert (len(outcome["tool_calls"]), len(model_requests(model, name))) == (3, 2)
+
+
 async def test_too_many_tokens_end_the_run(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:

@@ -81,6 +81,8 @@ class Limits(Stored):
     """Seconds of work. Time spent waiting for a user does not count."""
     calls_per_reply: int = Field(default=32, ge=1, le=1000)
     """Tool calls that one reply may contain."""
+    max_calls_per_run: int | None = Field(default=None, gt=0, exclude_if=lambda most: most is None)
+    """Tool calls with a result, refused ones included; None means no limit."""
     max_tokens_per_run: int | None = Field(default=None, gt=0)
     """Sum of input and output tokens; None means no limit."""
     max_cost_usd: float | None = Field(default=None, gt=0)

@@ -443,7 +443,7 @@ def event_data(event: Event) -> JsonObject:
                 "requires_approval": call.requires_approval,
             }
         case ToolCallCompleted():
-            return body.result.model_dump(mode="json", exclude={"changed"})
+            return body.result.model_dump(mode="json", exclude={"changed", "output_key"})
         case ConversationUpdated():
             return body.model_dump(mode="json", include={"title", "status"})
         case _:

@@ -143,6 +143,9 @@ def _limit_reached(run: Run) -> Ending | None:
     if run.malformed >= MAX_MALFORMED:
         text = f"The model wrote {MAX_MALFORMED} tool calls in a row that could not be read."
         return Ending("failed", ErrorCode.MALFORMED_CALLS, text, "invalid_arguments")
+    if limits.max_calls_per_run is not None and len(run.tracked) >= limits.max_calls_per_run:
+        text = f"The run made {len(run.tracked)} tool calls; its limit is {limits.max_calls_per_run}."
+        return Ending("failed", ErrorCode.CALL_LIMIT, text, "not_executed")
     tokens = used.input_tokens + used.output_tokens
     if limits.max_tokens_per_run is not None and tokens >= limits.max_tokens_per_run:
         text = f"The run used {tokens} tokens; its limit is {limits.max_tokens_per_run}."

@@ -29,6 +29,8 @@ class TenantLimits(Section):
     """Upper bound in seconds, likewise."""
     calls_per_reply: int | None = Field(default=None, ge=0)
     """Upper bound, likewise."""
+    max_calls_per_run: int | None = Field(default=None, ge=0)
+    """Upper bound, likewise; it also applies to assistants without a limit."""
     max_tokens_per_run: int | None = Field(default=None, ge=0)
     """Upper bound, likewise; it also applies to assistants without a limit."""
     max_cost_usd_per_run: float | None = Field(default=None, ge=0)
@@ -39,6 +41,8 @@ class TenantLimits(Section):
     """Runs that may be queued or driven at once. Without a limit, `gateway.max_waiting_runs_per_tenant`."""
     running_calls: int | None = Field(default=None, ge=0)
     """Commands, and fetches, that one tool-runner executes at a time. Without a limit, the tenant's share."""
+    retention_days: float | None = Field(default=None, ge=0, le=36_500)
+    """Days without activity after which a conversation is deleted. Without a limit, never."""
 
     def within(self, window: Window) -> tuple[int | None, float | None]:
         """Return the limits of a window: tokens and USD."""

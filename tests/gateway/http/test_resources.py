@@ -121,7 +121,7 @@ async def test_files_are_uploaded_listed_downloaded_and_deleted(gateway: Served)
 async def test_the_complete_output_of_a_call_is_downloaded(
     gateway: Served, agent: Agent, key: str | None
 ) -> None:
-    """Encrypted, or stored in the clear by a runner of an earlier version."""
+    """Encrypted, or stored in the clear by a runner of an earlier version. No client gets the key."""
     async with gateway.http as http:
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
@@ -134,7 +134,9 @@ async def test_the_complete_output_of_a_call_is_downloaded(
         await agent.commit(conversation, start.run_id, ToolCallCompleted(result=result))
         output = await http.get(f"/context/runs/{start.run_id}/tool-calls/{call}/output")
         other = await http.get(f"/context/runs/{start.run_id}/tool-calls/k0/output")
+        events = await http.get(f"/context/conversations/{conversation}/events")
     assert (output.content, other.status_code) == (b"all of it", 404)
+    assert name in events.text and "output_key" not in events.text
 
 
 async def _workflows(bus: Bus) -> WorkflowDefinition:

@@ -57,6 +57,7 @@ def _cut_to_limits(settings: RunSettings, limits: TenantLimits) -> RunSettings:
                 update={
                     "run_timeout_s": _least(bounds.run_timeout_s, limits.run_timeout_s),
                     "calls_per_reply": _least(bounds.calls_per_reply, limits.calls_per_reply),
+                    "max_calls_per_run": _least(bounds.max_calls_per_run, limits.max_calls_per_run),
                     "max_tokens_per_run": _least(bounds.max_tokens_per_run, limits.max_tokens_per_run),
                     "max_cost_usd": _least(bounds.max_cost_usd, limits.max_cost_usd_per_run),
                 }

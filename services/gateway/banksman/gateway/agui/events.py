@@ -33,7 +33,7 @@ def tool_result(data: dict[str, Any]) -> AguiEvent:
     Args:
         data: The data of its `tool_call.completed`.
     """
-    details = {name: value for name, value in data.items() if name not in ("content", "output_key")}
+    details = {name: value for name, value in data.items() if name != "content"}
     return {
         "type": "TOOL_CALL_RESULT",
         "messageId": f"{data['tool_call_id']}-result",

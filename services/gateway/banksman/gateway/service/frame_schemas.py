@@ -35,7 +35,7 @@ _OWN: dict[type[BaseModel], type[BaseModel]] = {
 """Events whose data has another shape than their stored body."""
 _HIDDEN = {
     "MessageCompleted": {"provider_state", "provider", "protocol", "usage"},
-    "ToolResult": {"changed"},
+    "ToolResult": {"changed", "output_key"},
 }
 """Stored fields that are not sent."""
 _SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {"title", "status"}}

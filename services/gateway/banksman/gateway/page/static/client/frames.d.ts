@@ -539,8 +539,6 @@ export type ToolResult = {
   truncated?: boolean;
   /** Name of the object with the full output if `truncated`; otherwise None. */
   output_ref?: string | null;
-  /** The key that decrypts this object, in hexadecimal; None if it is not encrypted. */
-  output_key?: string | null;
   /** Milliseconds from start to end of the execution; 0 if it never started. */
   duration_ms?: number;
   /** The runner that executed it; None if it was not executed. */

@@ -528,6 +528,7 @@ export default {
   'assistant.limits': 'Grenzen eines Laufs',
   'assistant.limit.run_timeout_s': 'Sekunden Arbeit',
   'assistant.limit.calls_per_reply': 'Werkzeugaufrufe in einer Antwort',
+  'assistant.limit.max_calls_per_run': 'Tool-Aufrufe',
   'assistant.limit.max_tokens_per_run': 'Tokens',
   'assistant.limit.max_cost_usd': 'Kosten in Dollar',
   'assistant.noLimit': 'keine Grenze',

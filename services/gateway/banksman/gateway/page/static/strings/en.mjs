@@ -528,6 +528,7 @@ export default {
   'assistant.limits': 'Limits of one run',
   'assistant.limit.run_timeout_s': 'Seconds of work',
   'assistant.limit.calls_per_reply': 'Tool calls in one reply',
+  'assistant.limit.max_calls_per_run': 'Tool calls',
   'assistant.limit.max_tokens_per_run': 'Tokens',
   'assistant.limit.max_cost_usd': 'Cost in dollars',
   'assistant.noLimit': 'no limit',

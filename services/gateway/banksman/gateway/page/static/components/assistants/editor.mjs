@@ -16,6 +16,7 @@ import { ToolChoice } from './tools.mjs';
 const LIMITS = [
   { name: 'run_timeout_s', min: 1, step: 1, required: true },
   { name: 'calls_per_reply', min: 1, step: 1, required: true },
+  { name: 'max_calls_per_run', min: 1, step: 1 },
   { name: 'max_tokens_per_run', min: 1, step: 1 },
   { name: 'max_cost_usd', min: 0.0001, step: 'any' },
 ];
