@@ -32,7 +32,7 @@ from banksman.tool_runner.sandbox.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 EXIT_S = 0.2
-"""Seconds in which a program may end by itself after its input has ended. Many do not, and each call waits."""
+"""Seconds for a program to end after its input has ended. Many do not end, and each call waits for it."""
 NOT_STARTED = "the program could not be started in the sandbox"
 _BUFFERED = 16
 _SCRIPT = f"""
