@@ -5,7 +5,6 @@ import { render } from 'preact';
 import { Api } from './client/api.mjs';
 import { App } from './components/app.mjs';
 import { StoreContext, html } from './components/ui.mjs';
-import { complete } from './signin.mjs';
 import { languageFor, setLanguage } from './strings.mjs';
 import { Store } from './store.mjs';
 import { restoreTheme } from './theme.mjs';
@@ -22,7 +21,9 @@ const api = new Api({
 });
 const store = new Store({ api, session: sessionStorage, preferences: localStorage });
 
-const signedIn = await complete(api, { session: sessionStorage, location, history });
+// The provider sends the user back with a `state`; no other visit needs the module.
+const signIn = new URLSearchParams(location.search).has('state') ? await import('./signin.mjs') : null;
+const signedIn = await signIn?.complete(api, { session: sessionStorage, location, history });
 if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
 store.signInError = signedIn?.error ?? null;
 

@@ -57,7 +57,7 @@ function skip(event) {
 /** The title of the page names the conversation or view, and with the icon how many approval requests wait. */
 function useDocumentTitle(store) {
   const { view } = store.route.value;
-  const title = view !== 'chat' ? t(VIEWS[view].title) : store.current.value ? titleOf(store, store.current.value) : '';
+  const title = view !== 'chat' ? t(VIEWS[view].title) : store.opened.current.value ? titleOf(store, store.opened.current.value) : '';
   const waiting = store.inbox.waiting.value.length;
   useEffect(() => {
     document.title = `${waiting ? `(${waiting}) ` : ''}${title ? `${title} · ` : ''}Banksman`;

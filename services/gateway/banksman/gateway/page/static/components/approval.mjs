@@ -57,7 +57,7 @@ function Pending({ approval }) {
     setSending(true);
     setError(null);
     try {
-      await store.decide(approval.id, replyFor(items, decisionOf, { edits, reason, remember }));
+      await store.inbox.decide(approval.id, replyFor(items, decisionOf, { edits, reason, remember }));
     } catch (failure) {
       setError(withoutPattern(explain(failure)));
       setSending(false);

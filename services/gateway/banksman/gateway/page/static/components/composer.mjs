@@ -18,8 +18,8 @@ export function Composer() {
   const [mode, setMode] = useState('queue');
   const [files, setFiles] = useState([]);
   const add = (more) => setFiles((last) => [...last, ...more].slice(0, MAX_FILES));
-  const text = store.draft.value;
-  const conversation = store.current.value;
+  const text = store.outbox.draft.value;
+  const conversation = store.opened.current.value;
   const open = conversation ? openRun(conversation) : null;
   useGrow(area, text);
   useLayoutEffect(() => {
@@ -28,8 +28,8 @@ export function Composer() {
 
   const send = () => {
     if (!text.trim() && !files.length) return;
-    store.send(text.trim(), { files, ...(open ? { mode } : {}) });
-    store.draft.value = '';
+    store.outbox.send(text.trim(), { files, ...(open ? { mode } : {}) });
+    store.outbox.draft.value = '';
     setFiles([]);
   };
   const onKeyDown = (event) => {
@@ -60,7 +60,7 @@ export function Composer() {
         placeholder=${open ? placeholderFor(mode) : t('composer.placeholder')}
         aria-label=${t('composer.label')}
         value=${text}
-        onInput=${(event) => (store.draft.value = event.target.value)}
+        onInput=${(event) => (store.outbox.draft.value = event.target.value)}
         onKeyDown=${onKeyDown}
         onPaste=${onPaste}
       />
@@ -69,7 +69,7 @@ export function Composer() {
         <button type="button" class="toggle" onClick=${() => (store.workflowsOpen.value = true)}>
           <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
         </button>
-        <${ModelButton} value=${store.model.value} onChange=${(model) => (store.model.value = model)} />
+        <${ModelButton} value=${store.outbox.model.value} onChange=${(model) => (store.outbox.model.value = model)} />
         ${open && html`<${ModeChoice} mode=${mode} onMode=${setMode} />`}
         <span class="composer-hint" aria-hidden="true">${parts('composer.enter', { key: html`<kbd>Enter</kbd>` })}</span>
         ${open && !text.trim() && !files.length
@@ -96,22 +96,22 @@ function ModeChoice({ mode, onMode }) {
 /** Which assistant a new conversation begins with. */
 function AssistantHint() {
   const store = useStore();
-  const assistant = store.assistant.value;
+  const assistant = store.outbox.assistant.value;
   if (!assistant || store.currentId.value) return null;
   return html`<p class="continuing-hint">
     <${Icon} name="brain" size=${15} /><span>${t('assistant.beginning', { assistant })}</span>
-    <button type="button" class="link" onClick=${() => (store.assistant.value = null)}>${t('assistant.notBeginning')}</button>
+    <button type="button" class="link" onClick=${() => (store.outbox.assistant.value = null)}>${t('assistant.notBeginning')}</button>
   </p>`;
 }
 
 /** That the next message follows an earlier one. */
 function ContinuingHint() {
   const store = useStore();
-  const continuing = store.continuing.value;
+  const continuing = store.outbox.continuing.value;
   if (!continuing || continuing.conversationId !== store.currentId.value) return null;
   return html`<p class="continuing-hint">
     <${Icon} name="branch" size=${15} /><span>${t('versions.continuing')}</span>
-    <button type="button" class="link" onClick=${() => (store.continuing.value = null)}>${t('versions.notContinuing')}</button>
+    <button type="button" class="link" onClick=${() => (store.outbox.continuing.value = null)}>${t('versions.notContinuing')}</button>
   </p>`;
 }
 

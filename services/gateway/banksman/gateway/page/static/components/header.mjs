@@ -9,10 +9,10 @@ import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {
   const store = useStore();
-  const conversation = store.current.value;
+  const conversation = store.opened.current.value;
   const [dialog, setDialog] = useState(null);
   const title = titleOf(store, conversation);
-  const listed = [...store.pinned.value, ...store.list.value.items].find((item) => item.conversation_id === conversation?.id);
+  const listed = [...store.list.pinned.value, ...store.list.state.value.items].find((item) => item.conversation_id === conversation?.id);
   return html`<header class="header">
     <${IconButton} name="menu" label=${t('sidebar.label')} class="icon-button narrow-only" onClick=${() => openSidebar(store)} />
     <h1>${title}</h1>
@@ -41,6 +41,6 @@ function togglePanel(store) {
 /** The title of a conversation: from its log, else from the list. */
 export function titleOf(store, conversation) {
   if (!conversation) return t('sidebar.new');
-  const listed = store.list.value.items.find((item) => item.conversation_id === conversation.id);
+  const listed = store.list.find(conversation.id);
   return conversation.title || listed?.title || t('conversation.untitled');
 }

@@ -2,7 +2,6 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
-import { begin } from '../signin.mjs';
 import { explain, t } from '../strings.mjs';
 import { Mark, html, useStore } from './ui.mjs';
 
@@ -19,7 +18,10 @@ export function Login() {
     event.preventDefault();
     if (token.trim()) store.login(token.trim());
   };
-  const signIn = () => begin(provider, { session: sessionStorage, location });
+  const signIn = async () => {
+    const { begin } = await import('../signin.mjs');
+    await begin(provider, { session: sessionStorage, location });
+  };
   return html`<main class="login">
     <form onSubmit=${submit}>
       <${Mark} size=${48} />

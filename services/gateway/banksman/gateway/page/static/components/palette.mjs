@@ -15,7 +15,7 @@ export function Palette({ onClose }) {
   const [query, setQuery] = useState('');
   const [at, setAt] = useState(0);
   const list = useRef(null);
-  const commands = useMemo(() => commandsOf(store), [store.list.value, store.current.value]);
+  const commands = useMemo(() => commandsOf(store), [store.list.state.value, store.opened.current.value]);
   const found = useMemo(() => matching(commands, query).slice(0, MAX_SHOWN), [commands, query]);
   const run = (command) => {
     onClose();
@@ -73,9 +73,9 @@ function commandsOf(store) {
     { title: t('sidebar.new'), icon: 'plus', action: () => store.open(null) },
     ...views.map(([name, view]) => ({ title: t(view.title), icon: view.icon, action: go(addressOf(name)) })),
     { title: t('workflow.title'), icon: 'workflow', action: () => (store.workflowsOpen.value = true) },
-    ...(store.current.value ? [{ title: t('header.filesTitle'), icon: 'folder', action: () => (store.panel.value = 'files') }] : []),
+    ...(store.opened.current.value ? [{ title: t('header.filesTitle'), icon: 'folder', action: () => (store.panel.value = 'files') }] : []),
     { title: t('header.detailsTitle'), icon: 'details', action: () => store.setDetails(!store.details.value) },
     ...THEMES.map((name) => ({ title: t('palette.theme', { theme: t(`settings.theme.${name}`) }), icon: 'info', action: () => setTheme(name, store.preferences) })),
-    ...store.list.value.items.map((item) => ({ title: item.title || t('conversation.untitled'), icon: 'chevron', action: go(`#/c/${item.conversation_id}`) })),
+    ...store.list.state.value.items.map((item) => ({ title: item.title || t('conversation.untitled'), icon: 'chevron', action: go(`#/c/${item.conversation_id}`) })),
   ];
 }

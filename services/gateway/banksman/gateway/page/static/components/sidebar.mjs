@@ -14,8 +14,8 @@ const SEARCH_DELAY_MS = 200;
 
 export function Sidebar() {
   const store = useStore();
-  const { items, next, loading, error, query, archived, hits } = store.list.value;
-  const pinned = query || archived ? [] : store.pinned.value;
+  const { items, next, loading, error, query, archived, hits } = store.list.state.value;
+  const pinned = query || archived ? [] : store.list.pinned.value;
   const shown = pinned.length ? items.filter((item) => !item.pinned) : items;
   const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
@@ -34,10 +34,10 @@ export function Sidebar() {
       ${query && hits.length > 0 && html`<li class="sidebar-heading">${t('sidebar.hits')}</li>`}
       ${query && hits.map((hit) => html`<${Hit} key=${hit.message_id} hit=${hit} />`)}
     </ul>
-    ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.refreshList()}>${t('app.tryAgain')}</button></p>`}
+    ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.list.refresh()}>${t('app.tryAgain')}</button></p>`}
     ${!error && !loading && !items.length && !(query && hits.length) && html`<p class="sidebar-note">${t(query ? 'app.noResults' : 'sidebar.empty')}</p>`}
-    ${next && html`<button type="button" class="link more" onClick=${() => store.moreConversations()}>${t('app.showMore')}</button>`}
-    ${!query && html`<button type="button" class="link more" onClick=${() => store.showArchived(!archived)}>${t(archived ? 'sidebar.showOthers' : 'sidebar.showArchived')}</button>`}
+    ${next && html`<button type="button" class="link more" onClick=${() => store.list.more()}>${t('app.showMore')}</button>`}
+    ${!query && html`<button type="button" class="link more" onClick=${() => store.list.showArchived(!archived)}>${t(archived ? 'sidebar.showOthers' : 'sidebar.showArchived')}</button>`}
     <${Account} />
   </nav>`;
 }
@@ -81,7 +81,7 @@ function Search() {
   const onInput = (event) => {
     clearTimeout(timer.current);
     const query = event.target.value.trim();
-    timer.current = setTimeout(() => store.search(query), SEARCH_DELAY_MS);
+    timer.current = setTimeout(() => store.list.search(query), SEARCH_DELAY_MS);
   };
   return html`<div class="search">
     <${Icon} name="search" size=${15} />
@@ -121,7 +121,7 @@ function Item({ item }) {
 
 /** The state of a subscribed conversation is newer than that of the list. */
 function stateOf(store, item) {
-  const view = store.views.get(item.conversation_id)?.state.value;
+  const view = store.opened.stateOf(item.conversation_id);
   if (view?.replayed && !view.error) {
     if (pendingApprovals(view).length) return 'waiting';
     return isBusy(view) ? 'working' : null;

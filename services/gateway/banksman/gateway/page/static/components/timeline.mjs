@@ -26,9 +26,9 @@ const SUGGESTIONS = ['list', 'write', 'draw'];
 
 export function Timeline() {
   const store = useStore();
-  const conversation = store.current.value;
-  const sent = store.outbox.value.filter((entry) => entry.conversationId === store.currentId.value);
-  const path = store.path.value;
+  const conversation = store.opened.current.value;
+  const sent = store.outbox.entries.value.filter((entry) => entry.conversationId === store.currentId.value);
+  const path = store.opened.path.value;
   const scroller = useRef(null);
   const follow = useFollow(scroller, conversation?.id ?? null);
   useEffect(() => void (sent.length && follow.toEnd()), [sent.length]);
@@ -90,7 +90,7 @@ function endOf(scroller) {
 function Welcome() {
   const store = useStore();
   const fill = (text) => {
-    store.draft.value = text;
+    store.outbox.draft.value = text;
     document.getElementById('composer')?.focus();
   };
   return html`<section class="welcome">
@@ -116,8 +116,8 @@ function Outgoing({ entry }) {
     ${entry.error &&
     html`<p class="send-error" role="alert">
       ${t('timeline.notSent', { reason: entry.error })}
-      <button type="button" class="link" onClick=${() => store.resend(entry.key)}>${t('app.tryAgain')}</button>
-      <button type="button" class="link" onClick=${() => store.discard(entry.key)}>${t('timeline.discard')}</button>
+      <button type="button" class="link" onClick=${() => store.outbox.resend(entry.key)}>${t('app.tryAgain')}</button>
+      <button type="button" class="link" onClick=${() => store.outbox.discard(entry.key)}>${t('timeline.discard')}</button>
     </p>`}
   </article>`;
 }

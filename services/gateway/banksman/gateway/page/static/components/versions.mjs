@@ -11,7 +11,7 @@ export function VersionChoice({ place }) {
   const store = useStore();
   const { parent, at, versions } = place;
   if (versions.length < 2) return null;
-  const show = (step) => store.showVersion(parent, versions[at - 1 + step]);
+  const show = (step) => store.opened.showVersion(parent, versions[at - 1 + step]);
   return html`<span class="versions" role="group" aria-label=${t('versions.label')}>
     <${IconButton} name="back" size=${14} label=${t('versions.previous')} disabled=${at === 1} onClick=${() => show(-1)} />
     <span>${t('versions.at', { at, count: versions.length })}</span>
@@ -31,7 +31,7 @@ export function MessageEditor({ run, onClose }) {
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;
-    store.sendVersion(run.id, withText(run.prompt.content, text.trim()));
+    store.outbox.sendVersion(run.id, withText(run.prompt.content, text.trim()));
     onClose();
   };
   const onKeyDown = (event) => {
@@ -53,7 +53,7 @@ export function MessageTools({ run, place, onEdit }) {
   const store = useStore();
   if (run.status === 'queued') {
     return html`<span class="message-tools">
-      <${IconButton} name="pencil" size=${15} label=${t('versions.editQueued')} onClick=${() => store.editQueued(run)} />
+      <${IconButton} name="pencil" size=${15} label=${t('versions.editQueued')} onClick=${() => store.outbox.editQueued(run)} />
       <${IconButton} name="trash" size=${15} label=${t('versions.removeQueued')} onClick=${() => store.cancel(run.id)} />
     </span>`;
   }
@@ -67,6 +67,6 @@ export function MessageTools({ run, place, onEdit }) {
 export function ReplyTools({ run, isLast }) {
   const store = useStore();
   if (!run.finished || !run.prompt) return null;
-  return html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${() => store.sendVersion(run.id, run.prompt.content)} />
-    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.continueAfter(run.id)} />`}`;
+  return html`<${IconButton} name="refresh" size=${15} label=${t('versions.again')} onClick=${() => store.outbox.sendVersion(run.id, run.prompt.content)} />
+    ${!isLast && html`<${IconButton} name="branch" size=${15} label=${t('versions.continue')} onClick=${() => store.outbox.continueAfter(run.id)} />`}`;
 }

@@ -172,7 +172,7 @@ export function InputCard({ request }) {
 /** A workflow that was started in this conversation, with the events of its own log. */
 export function LinkedWorkflow({ link, Run }) {
   const store = useStore();
-  const linked = useMemo(() => store.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
+  const linked = useMemo(() => store.opened.follow(link.workflow_conversation_id), [link.workflow_conversation_id]);
   const run = linked.value.runs.find((candidate) => candidate.id === link.workflow_run_id);
   return html`<section class="linked" role="group" aria-label=${t('workflow.label', { name: link.workflow })}>
     <header><${Icon} name="workflow" size=${16} /><strong>${link.workflow}</strong></header>

@@ -10,7 +10,7 @@ import { t } from '../strings.mjs';
 export default function ReadView({ path: [id] }) {
   const store = useStore();
   if (!/^[\w-]{1,64}$/.test(id ?? '')) return html`<${Frame} title=${t('read.title')}><p class="empty">${t('read.none')}</p><//>`;
-  const conversation = store.follow(id).value;
+  const conversation = store.opened.follow(id).value;
   const actions = html`<a class="toggle" href=${`#/c/${id}`}>${t('read.open')}</a>`;
   return html`<${Frame} title=${conversation.title || t('read.title')} actions=${actions}>
     ${conversation.error && html`<p class="empty" role="alert">${conversation.error}</p>`}

@@ -53,7 +53,7 @@ function useRun(id) {
   const [read, setRead] = useState({ run: null, steps: [], error: null });
   const open = isOpen(read.run);
   // An open run is followed; one that has ended does not change.
-  const events = open ? store.follow(conversationOf(id)).value.lastSeq : null;
+  const events = open ? store.opened.follow(conversationOf(id)).value.lastSeq : null;
   useEffect(() => {
     let current = true;
     Promise.all([store.api.run(id), store.api.steps(id)]).then(

@@ -23,7 +23,7 @@ export function RunAgain({ run, steps, onClose }) {
     setBusy(true);
     try {
       const started = await store.api.startRun(run.conversation_id, { ...repetition, overrides: { model: model.trim() } });
-      store.showNewest(run.conversation_id);
+      store.opened.showNewest(run.conversation_id);
       onClose();
       location.hash = addressOf('runs', run.run_id, 'with', started.run_id);
     } catch (failure) {

@@ -11,7 +11,7 @@ const MAX_DIFF_BYTES = 256 * 1024;
 
 export function Changes({ id }) {
   const store = useStore();
-  const changes = changesOf(store.current.value);
+  const changes = changesOf(store.opened.current.value);
   if (!changes.length) return html`<p class="empty">${t('files.noChanges')}</p>`;
   return html`<ul class="file-changes">${changes.map((one) => html`<li key=${one.path}><${Change} id=${id} change=${one} /></li>`)}</ul>`;
 }

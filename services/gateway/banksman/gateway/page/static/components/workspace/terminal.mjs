@@ -13,13 +13,13 @@ const MAX_SHOWN_CHARACTERS = 500_000;
 
 export function Terminal() {
   const store = useStore();
-  const conversation = store.current.value;
+  const conversation = store.opened.current.value;
   const commands = commandsOf(conversation);
   const run = openRun(conversation);
   const scroller = useRef(null);
   const atEnd = useRef(true);
   // The output of running commands is sent to those who show it.
-  useEffect(() => store.follows(true), []);
+  useEffect(() => store.opened.followOutput(true), []);
   useLayoutEffect(() => void (atEnd.current && (scroller.current.scrollTop = scroller.current.scrollHeight)));
   const onScroll = ({ target }) => (atEnd.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_END_PX);
   return html`<div class="terminal">

@@ -5,7 +5,7 @@
 
 import { computed, signal } from '@preact/signals';
 
-import { explain, t } from './strings.mjs';
+import { explain, t } from '../strings.mjs';
 
 const READ_DELAY_MS = 150;
 const SET_ASIDE = 'banksman.aside';
@@ -29,7 +29,7 @@ const entryOf = (item) => ({
 export class Inbox {
   /**
    * @param {object} options
-   * @param {import('./client/api.mjs').Api} options.api
+   * @param {import('../client/api.mjs').Api} options.api
    * @param {(frame: object) => Promise<object>} options.request sends a frame over the websocket
    * @param {Storage} options.preferences
    * @param {() => void} options.show opens the view of the requests
@@ -55,7 +55,7 @@ export class Inbox {
     this.timer = setTimeout(() => this.#read(), READ_DELAY_MS);
   }
 
-  /** @throws {import('./client/connection.mjs').RequestError} which the card shows */
+  /** @throws {import('../client/connection.mjs').RequestError} which the card shows */
   async decide(id, reply) {
     const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply });
     this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };

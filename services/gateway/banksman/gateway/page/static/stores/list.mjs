@@ -1,0 +1,90 @@
+/** The list of conversations: its pages, the pinned ones and what a search finds. */
+
+import { signal } from '@preact/signals';
+
+import { explain } from '../strings.mjs';
+
+const REFRESH_DELAY_MS = 400;
+const MAX_PINNED = 50;
+const MIN_SEARCH_CHARACTERS = 2;
+
+export class ConversationList {
+  /** @param {{api: import('../client/api.mjs').Api}} options */
+  constructor({ api }) {
+    this.api = api;
+    this.state = signal({ items: [], next: null, loading: true, error: null, query: '', archived: false, hits: [] });
+    this.pinned = signal([]);
+  }
+
+  /** Read the first page, once for calls that follow each other. */
+  refresh() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#read(null), REFRESH_DELAY_MS);
+  }
+
+  /** Read the first page and the pinned conversations. @returns {Promise<unknown>} */
+  read() {
+    return Promise.all([this.#readPinned(), this.#read(null)]);
+  }
+
+  more() {
+    return this.#read(this.state.value.next);
+  }
+
+  /** @param {string} query empty for all conversations */
+  search(query) {
+    this.state.value = { ...this.state.value, query };
+    this.refresh();
+  }
+
+  /** List the archived conversations, or the others. @param {boolean} archived */
+  showArchived(archived) {
+    this.state.value = { ...this.state.value, archived, items: [], next: null, loading: true };
+    this.#read(null);
+  }
+
+  /** The entry of a conversation; undefined if the pages that were read have none. @param {string} id */
+  find(id) {
+    return this.state.value.items.find((item) => item.conversation_id === id);
+  }
+
+  /** @param {string} id @param {string} title */
+  setTitle(id, title) {
+    const renamed = (items) => items.map((item) => (item.conversation_id === id ? { ...item, title } : item));
+    this.state.value = { ...this.state.value, items: renamed(this.state.value.items) };
+    this.pinned.value = renamed(this.pinned.value);
+  }
+
+  /** @param {string} id */
+  drop(id) {
+    const others = (items) => items.filter((item) => item.conversation_id !== id);
+    this.state.value = { ...this.state.value, items: others(this.state.value.items) };
+    this.pinned.value = others(this.pinned.value);
+  }
+
+  async #read(cursor) {
+    const { query, archived } = this.state.value;
+    if (!cursor) this.#readHits(query);
+    try {
+      const page = await this.api.conversations({ query, cursor, archived });
+      if (query !== this.state.value.query || archived !== this.state.value.archived) return;
+      const items = cursor ? [...this.state.value.items, ...page.items] : page.items;
+      this.state.value = { ...this.state.value, items, next: page.next ?? null, loading: false, error: null };
+    } catch (error) {
+      this.state.value = { ...this.state.value, loading: false, error: explain(error) };
+    }
+  }
+
+  async #readPinned() {
+    const { items } = await this.api.conversations({ pinned: true, limit: MAX_PINNED }).catch(() => ({ items: this.pinned.value }));
+    this.pinned.value = items.filter((item) => item.pinned);
+  }
+
+  /** Read the messages that contain the query, once for each query. */
+  async #readHits(query) {
+    if (query === this.searched) return;
+    this.searched = query;
+    const found = query.length < MIN_SEARCH_CHARACTERS ? { items: [] } : await this.api.search(query).catch(() => ({ items: [] }));
+    if (query === this.state.value.query) this.state.value = { ...this.state.value, hits: found.items };
+  }
+}

@@ -1,0 +1,151 @@
+/** The messages of the user: the one that is written, and those that are sent or could not be sent. */
+
+import { batch, signal } from '@preact/signals';
+
+import { attached, writtenText } from '../attachments.mjs';
+import { before, endOf, isNewest } from '../branches.mjs';
+import { newId } from '../client/connection.mjs';
+import { emptyConversation, openRun } from '../events.mjs';
+import { explain } from '../strings.mjs';
+import { contentText } from '../text.mjs';
+
+const TITLE_CHARACTERS = 60;
+
+/**
+ * @typedef {object} Entry
+ * @property {string} key
+ * @property {string} requestId the same for each attempt, so that a message that did arrive is not duplicated
+ * @property {string | null} conversationId null until the conversation is created
+ * @property {string | object[]} content
+ * @property {string} [mode] `steer` or `queue`, while a run is open
+ * @property {{after: string | null} | null} branch the message that it follows; null for the newest one
+ * @property {File[]} files to be stored with it
+ * @property {string | null} model
+ * @property {string | null} error why it could not be sent
+ */
+
+export class Outbox {
+  /**
+   * @param {object} options
+   * @param {import('../client/api.mjs').Api} options.api
+   * @param {import('../client/connection.mjs').Connection} options.socket
+   * @param {import('./opened.mjs').OpenConversations} options.opened
+   * @param {(id: string) => void} options.open shows a conversation
+   * @param {() => void} options.onSent
+   * @param {(runId: string) => Promise<void>} options.cancel
+   */
+  constructor({ api, socket, opened, open, onSent, cancel }) {
+    Object.assign(this, { api, socket, opened, open, onSent, cancel });
+    /** @type {import('@preact/signals').Signal<Entry[]>} */
+    this.entries = signal([]);
+    this.draft = signal('');
+    /** The message that the next one follows, where a user chose an earlier one. */
+    this.continuing = signal(null);
+    /** The assistant of the next new conversation; null for the default one. */
+    this.assistant = signal(null);
+    /** The model of the next messages; null for that of the assistant. */
+    this.model = signal(null);
+  }
+
+  /**
+   * Send a message, in a new conversation if none is open. It is shown at once, and stays with its error
+   * if it could not be sent.
+   */
+  async send(content, { mode, files = [], model = this.model.value, branch = mode === 'steer' ? null : this.#branch() } = {}) {
+    const conversationId = this.opened.currentId.value;
+    const entry = { key: newId('m'), requestId: newId('s'), conversationId, content, mode, branch, files, model, error: null };
+    batch(() => {
+      this.entries.value = [...this.entries.value, entry];
+      this.continuing.value = null;
+      // The new message is the end of the newest path, which is shown.
+      if (branch) this.opened.showNewest(conversationId);
+    });
+    await this.#deliver(entry);
+  }
+
+  /** Send another version of the message of a run, which is shown in its place. */
+  sendVersion(runId, content) {
+    return this.send(content, { branch: { after: before(this.opened.path.value, runId) } });
+  }
+
+  /** Let the next message follow the end of a run. */
+  continueAfter(runId) {
+    const path = this.opened.path.value;
+    const at = path.findIndex(({ run }) => run.id === runId);
+    this.continuing.value = { conversationId: this.opened.currentId.value, after: endOf(path.slice(0, at + 1)) };
+    document.getElementById('composer')?.focus();
+  }
+
+  /** Take a message that waits back into the message box. */
+  async editQueued(run) {
+    await this.cancel(run.id);
+    this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join('\n\n');
+    document.getElementById('composer')?.focus();
+  }
+
+  /** Send a failed message again under the same id, so that a message that did arrive is not duplicated. */
+  async resend(key) {
+    const entry = this.entries.value.find((item) => item.key === key);
+    if (!entry) return;
+    this.#change(key, { error: null });
+    await this.#deliver(entry);
+  }
+
+  discard(key) {
+    this.entries.value = this.entries.value.filter((item) => item.key !== key);
+  }
+
+  /** Where the next message continues the conversation; null for after the newest message. */
+  #branch() {
+    const conversation = this.opened.current.value;
+    const path = this.opened.path.value;
+    const wanted = this.continuing.value;
+    if (!conversation) return null;
+    if (wanted?.conversationId === conversation.id) return { after: wanted.after };
+    return isNewest(conversation, path) ? null : { after: endOf(path) };
+  }
+
+  async #deliver(entry) {
+    try {
+      const id = entry.conversationId ?? (await this.#createFor(entry));
+      await this.#store(entry, id);
+      const { content, mode, branch, model, requestId } = entry;
+      const steer = mode === 'steer' && openRun(this.opened.stateOf(id) ?? emptyConversation(id)) !== null;
+      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}), ...(model ? { overrides: { model } } : {}) };
+      const ack = await this.socket.request(frame, { id: requestId });
+      batch(() => {
+        this.opened.accepted(id, { ...ack, content, ts: new Date().toISOString(), steer, branch });
+        this.discard(entry.key);
+      });
+      this.onSent();
+    } catch (error) {
+      this.#change(entry.key, { error: explain(error) });
+    }
+  }
+
+  /** Store the files of a message once: a message that is sent again already names them. */
+  async #store(entry, conversationId) {
+    if (!entry.files.length) return;
+    entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
+    entry.files = [];
+    this.#change(entry.key, { content: entry.content, files: [] });
+  }
+
+  async #createFor(entry) {
+    const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
+    const assistant = this.assistant.value;
+    const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}), ...(assistant ? { assistant } : {}) }, { id: `${entry.requestId}c` });
+    this.assistant.value = null;
+    const id = ack.conversation_id;
+    this.#change(entry.key, { conversationId: id });
+    entry.conversationId = id;
+    this.opened.follow(id);
+    if (title) this.opened.setTitle(id, title);
+    if (this.opened.currentId.value === null) this.open(id);
+    return id;
+  }
+
+  #change(key, change) {
+    this.entries.value = this.entries.value.map((item) => (item.key === key ? { ...item, ...change } : item));
+  }
+}
