@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import HttpError, Reply, ToolCall, Usage
+from banksman.model_server import Gate, HttpError, Reply, ToolCall, Usage
 from tests.scenarios.conftest import PRICED
 from tests.support.backboard import BackboardServer
 from tests.support.client import Client
@@ -47,6 +47,31 @@ async def test_a_run_uses_a_backboard_thread(client: Client, backboard: Backboar
     assert [output["tool_call_id"] for output in submitted] == ["call_1", "call_2"]
     assert all(json.loads(output["output"])["success"] is False for output in submitted)
     assert len(backboard.threads) == len(backboard.assistants) == 1
+
+
+async def test_text_after_the_outputs_streams_to_the_websocket(
+    client: Client, backboard: BackboardServer
+) -> None:
+    """R48: while Backboard still writes; stopping the run then ends the vendor's request."""
+    rest_never_comes = Gate(name="never", after_events=3)
+    backboard.play(
+        Reply(text="I look.", tool_calls=(READ,)),
+        Reply(text="It is not there.", chunk_chars=6, gate=rest_never_comes),
+    )
+    conversation = await client.create("backboard:openai/gpt-4o")
+    run_id = await client.chat(conversation, "look")
+    done = await client.event("tool_call.completed", run_id=run_id)
+
+    def streamed() -> str:
+        later = client.frames[client.frames.index(done) :]
+        return "".join(frame["data"]["text"] for frame in later if frame["type"] == "message.delta")
+
+    await client.wait_for(lambda _: streamed() == "It is not th")
+    assert [r.outcome for r in backboard.requests if "submit" in r.path] == ["open"]
+    await client.request("run.cancel", run_id=run_id)
+
+    assert (await client.finished(run_id))["status"] == "cancelled"
+    await backboard.wait_for("/submit-tool-outputs", "disconnected")
 
 
 async def test_a_fallback_model_is_named_and_its_cost_counted(
