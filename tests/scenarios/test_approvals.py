@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import httpx
+from playwright.async_api import expect
+
 from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
+from tests.support.browser import opened, send_message
 from tests.support.client import Client
 from tests.support.system import System
 
@@ -116,3 +120,40 @@ async def test_a_call_runs_with_its_edited_arguments(client: Client, play: Play)
     )
 
     assert (await client.finished(run_id))["tool_calls"][0]["result"]["stdout"] == "edited\n"
+
+
+async def test_each_call_of_a_card_is_decided_in_the_browser(
+    system: System, client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """R34, R13, R29: one is approved and runs, the other is rejected with a reason; the page shows both."""
+    command = ToolCall(name="bash", arguments={"command": "echo approved > kept; cat kept"})
+    write = ToolCall(name="write_file", arguments={"path": "refused.txt", "content": "no"})
+    name = play(Reply(tool_calls=(command, write)), Reply(text="Then only the first."))
+    tools = {"enabled": True, "on_reject": "feedback"}
+    created = await http.post("/context/assistants", json={"model": name, "tools": tools})
+    conversation = await client.create(assistant=created.json()["id"])
+    async with opened(system.url) as page:
+        await page.goto(f"{system.url}/#/c/{conversation}")
+        await send_message(page, "do both")
+        card = page.get_by_role("group", name="Approve 2 tool calls?")
+        await card.get_by_role("group", name="Decide bash").get_by_role("button", name="Approve").click()
+        await expect(card.get_by_role("button", name="1 undecided")).to_be_disabled()
+        await card.get_by_role("group", name="Decide write_file").get_by_role("button", name="Reject").click()
+        await card.get_by_role("button", name="Add a reason").click()
+        await card.get_by_role("textbox", name="Reason, sent to the agent").fill("keep the folder clean")
+        await card.get_by_role("button", name="Submit: 1 approved, 1 rejected").click()
+
+        decided = page.get_by_role("group", name="Approval, decided")
+        await expect(decided).to_contain_text("Partly approved")
+        await expect(decided.get_by_role("listitem").filter(has_text="refused.txt")).to_contain_text(
+            "keep the folder clean"
+        )
+        await expect(page.get_by_text("Then only the first.")).to_be_visible()
+        await page.get_by_role("button", name="2 tool calls: bash, write_file").click()
+        await expect(page.get_by_role("group", name="Tool call bash")).to_contain_text("Done")
+        await expect(page.get_by_role("group", name="Tool call write_file")).to_contain_text("Rejected")
+
+    finished = await client.event("run.finished", conversation_id=conversation)
+    results = {entry["tool"]: entry["result"] for entry in finished["data"]["tool_calls"]}
+    assert results["bash"]["stdout"] == "approved\n"
+    assert "keep the folder clean" in results["write_file"]["error"]
