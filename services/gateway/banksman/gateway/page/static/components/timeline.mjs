@@ -1,6 +1,6 @@
 /** The conversation: messages, tool calls, approvals, input requests and outcomes. */
 
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { activity, outcomeOf } from '../events.mjs';
 import { addressOf } from '../router.mjs';
@@ -8,13 +8,10 @@ import { known, t } from '../strings.mjs';
 import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { AttachedFiles, MessageContent } from './attachments.mjs';
 import { lazy } from './lazy.mjs';
-import { useNearby } from './nearby.mjs';
+import { useFollow, useNearby } from './scrolling.mjs';
 import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
 import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
-
-const NEAR_END_PX = 80;
-const CARD_MARGIN_PX = 16;
 
 const ApprovalCard = lazy(() => import('./approval.mjs'), 'ApprovalCard');
 const InputCard = lazy(() => import('./workflows.mjs'), 'InputCard');
@@ -44,47 +41,6 @@ export function Timeline() {
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
   </div>`;
-}
-
-/** Keep the end in view while the user is there; do not scroll while the user reads elsewhere. */
-function useFollow(scroller, id) {
-  const atEnd = useRef(true);
-  const lastTop = useRef(0);
-  const [away, setAway] = useState(false);
-  const toEnd = () => {
-    atEnd.current = true;
-    scroller.current.scrollTop = endOf(scroller.current);
-  };
-  const onScroll = () => {
-    const { scrollTop } = scroller.current;
-    const near = endOf(scroller.current) - scrollTop < NEAR_END_PX;
-    // Growing content moves the end away from the user; only scrolling up counts as leaving it.
-    atEnd.current = near || (atEnd.current && scrollTop >= lastTop.current);
-    lastTop.current = scrollTop;
-    setAway(!atEnd.current);
-  };
-  useLayoutEffect(() => {
-    if (id !== null) return toEnd();
-    atEnd.current = false;
-    scroller.current.scrollTop = 0;
-  }, [id]);
-  useLayoutEffect(() => {
-    // Never back: the user may read or edit the lower part of a request that does not fit.
-    const grown = new ResizeObserver(() => atEnd.current && scroller.current.scrollTop < endOf(scroller.current) && toEnd());
-    grown.observe(scroller.current.firstElementChild);
-    grown.observe(scroller.current);
-    return () => grown.disconnect();
-  }, []);
-  return { away, toEnd, onScroll };
-}
-
-/** The scroll position of the end; of a pending approval request that does not fit, the position of its top. */
-function endOf(scroller) {
-  const end = scroller.scrollHeight - scroller.clientHeight;
-  const card = scroller.querySelector('.approval.pending');
-  if (!card) return end;
-  const top = card.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop;
-  return Math.min(end, Math.max(0, top - CARD_MARGIN_PX));
 }
 
 function Welcome() {

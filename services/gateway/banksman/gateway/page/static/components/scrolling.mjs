@@ -1,0 +1,110 @@
+/**
+ * How a conversation scrolls: its end stays in view, and content is drawn once it comes near the view, so that a
+ * conversation of thousands of messages costs what is read.
+ */
+
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
+
+/** Distance from the view, in its own heights, at which content is drawn: a fast scroll does not outrun it. */
+const MARGIN = '200% 0px';
+
+/** Distance from the end within which the end is kept in view. */
+const NEAR_END_PX = 80;
+const CARD_MARGIN_PX = 16;
+
+const observers = new WeakMap();
+const waiting = new WeakMap();
+const queue = new Set();
+
+/**
+ * True once the element has come near the view of its scroller; it stays true.
+ *
+ * @param {boolean} always draw at once
+ * @returns {[{current: Element | null}, boolean]} a reference for the element that stands for the content
+ */
+export function useNearby(always) {
+  const element = useRef(null);
+  const [near, setNear] = useState(always);
+  const drawn = near || always;
+  useLayoutEffect(() => {
+    if (drawn) return undefined;
+    const box = element.current;
+    waiting.set(box, () => setNear(true));
+    const observer = observerOf(box.closest('.scroller'));
+    observer.observe(box);
+    return () => observer.unobserve(box);
+  }, [drawn]);
+  return [element, drawn];
+}
+
+/** One observer for each scroller, as each costs time at every frame. */
+function observerOf(root) {
+  if (!observers.has(root)) observers.set(root, new IntersectionObserver(draw, { root, rootMargin: MARGIN }));
+  return observers.get(root);
+}
+
+/** Draw what is in view at once, and the rest one at each frame, so that scrolling stays smooth. */
+function draw(entries, { root }) {
+  const { top, bottom } = root.getBoundingClientRect();
+  for (const { target, isIntersecting, boundingClientRect: box } of entries) {
+    if (!isIntersecting) queue.delete(target);
+    else if (box.bottom > top && box.top < bottom) waiting.get(target)();
+    else queue.add(target);
+  }
+  if (queue.size) requestAnimationFrame(drawNext);
+}
+
+function drawNext() {
+  const [first] = queue;
+  if (!first) return;
+  queue.delete(first);
+  waiting.get(first)();
+  if (queue.size) requestAnimationFrame(drawNext);
+}
+
+/**
+ * Keep the end in view while the user is there; do not scroll while the user reads elsewhere.
+ *
+ * @param {{current: Element}} scroller
+ * @param {string | null} id the conversation: another one is shown from its end, and none from its top
+ * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} whether the user left the end
+ */
+export function useFollow(scroller, id) {
+  const atEnd = useRef(true);
+  const lastTop = useRef(0);
+  const [away, setAway] = useState(false);
+  const toEnd = () => {
+    atEnd.current = true;
+    scroller.current.scrollTop = endOf(scroller.current);
+  };
+  const onScroll = () => {
+    const { scrollTop } = scroller.current;
+    const near = endOf(scroller.current) - scrollTop < NEAR_END_PX;
+    // Growing content moves the end away from the user; only scrolling up counts as leaving it.
+    atEnd.current = near || (atEnd.current && scrollTop >= lastTop.current);
+    lastTop.current = scrollTop;
+    setAway(!atEnd.current);
+  };
+  useLayoutEffect(() => {
+    if (id !== null) return toEnd();
+    atEnd.current = false;
+    scroller.current.scrollTop = 0;
+  }, [id]);
+  useLayoutEffect(() => {
+    // Never back: the user may read or edit the lower part of a request that does not fit.
+    const grown = new ResizeObserver(() => atEnd.current && scroller.current.scrollTop < endOf(scroller.current) && toEnd());
+    grown.observe(scroller.current.firstElementChild);
+    grown.observe(scroller.current);
+    return () => grown.disconnect();
+  }, []);
+  return { away, toEnd, onScroll };
+}
+
+/** The scroll position of the end; of a pending approval request that does not fit, the position of its top. */
+function endOf(scroller) {
+  const end = scroller.scrollHeight - scroller.clientHeight;
+  const card = scroller.querySelector('.approval.pending');
+  if (!card) return end;
+  const top = card.getBoundingClientRect().top - scroller.getBoundingClientRect().top + scroller.scrollTop;
+  return Math.min(end, Math.max(0, top - CARD_MARGIN_PX));
+}

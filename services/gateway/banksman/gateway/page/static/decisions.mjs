@@ -1,0 +1,75 @@
+/** What a user decides on an approval request: the edited arguments of its calls, and the reply. Pure. */
+
+import { argumentFields, firstViolation, readArguments } from './forms.mjs';
+import { t } from './strings.mjs';
+
+/**
+ * @typedef {object} Draft what is in the fields of a call: one field for each argument, or all as JSON
+ * @property {{name: string, label: string, text: string, isText: boolean}[]} [fields]
+ * @property {string} [json]
+ */
+
+/**
+ * @typedef {object} Edit
+ * @property {Draft} draft
+ * @property {object} [value] the edited arguments; absent if they cannot be read
+ * @property {string | null} [problem] why they cannot be sent
+ * @property {boolean} [changed] whether they differ from the arguments of the request
+ */
+
+/**
+ * The shortest reply: `all` if no call is edited and no reason is given. It names the calls that were shown.
+ *
+ * @param {object[]} items the calls of the request
+ * @param {(item: object) => 'approve' | 'reject'} decisionOf
+ * @param {{edits: Record<string, Edit>, reason: string | null, remember: string}} said edits by the id of the call
+ */
+export function replyFor(items, decisionOf, { edits, reason, remember }) {
+  const decisions = items.map((item) => decisionFor(item, decisionOf(item), edits[item.tool_call_id], reason));
+  const plain = decisions.every((d) => d.decision === decisions[0].decision && !d.arguments && !d.reason);
+  const body = plain ? { all: decisions[0].decision } : { decisions };
+  const digests = items.map((item) => item.digest);
+  return { ...body, ...(remember ? { remember } : {}), digests };
+}
+
+function decisionFor(item, decision, edit, reason) {
+  const base = { tool_call_id: item.tool_call_id, decision };
+  if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;
+  return reason ? { ...base, reason } : base;
+}
+
+/** The edits with that of a call begun, or undone. @param {Record<string, Edit>} edits by the id of the call */
+export function toggled(edits, item) {
+  if (item.editable === false) return edits;
+  const { [item.tool_call_id]: open, ...rest } = edits;
+  return open ? rest : { ...rest, [item.tool_call_id]: readEdit(item, { fields: argumentFields(item.arguments) }) };
+}
+
+/** Read edited arguments: their value, or the problem with them. @param {Draft} draft @returns {Edit} */
+export function readEdit(item, draft) {
+  const read = draft.json === undefined ? readArguments(draft.fields) : readJson(draft.json);
+  if (read.problem) return { draft, problem: read.problem };
+  const problem = firstViolation(read.value, item.input_schema ?? schemaLike(item.arguments));
+  return { draft, value: read.value, problem, changed: JSON.stringify(read.value) !== JSON.stringify(item.arguments) };
+}
+
+function readJson(text) {
+  try {
+    const value = JSON.parse(text);
+    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isObject ? { value } : { problem: t('check.object') };
+  } catch (error) {
+    return { problem: t('check.json', { reason: error.message }) };
+  }
+}
+
+/** Without the tool's schema, an argument must keep its type; the gateway checks the rest. */
+function schemaLike(original) {
+  const typed = Object.entries(original).map(([key, value]) => [key, typeOf(value)]);
+  return { type: 'object', properties: Object.fromEntries(typed) };
+}
+
+function typeOf(value) {
+  if (value === null) return {};
+  return { type: Array.isArray(value) ? 'array' : typeof value };
+}
