@@ -26,6 +26,12 @@ test('an edited call is approved with its arguments, and a rejected one states t
   ]);
 });
 
+test('one decision with edited arguments or a reason names each call', () => {
+  const edits = { r: edited(RUN, 'command', 'ls -l') };
+  assert.deepEqual(replyFor([RUN], () => 'approve', { ...NOTHING, edits }).decisions, [{ tool_call_id: 'r', decision: 'approve', arguments: { command: 'ls -l' } }]);
+  assert.deepEqual(replyFor([RUN], () => 'reject', { ...NOTHING, reason: 'no' }).decisions, [{ tool_call_id: 'r', decision: 'reject', reason: 'no' }]);
+});
+
 test('an edit that changes nothing is not sent', () => {
   const edits = { w: edited(WRITE, 'content', 'one') };
   assert.deepEqual(replyFor([WRITE], () => 'approve', { ...NOTHING, edits }), { all: 'approve', digests: ['dw'] });
