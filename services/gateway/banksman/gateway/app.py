@@ -85,6 +85,7 @@ from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
+from banksman.gateway.service.retention import Retention
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.search import Search
@@ -293,6 +294,9 @@ async def _service(
         backlog=backlog,
         clock=clock,
         default_model=settings.default_model,
+    )
+    await stack.enter_async_context(
+        Retention(bus, conversations, views, client_requests, clock, settings.tenants)
     )
     scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
     return Gateway(

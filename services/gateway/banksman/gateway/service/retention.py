@@ -1,0 +1,144 @@
+"""Delete the conversations that were not used for as many days as their tenant keeps them.
+
+The stream of the index holds the last record of each conversation in the order of writing. A walk through it
+therefore ends at the first record that is too young for every tenant, and reads nothing of newer ones. Every
+gateway walks: a deletion that two of them request is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import Counter
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.kv import is_marker
+from banksman.bus.names import CONVERSATIONS, RUNS, kv_stream, kv_subject
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError, NotFound
+from banksman.contracts.subjects import ANY
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.client_requests import ClientRequests
+from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.views import Views
+from banksman.runs.ports import Clock
+from banksman.runtime.tenants import TenantSettings
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+"""Seconds after each conversation that was read, at most ten requests."""
+WALK_EVERY_S = 3600.0
+"""Seconds from the end of a walk to the beginning of the next one."""
+USER = "retention"
+"""Named by the events of a deletion as the user who requested it."""
+
+_EXPIRED = Counter("banksman_expired_conversations", "Conversations deleted because they were not used.")
+
+
+class Retention:
+    """Deletes expired conversations. As a context manager it does so repeatedly, if any tenant wants it."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        conversations: Conversations,
+        views: Views,
+        requests: ClientRequests,
+        clock: Clock,
+        tenants: TenantSettings,
+        *,
+        pause_s: float = PAUSE_S,
+    ) -> None:
+        self._bus = bus
+        self._conversations = conversations
+        self._views = views
+        self._requests = requests
+        self._clock = clock
+        self._tenants = tenants
+        self._pause_s = pause_s
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        if self._walked():
+            await self._stack.enter_async_context(self._bus.background.running("retention", self.run))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def run(self) -> None:
+        """Walk through the index, and again after a pause; returns never."""
+        while True:
+            await self.walk()
+            await asyncio.sleep(WALK_EVERY_S)
+
+    async def walk(self) -> None:
+        """Delete every conversation that has expired.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        for tenant, shortest in self._walked().items():
+            await self._walk(kv_subject(CONVERSATIONS, f"{tenant}.{ANY}"), shortest)
+
+    def _walked(self) -> dict[str, timedelta]:
+        """Return the shortest retention by tenant, or that of all if the default keeps none forever."""
+        named = {tenant: kept for tenant in self._tenants.named if (kept := self._kept(tenant))}
+        default = self._tenants.default.retention_days
+        if not default:
+            return named
+        return {ANY: min([timedelta(days=default), *named.values()])}
+
+    def _kept(self, tenant: str) -> timedelta | None:
+        days = self._tenants.of(tenant).retention_days
+        return timedelta(days=days) if days else None
+
+    async def _walk(self, subject: str, shortest: timedelta) -> None:
+        async for message in direct.read(self._bus, kv_stream(CONVERSATIONS), subject):
+            stored_at = datetime.fromisoformat(message.time)
+            if self._clock.now() - stored_at < shortest:
+                return
+            _, _, tenant, conversation_id = message.subject.split(".")
+            kept = self._kept(tenant)
+            # Messages, renames and marks write the record: the conversation was used then.
+            if kept is None or is_marker(message) or self._clock.now() - stored_at < kept:
+                continue
+            try:
+                await self._delete_expired(tenant, conversation_id, kept)
+            except NotFound:
+                # Its user, or another gateway, deleted it meanwhile.
+                pass
+            except BanksmanError as error:
+                logger.warning("%s: it may have expired, but stays: %s", conversation_id, error)
+            await asyncio.sleep(self._pause_s)
+
+    async def _delete_expired(self, tenant: str, conversation_id: str, kept: timedelta) -> None:
+        record = await self._conversations.get(tenant, conversation_id)
+        if record.pinned:
+            return
+        if damage := self._views.damage(tenant, conversation_id):
+            raise damage
+        view = await self._views.read(tenant, conversation_id)
+        # A deletion that was interrupted continues, although its tombstone is young.
+        if not view.deleted:
+            used_at = datetime.fromisoformat(record.updated_at)
+            used_at = max(used_at, view.last_ts or used_at)
+            if view.open_run is not None or self._clock.now() - used_at < kept:
+                return
+            # The log does not have a run yet that no agent has begun.
+            if await jetstream.count_below(self._bus, RUNS, subjects.run_work(tenant, conversation_id)):
+                return
+        await self._requests.delete(Caller(tenant, USER), conversation_id)
+        _EXPIRED.inc()
+        logger.info(
+            "an unused conversation is deleted", extra={"tenant": tenant, "conversation_id": conversation_id}
+        )
