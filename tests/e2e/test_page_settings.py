@@ -1,8 +1,11 @@
-"""Settings, the command palette, and the keys of other people."""
+"""Sign-in, settings, the command palette, and the keys of other people."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.async_api import expect
@@ -15,6 +18,29 @@ pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
 
 GROUND = "() => getComputedStyle(document.body).backgroundColor"
+
+
+async def test_a_user_signs_in_through_a_provider_and_returns_to_the_same_place(stage: Stage) -> None:
+    """R34: the code is exchanged with the verifier whose digest the provider got, and leaves the address."""
+    stage.token = "issued"
+    stage.resources["v1/sign-in"] = {
+        "authorization_endpoint": f"{stage.url}/authorize",
+        "client_id": "page",
+        "scope": "openid",
+    }
+    stage.resources["POST v1/sign-in"] = {"token": "issued"}
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/settings")
+        await page.get_by_role("button", name="Sign in with your account").click()
+        await page.wait_for_url("**/authorize?*")
+        asked = parse_qs(urlsplit(page.url).query)
+        await page.goto(f"{stage.url}/?code=abc&state={asked['state'][0]}")
+        await expect(page.get_by_role("heading", name="Settings")).to_be_visible()
+        assert page.url == f"{stage.url}/#/settings"
+    exchanged = json.loads(stage.uploads["v1/sign-in"])
+    digest = hashlib.sha256(exchanged["code_verifier"].encode()).digest()
+    assert asked["code_challenge"] == [base64.urlsafe_b64encode(digest).decode().rstrip("=")]
+    assert (exchanged["code"], exchanged["redirect_uri"]) == ("abc", asked["redirect_uri"][0])
 
 
 async def test_the_theme_and_the_language_are_chosen_and_stay_after_a_reload(stage: Stage) -> None:

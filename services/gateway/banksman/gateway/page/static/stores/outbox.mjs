@@ -138,7 +138,6 @@ export class Outbox {
     this.assistant.value = null;
     const id = ack.conversation_id;
     this.#change(entry.key, { conversationId: id });
-    entry.conversationId = id;
     this.opened.follow(id);
     if (title) this.opened.setTitle(id, title);
     if (this.opened.currentId.value === null) this.open(id);
