@@ -21,7 +21,7 @@ GROUND = "() => getComputedStyle(document.body).backgroundColor"
 
 
 async def test_a_user_signs_in_through_a_provider_and_returns_to_the_same_place(stage: Stage) -> None:
-    """R34: the code is exchanged with the verifier whose digest the provider got, and leaves the address."""
+    """The code is exchanged with the verifier whose digest the provider got, and leaves the address."""
     stage.token = "issued"
     stage.resources["v1/sign-in"] = {
         "authorization_endpoint": f"{stage.url}/authorize",
