@@ -6,16 +6,21 @@ import asyncio
 import gzip
 import json
 import ssl
-import subprocess
 import time
 import zlib
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from tests.support.polling import scripted_delay
-from tests.tool_runner.conftest import TLS, Runner, Server, replying, serving
+from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving
 
 from banksman.runtime.addresses import Address
 from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, HostRules
@@ -38,14 +43,19 @@ def always(*addresses: str) -> Callable[[str, int], Awaitable[list[str]]]:
     return resolve
 
 
-def egress(*servers: Server, limits: FetchLimits | None = None, hosts: HostRules | None = None) -> Egress:
+def egress(
+    *servers: Server,
+    limits: FetchLimits | None = None,
+    hosts: HostRules | None = None,
+    tls: ssl.SSLContext = TLS,
+) -> Egress:
     return Egress(
         limits or FetchLimits(timeout_s=5),
         hosts=hosts,
         ports=frozenset({80, 443, *(server.port for server in servers)}),
         resolver=always("127.0.0.1"),
         address_allowed=only_the_test_server,
-        ssl_context=TLS,
+        ssl_context=tls,
     )
 
 
@@ -407,35 +417,137 @@ async def test_response_that_is_not_http_fails(response: bytes) -> None:
             await egress(server).get(server.url())
 
 
+class Clock:
+    """The clock of the event loop. It stands still until the test advances it."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A certificate for `site.example`, its key in the same file."""
-    path = tmp_path / "site.pem"
-    command = [
-        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-        "-keyout", str(path), "-out", str(tmp_path / "crt"), "-days", "1", "-subj", "/CN=site.example",
-        "-addext", "subjectAltName=DNS:site.example",
-    ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + (tmp_path / "crt").read_bytes())
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    loop = asyncio.get_running_loop()
+    stopped = Clock(loop.time())
+    monkeypatch.setattr(loop, "time", stopped.time)
+    return stopped
+
+
+@pytest.mark.parametrize(("seconds", "success"), [(14.9, True), (15.0, False)])
+@only("bwrap", "no command runs")
+async def test_a_fetch_has_thirty_seconds_for_all_its_redirects(
+    runner: Runner, clock: Clock, seconds: float, success: bool
+) -> None:
+    """R73, R75: with the limits of a runner without settings; the error states them."""
+
+    async def respond(writer: asyncio.StreamWriter, path: str) -> None:
+        if path == "/start":
+            clock.advance(15)
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: end\r\nContent-Length: 0\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\nla")
+            await writer.drain()
+            clock.advance(seconds)
+            writer.write(b"te")
+
+    async with serving(respond) as server:
+        outcome = await fetch(runner, egress(server, limits=FetchLimits()), server.url("/start"))
+    if success:
+        assert (outcome.error_kind, outcome.value["body"]) == (None, "late")
+    else:
+        assert (outcome.error_kind, outcome.value["success"]) == ("timeout", False)
+        reason = f"web_fetch of {server.url('/start')} failed: no complete response within 30 s"
+        assert outcome.value["error"] == reason
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kind", "reason"),
+    [(29.9, "tool_error", "ConnectError: the connection was closed"), (30, "timeout", "within 30 s")],
+)
+@only("bwrap", "no command runs")
+async def test_an_unfinished_tls_handshake_ends_with_the_connection(
+    runner: Runner, clock: Clock, seconds: float, kind: str, reason: str
+) -> None:
+    """R73, R75: at the deadline, the runner closes it; before, the error says that the server did."""
+    closed_by_runner = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        clock.advance(seconds)
+        if kind == "timeout":
+            await reader.read()
+            closed_by_runner.set()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as listening:
+        server = Server("127.0.0.1", listening.sockets[0].getsockname()[1], [])
+        url = f"https://site.example:{server.port}/"
+        outcome = await fetch(runner, egress(server, limits=FetchLimits()), url)
+        assert outcome.error_kind == kind
+        assert reason in str(outcome.value["error"])
+        if kind == "timeout":
+            await closed_by_runner.wait()
+
+
+def certificate(path: Path, *, ended: bool = False) -> Path:
+    """Write a certificate for `site.example` and its key to a file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "site.example")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=2))
+        .not_valid_after(now + timedelta(days=-1 if ended else 1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("site.example")]), critical=False)
+        .sign(key, SHA256())
+    )
+    written = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(written + made.public_bytes(Encoding.PEM))
     return path
 
 
-async def test_tls_verifies_the_name_with_a_pinned_address(certificate: Path) -> None:
+def showing(certificate: Path) -> ssl.SSLContext:
+    """Return the server's side of TLS with a certificate."""
     server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server_side.load_cert_chain(certificate)
-    async with serving(replying(b"private"), tls=server_side) as server:
-        way_out = Egress(
-            FetchLimits(timeout_s=5),
-            ports=frozenset({server.port}),
-            resolver=always("127.0.0.1"),
-            address_allowed=only_the_test_server,
-            ssl_context=ssl.create_default_context(cafile=str(certificate)),
-        )
+    return server_side
+
+
+async def test_tls_verifies_the_name_with_a_pinned_address(tmp_path: Path) -> None:
+    site = certificate(tmp_path / "site.pem")
+    async with serving(replying(b"private"), tls=showing(site)) as server:
+        way_out = egress(server, tls=ssl.create_default_context(cafile=str(site)))
         fetched = await way_out.get(f"https://site.example:{server.port}/")
         with pytest.raises(FetchFailed, match="certificate"):
             await way_out.get(f"https://other.example:{server.port}/")
     assert fetched.body == b"private"
+
+
+@pytest.mark.parametrize(
+    ("problem", "host", "reason"),
+    [
+        ("not trusted", "site.example", "self-signed certificate"),
+        ("ended", "site.example", "certificate has expired"),
+        ("of another host", "other.example", "certificate is not valid for 'other.example'"),
+    ],
+)
+@only("bwrap", "no command runs")
+async def test_an_unverified_server_gets_no_request_and_the_error_says_why(
+    runner: Runner, tmp_path: Path, problem: str, host: str, reason: str
+) -> None:
+    """R73, R75"""
+    site = certificate(tmp_path / "site.pem", ended=problem == "ended")
+    trusted = TLS if problem == "not trusted" else ssl.create_default_context(cafile=str(site))
+    async with serving(replying(b"private"), tls=showing(site)) as server:
+        outcome = await fetch(runner, egress(server, tls=trusted), f"https://{host}:{server.port}/?token=1")
+    assert (outcome.error_kind, outcome.value["success"]) == ("tool_error", False)
+    assert reason in str(outcome.value["error"])
+    assert server.requests == []
 
 
 class TestSmallPages:

@@ -23,6 +23,7 @@ import httpx
 from banksman.runtime.addresses import Address, is_public
 from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules
 from banksman.tool_runner.egress.inflate import Inflater, UnsupportedEncoding
+from banksman.tool_runner.egress.streams import Connection
 from banksman.tool_runner.limits import FetchLimits
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
@@ -134,7 +135,7 @@ class Egress:
         except TimeoutError as error:
             raise FetchFailed("the connection timed out", timed_out=True) from error
         except (httpcore.NetworkError, httpcore.TimeoutException, OSError, ValueError) as error:
-            raise FetchFailed(f"{type(error).__name__}: {error}") from error
+            raise FetchFailed(_described(error)) from error
 
     async def _follow(self, url: str, within: HostRules) -> Fetched:
         current = self._checked(url, within)
@@ -176,7 +177,7 @@ class Egress:
                 OSError,
                 ValueError,
             ) as error:
-                raise FetchFailed(f"{type(error).__name__}: {error}") from error
+                raise FetchFailed(_described(error)) from error
 
     async def _read(self, url: httpx.URL, response: httpcore.Response) -> Fetched:
         content_type = _header(response, b"content-type")
@@ -226,7 +227,7 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
                 failure = error
                 continue
             await self._verify_peer(stream, address)
-            return stream
+            return Connection(stream)
         raise failure or httpcore.ConnectError(f"{host} has no address")
 
     async def connect_unix_socket(
@@ -326,6 +327,11 @@ def _wire_url(url: httpx.URL) -> httpcore.URL:
 
 def _headers(url: httpx.URL) -> list[tuple[bytes, bytes]]:
     return [(b"Host", url.netloc), *_HEADERS]
+
+
+def _described(error: Exception) -> str:
+    # The error of a connection that the server closes has no text.
+    return f"{type(error).__name__}: {str(error) or 'the connection was closed'}"
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:
