@@ -10,7 +10,7 @@ from typing import Any, cast
 from tools.reference import nats_document
 
 from banksman.contracts.errors import ErrorCode
-from banksman.gateway.app import application
+from banksman.gateway.application import application
 from banksman.gateway.http.documents import websocket_schema
 from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.gateway.service.auth import Keys

@@ -13,7 +13,7 @@ from tests.gateway.conftest import SIGNING_KEY
 from tests.support.model_server import ModelServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.gateway.app import listening_front
+from banksman.gateway.front import listening_front
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings, Upstream
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings

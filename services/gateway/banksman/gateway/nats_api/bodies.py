@@ -20,7 +20,7 @@ from banksman.contracts.frames import (
 from banksman.contracts.ids import conversation_of, new_id
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
-from banksman.gateway.service.client_requests import Request
+from banksman.gateway.service.request_checks import Request
 
 OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 

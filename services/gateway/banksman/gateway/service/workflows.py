@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -10,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
-from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
@@ -18,8 +16,6 @@ from banksman.contracts.registry import (
     ListWorkflows,
     ParsedWorkflow,
     ParseWorkflow,
-    StartWorkflow,
-    ToolPolicy,
     WorkflowCategories,
     WorkflowCategory,
     WorkflowChecked,
@@ -27,7 +23,6 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.gateway.service.auth import Caller
 
 TIMEOUT_S = 5.0
 
@@ -89,35 +84,3 @@ class Workflows:
             return reply.model_validate_json(data)
         except ValidationError as error:
             raise Unavailable(f"the workflows service sent an unreadable reply to {action!r}") from error
-
-
-def start_of(
-    checked: WorkflowChecked,
-    request: WorkflowStart,
-    caller: Caller,
-    ids: Mapping[str, str],
-    assistant: Assistant,
-    agent: RunSettings | None,
-) -> StartWorkflow:
-    """Build the work message that starts a workflow run under the ids of its request.
-
-    Args:
-        checked: The workflow and its parameters.
-        request: The request.
-        caller: Who started it.
-        ids: The ids of conversation, run and message.
-        assistant: The assistant whose approval policy decides about its calls.
-        agent: Settings of its agent runs; None where no model is configured.
-    """
-    return StartWorkflow(
-        tenant=caller.tenant,
-        workflow=checked.workflow.name,
-        conversation_id=ids["conversation_id"],
-        run_id=ids["run_id"],
-        message_id=ids["message_id"],
-        parameters=checked.parameters,
-        user=caller.user,
-        in_conversation=request.conversation_id,
-        tools=ToolPolicy(rules=assistant.approval_policy, on_reject=assistant.tools.on_reject),
-        agent=agent,
-    )

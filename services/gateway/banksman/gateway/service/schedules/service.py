@@ -187,7 +187,7 @@ class Schedules:
             type="workflow.start", id="check", workflow=start.workflow, parameters=start.parameters
         )
         try:
-            checked = await requests.workflows.check(tenant, frame)
+            checked = await requests.workflow_starts.workflows.check(tenant, frame)
         except BadInput as error:
             raise BadInput(f"start.{error.field}", error.value, error.expected) from error
         properties = checked.workflow.parameters_schema.get("properties")

@@ -1,0 +1,118 @@
+"""The ASGI application: every interface but the NATS API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, WebSocket
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from banksman.contracts.errors import Unavailable
+from banksman.gateway.a2a import routes as a2a
+from banksman.gateway.agui import routes as agui
+from banksman.gateway.asgi import errors
+from banksman.gateway.asgi.dependencies import NOT_CONNECTED
+from banksman.gateway.http import (
+    api_keys,
+    approvals,
+    assistants,
+    chat,
+    conversations,
+    files,
+    mcp_servers,
+    operations,
+    prompts,
+    run_steps,
+    runs,
+    schedules,
+    search,
+    sign_in,
+    tools,
+    webhooks,
+    workflows,
+)
+from banksman.gateway.http.documents import documents_router
+from banksman.gateway.mcp import routes as mcp
+from banksman.gateway.page import routes as page
+from banksman.gateway.passthrough import models as usable_models
+from banksman.gateway.passthrough import routes as passthrough
+from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.auth import Keys
+from banksman.gateway.websocket.connections import Connections
+from banksman.runtime.health import Health
+
+VERSION = version("banksman")
+PARTS = (
+    page,
+    conversations,
+    runs,
+    chat,
+    approvals,
+    files,
+    assistants,
+    prompts,
+    tools,
+    workflows,
+    passthrough,
+    run_steps,
+    search,
+    usable_models,
+    schedules,
+    api_keys,
+    sign_in,
+    webhooks,
+    mcp_servers,
+    mcp,
+    agui,
+    a2a,
+    operations,
+)
+"""The modules of endpoints, in the order in which a path is looked up."""
+
+
+def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
+    """Return the application without the websocket.
+
+    What needs NATS responds with 503 until its state has `gateway`, `connections` and `asyncapi`.
+    """
+    app = FastAPI(
+        title="Banksman",
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.keys, app.state.upstreams = keys, upstreams
+    app.state.gateway = app.state.connections = app.state.asyncapi = None
+    errors.install(app)
+    app.router.routes.extend(health.routes())
+    for part in PARTS:
+        app.include_router(part.routes)
+    app.include_router(documents_router(lambda: _asyncapi(app)))
+    return app
+
+
+def with_websocket(app: FastAPI) -> ASGIApp:
+    """Serve `/ws` before FastAPI, whose layers would take a third of an idle websocket's memory."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket" or scope["path"] != "/ws":
+            await app(scope, receive, send)
+            return
+        socket = WebSocket(scope, receive, send)
+        connections: Connections | None = app.state.connections
+        if connections is None:
+            await socket.send_denial_response(errors.error_response("/ws", Unavailable(NOT_CONNECTED)))
+            return
+        await connections.serve(socket)
+
+    return serve
+
+
+def _asyncapi(app: FastAPI) -> Mapping[str, Any]:
+    if app.state.asyncapi is None:
+        raise Unavailable(NOT_CONNECTED)
+    return app.state.asyncapi()

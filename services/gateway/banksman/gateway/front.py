@@ -1,0 +1,105 @@
+"""The HTTP server of a gateway, which listens before NATS is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from banksman.gateway.application import application, with_websocket
+from banksman.gateway.asgi.cors import with_cors
+from banksman.gateway.asgi.perimeter import Perimeter
+from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.auth import Keys
+from banksman.gateway.settings import GatewayServiceSettings
+from banksman.gateway.websocket.connection import FRAME_BYTES
+from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_protocol
+from banksman.runtime.health import Health, health_server, listening
+
+logger = logging.getLogger(__name__)
+
+FINISH_SHARE = 0.9
+"""Share of `drain_s` in which open streams may finish; error events are sent in the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The HTTP server of a gateway. Until it joins NATS it serves health, the page and passthrough."""
+
+    settings: GatewayServiceSettings
+    health: Health
+    app: FastAPI
+    keys: Keys
+    port: int
+    http: contextlib.AsyncExitStack
+    """Ends the server: the open requests finish before what they use is closed."""
+
+
+@asynccontextmanager
+async def listening_front(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Front]:
+    """Listen until the context ends.
+
+    Raises:
+        BadInput: A setting is missing.
+        OSError: The port is taken.
+    """
+    keys = Keys(settings.gateway)
+    async with contextlib.AsyncExitStack() as stack:
+        upstreams = await stack.enter_async_context(
+            Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
+        )
+        if settings.gateway.oidc is not None:
+            from banksman.gateway.service.oidc import oidc_tokens
+
+            keys.tokens = await stack.enter_async_context(
+                oidc_tokens(settings.gateway.oidc, health.background)
+            )
+        app = application(keys, upstreams, health)
+        await stack.enter_async_context(health_server(health, settings.gateway))
+        http = await stack.enter_async_context(contextlib.AsyncExitStack())
+        perimeter = with_cors(Perimeter(with_websocket(app), settings.gateway, keys), settings.gateway)
+        port = await http.enter_async_context(listening(_http_config(perimeter, settings)))
+        http.callback(_end_streams_before, upstreams, settings.gateway.drain_s)
+        logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
+        yield Front(settings, health, app, keys, port, http)
+
+
+def _is_no_cut_stream(record: logging.LogRecord) -> bool:
+    # `Stream` ends like this on purpose when an upstream breaks off, which passthrough logs with its reason.
+    return record.msg != "ASGI callable returned without completing response."
+
+
+def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
+    gateway = settings.gateway
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
+    return uvicorn.Config(
+        app,
+        host=gateway.host,
+        port=gateway.port,
+        ws=socket_protocol(UnfinishedMessages(gateway.message_timeout_s, gateway.max_unfinished_bytes)),
+        ws_max_size=FRAME_BYTES,
+        # An idle socket takes 25 KB without it, 122 KB with it.
+        ws_per_message_deflate=False,
+        ws_ping_interval=20,
+        ws_ping_timeout=20,
+        lifespan="off",
+        log_config=None,
+        # At level info uvicorn logs each websocket's URL, tickets included.
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(gateway.drain_s),
+    )
+
+
+def _end_streams_before(upstreams: Upstreams, drain_s: float) -> None:
+    """Let open streams finish for most of the time to drain, and end the others with an error event."""
+    asyncio.get_running_loop().call_later(drain_s * FINISH_SHARE, upstreams.end)
