@@ -288,7 +288,7 @@ async def test_a_work_queue_is_worked_off(bus: Bus, stream: str) -> None:
 async def test_pending_approvals_are_listed_beside_hostile_ones(bus: Bus) -> None:
     slots, approval = ApprovalSlots(bus), new_id("a")
     await slots.store_request(make_approval_request("t1", approval))
-    assert [request.approval_id for _, request in await slots.pending()] == [approval]
+    assert [one.request.approval_id for one in await slots.pending()] == [approval]
     assert await _dead(bus, names.APPROVALS) >= {SUBJECTS[names.APPROVALS]("h0")}
 
 

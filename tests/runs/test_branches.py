@@ -62,7 +62,8 @@ def test_a_message_that_is_unknown_or_was_replaced_cannot_be_continued() -> None
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 3)), max_size=40))
 def test_every_message_is_stored_once_and_stays_reachable(branches: list[tuple[int, int]]) -> None:
-    paths, known = Paths(()), [None]
+    paths = Paths(())
+    known: list[str | None] = [None]
     lines: dict[str | None, list[str]] = {None: []}
     for turn, (choice, length) in enumerate(branches):
         after = known[choice % len(known)]

@@ -119,7 +119,7 @@ async def test_a_decided_approval_request_is_not_pending(own_bus: Bus, tenant: s
 
     pending = [await slots.pending(tenant) for _ in range(TIMES)]
 
-    assert [[request.approval_id for _, request in found] for found in pending] == [["a2"]] * TIMES
+    assert [[one.request.approval_id for one in found] for found in pending] == [["a2"]] * TIMES
 
 
 def assistant(id: str) -> Assistant:
