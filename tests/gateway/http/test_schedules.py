@@ -31,7 +31,7 @@ from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 PATH = "/context/schedules"
 PROMPT = {"type": "prompt", "content": "Write the report."}
 HOURLY = {"start": PROMPT, "cron": "0 * * * *"}
-SOON_S = 1.0
+SOON_S = 3.0
 
 
 def soon(seconds: float = SOON_S) -> str:
@@ -115,7 +115,7 @@ async def test_many_schedules_of_two_gateways_start_once_each_also_if_their_time
     count = 12
     store = ScheduleStore(bus)
     async with start_gateway() as first, start_gateway(), first.http as http:
-        at = soon(1.5)
+        at = soon(6)
         made = [(await create(http, at=at))["id"] for _ in range(count)]
         for schedule in made:
             await ran(http, schedule)
@@ -177,7 +177,7 @@ async def test_what_is_due_while_the_broker_is_killed_runs_once_when_it_is_back(
     own_nats: Broker, own_bus: Bus, tenant: str
 ) -> None:
     async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
-        at = datetime.now(UTC) + timedelta(seconds=2)
+        at = datetime.now(UTC) + timedelta(seconds=4)
         created = await create(http, at=at.isoformat())
         own_nats.kill()
         wait_until(lambda: datetime.now(UTC) > at)
