@@ -7,7 +7,7 @@ from playwright.async_api import expect
 
 from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
-from tests.support.browser import opened, send_message
+from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.client import Client
 from tests.support.system import System
 
@@ -144,11 +144,11 @@ async def test_each_call_of_a_card_is_decided_in_the_browser(
         await card.get_by_role("button", name="Submit: 1 approved, 1 rejected").click()
 
         decided = page.get_by_role("group", name="Approval, decided")
-        await expect(decided).to_contain_text("Partly approved")
+        await expect(decided).to_contain_text("Partly approved", timeout=WAIT_TIMEOUT_MS)
         await expect(decided.get_by_role("listitem").filter(has_text="refused.txt")).to_contain_text(
             "keep the folder clean"
         )
-        await expect(page.get_by_text("Then only the first.")).to_be_visible()
+        await expect(page.get_by_text("Then only the first.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
         await page.get_by_role("button", name="2 tool calls: bash, write_file").click()
         await expect(page.get_by_role("group", name="Tool call bash")).to_contain_text("Done")
         await expect(page.get_by_role("group", name="Tool call write_file")).to_contain_text("Rejected")
