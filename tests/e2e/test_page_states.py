@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.e2e import scenes
 from tests.e2e.stage import Stage
@@ -160,3 +160,23 @@ async def test_maths_and_images_are_drawn_and_no_address_of_the_model_is_request
             await expect(page.get_by_role("img", name=name)).to_have_js_property("naturalWidth", 1)
         await expect(page.get_by_role("link", name="Elsewhere")).to_have_count(1)
         await expect(page.get_by_role("img", name="Elsewhere")).to_have_count(0)
+
+
+async def test_a_page_whose_module_does_not_arrive_is_loaded_again(stage: Stage) -> None:
+    """R38: the network may change while it loads. After three attempts the page says so."""
+    async with opened(stage.url) as page:
+        lost = 0
+
+        async def lose(route: Route) -> None:
+            nonlocal lost
+            lost += 1
+            await (route.abort() if lost < 3 else route.continue_())
+
+        await page.route("**/router.mjs", lose)
+        await page.reload()
+        await expect(page.get_by_role("textbox", name="Message")).to_be_visible()
+        assert lost == 3
+        await page.unroute("**/router.mjs")
+        await page.route("**/router.mjs", lambda route: route.abort())
+        await page.reload()
+        await expect(page.get_by_text("Banksman could not be loaded.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)

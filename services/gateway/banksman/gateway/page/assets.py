@@ -41,7 +41,9 @@ ENTRY = "main.mjs"
 STYLES = "styles/all.css"
 """All style sheets of the page as one file, in the order of the page."""
 
-IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+_IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+INLINE_SCRIPT = re.compile(r'<script(?: type="importmap")?>(.*?)</script>', re.DOTALL)
+"""The import map, and the script that loads the page again if it does not start."""
 _STYLE_LINK = re.compile(r' *<link rel="stylesheet" href="static/(styles/[\w.-]+)" />\n')
 _STATIC_IMPORT = re.compile(
     r"""\b(?:im|ex)port\s*(?:[\w$*{},\s]+?\bfrom\s*|[{*][^'"()]*?from\s*)?["']([^"']+)["']"""
@@ -130,7 +132,7 @@ def _code(module: str) -> str:
 
 
 def _import_map(text: str) -> dict[str, str]:
-    found = IMPORT_MAP.search(text)
+    found = _IMPORT_MAP.search(text)
     imports: dict[str, str] = json.loads(found.group(1))["imports"] if found else {}
     return {name: target.removeprefix("./static/") for name, target in imports.items()}
 

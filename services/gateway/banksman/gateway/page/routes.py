@@ -57,11 +57,11 @@ async def static(request: Request, path: str) -> Response:
 def page_policy(page: str) -> str:
     """Return the Content-Security-Policy of the page.
 
-    It allows no inline script or style, except the import map, by its hash. Text of the model enters the
-    document only through DOMPurify, because `trusted-types` names that policy alone.
+    It allows no inline script or style, except the scripts of the page itself, by their hashes. Text of the
+    model enters the document only through DOMPurify, because `trusted-types` names that policy alone.
     """
-    maps = [hashlib.sha256(text.encode()).digest() for text in assets.IMPORT_MAP.findall(page)]
-    scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in maps)])
+    inline = [hashlib.sha256(text.encode()).digest() for text in assets.INLINE_SCRIPT.findall(page)]
+    scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in inline)])
     return "; ".join(
         [
             "default-src 'none'",

@@ -30,6 +30,7 @@ store.signInError = signedIn?.error ?? null;
 await languageLoaded;
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));
 store.start();
+sessionStorage.removeItem('banksman.starts');
 
 // What most conversations show next, after the page can be used.
 const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 500));
