@@ -40,8 +40,8 @@ class CallRequest(Stored):
     """Proves that this runner was sent the call; it belongs into the start, the result and a late result.
     None in requests of older agents."""
     mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
-    """For a tool of a server of the Model Context Protocol: where it is. It holds the server's secrets; no event
-    has it."""
+    """For a tool of a server of the Model Context Protocol: where it is, with the server's secrets. No event
+    holds it."""
 
     @property
     def workspace_id(self) -> str:
