@@ -42,20 +42,22 @@ def documents_router(asyncapi: Callable[[], Document]) -> APIRouter:
     """
     router = APIRouter(include_in_schema=False)
 
+    # Plain functions run in threads: the first request for a document computes for about a second.
+
     @router.get("/openapi.json")
-    async def openapi_json(request: Request) -> Response:
+    def openapi_json(request: Request) -> Response:
         return _json(request.app.openapi())
 
     @router.get("/docs")
-    async def openapi_page(request: Request) -> Response:
+    def openapi_page(request: Request) -> Response:
         return _page("HTTP API", "openapi.json", _http_sections(request.app.openapi()))
 
     @router.get("/asyncapi.json")
-    async def asyncapi_json() -> Response:
+    def asyncapi_json() -> Response:
         return _json(asyncapi())
 
     @router.get("/asyncapi")
-    async def asyncapi_page() -> Response:
+    def asyncapi_page() -> Response:
         return _page("NATS API", "asyncapi.json", _nats_sections(asyncapi()))
 
     @router.get("/docs.css")
@@ -63,7 +65,7 @@ def documents_router(asyncapi: Callable[[], Document]) -> APIRouter:
         return Response(STYLE, media_type="text/css")
 
     @router.get("/v1/schemas/ws.json")
-    async def websocket_schemas() -> Response:
+    def websocket_schemas() -> Response:
         return _json(websocket_schema())
 
     return router
