@@ -17,6 +17,7 @@ from banksman.gateway.a2a.models import ListTasks, NamedTask, SentMessage
 from banksman.gateway.a2a.tasks import OWN, STATES, JsonDict, task
 from banksman.gateway.a2a.updates import TaskUpdates
 from banksman.gateway.asgi.followed_run import FollowedRun, follow_open_run, followed_run
+from banksman.gateway.asgi.open_requests import OpenRequests
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.gateway import Gateway
@@ -192,8 +193,7 @@ class Methods:
 
 
 def _updates(view: ConversationView, run_id: str, conversation_id: str) -> TaskUpdates:
-    open_requests = frozenset({*view.approvals, *view.inputs})
-    return TaskUpdates(run_id, conversation_id, view.last_seq, open_requests)
+    return TaskUpdates(run_id, conversation_id, OpenRequests.of(view))
 
 
 def _submitted(run: FollowedRun) -> JsonDict:

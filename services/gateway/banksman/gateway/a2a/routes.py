@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
-from pydantic_core import to_json
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput, BanksmanError
@@ -33,6 +32,7 @@ from banksman.gateway.asgi.streaming import (
     SSE_HEADERS,
     Stream,
     kept_alive,
+    sse_event,
     unless_disconnected,
 )
 
@@ -154,13 +154,9 @@ def _stream(rpc: RpcRequest, followed: FollowedTask) -> Stream:
 
 async def _encoded(rpc: RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:
     async for result in followed.results():
-        yield _sse(_response(rpc, result=result))
+        yield sse_event(_response(rpc, result=result))
     if followed.run is not None and not followed.updates.complete:
-        yield _sse(_response(rpc, error=RpcError(INTERNAL, FOLLOW_AGAIN).body()))
-
-
-def _sse(body: dict[str, Any]) -> bytes:
-    return b"data: " + to_json(body) + b"\n\n"
+        yield sse_event(_response(rpc, error=RpcError(INTERNAL, FOLLOW_AGAIN).body()))
 
 
 def _json(rpc: RpcRequest | None, **body: Any) -> Response:

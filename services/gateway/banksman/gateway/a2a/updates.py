@@ -20,6 +20,7 @@ from banksman.gateway.a2a.tasks import (
     text_part,
 )
 from banksman.gateway.asgi.growing_text import GrowingText
+from banksman.gateway.asgi.open_requests import OpenRequests
 
 
 @dataclass(slots=True)
@@ -28,9 +29,7 @@ class TaskUpdates:
 
     run_id: str
     conversation_id: str
-    decided_until: int
-    """Number of the event up to which requests to the user that are not in `still_open` are decided."""
-    still_open: frozenset[str]
+    open_requests: OpenRequests
     complete: bool = False
     """Whether the last update was mapped: the task has ended, or waits for a user."""
     _text: GrowingText | None = None
@@ -46,9 +45,9 @@ class TaskUpdates:
                 return self._message(data)
             case "run.started":
                 return [self._status("running")]
-            case "approval.requested" if self._waits(frame, data["approval_id"]):
+            case "approval.requested" if self.open_requests.waits(frame, data["approval_id"]):
                 return self._asks("awaiting_approval", ApprovalRequested.model_validate(data))
-            case "input.requested" if self._waits(frame, data["request_id"]):
+            case "input.requested" if self.open_requests.waits(frame, data["request_id"]):
                 return self._asks("awaiting_input", InputRequested.model_validate(data))
             case "run.finished":
                 return self._finished(data)
@@ -56,9 +55,6 @@ class TaskUpdates:
                 return []
             case _:
                 return [self._status("running", metadata={"type": kind, **data})]
-
-    def _waits(self, frame: dict[str, Any], request_id: str) -> bool:
-        return frame["seq"] > self.decided_until or request_id in self.still_open
 
     def _delta(self, data: dict[str, Any]) -> list[JsonDict]:
         if self._text is None or self._text.message_id != data["message_id"]:

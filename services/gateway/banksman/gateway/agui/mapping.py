@@ -26,6 +26,7 @@ from banksman.gateway.agui.events import (
 )
 from banksman.gateway.agui.interrupts import approval_interrupts, input_interrupt
 from banksman.gateway.asgi.growing_text import GrowingText
+from banksman.gateway.asgi.open_requests import OpenRequests
 
 REPLIED = frozenset({"completed", "rejected", "max_iterations"})
 """Outcomes whose content is a reply."""
@@ -51,10 +52,7 @@ class EventMapper:
     ids: RunIds
     state: dict[str, Any] | None
     """The client's state, to which ours is added; None if it is no object: then no state is sent."""
-    decided_until: int = 0
-    """Number of the event up to which approval requests that are not in `still_open` are decided."""
-    still_open: frozenset[str] = frozenset()
-    """The ids of the requests that wait for a user."""
+    open_requests: OpenRequests
     status: str = "queued"
     """The status of the run before its first event; `idle` without a run."""
     whole_run: bool = True
@@ -108,9 +106,9 @@ class EventMapper:
                 return self._call(data)
             case "tool_call.completed":
                 return [tool_result(data)]
-            case "approval.requested" if self._waits(frame, data["approval_id"]):
+            case "approval.requested" if self.open_requests.waits(frame, data["approval_id"]):
                 return self._interrupt("awaiting_approval", approval_interrupts(data))
-            case "input.requested" if self._waits(frame, data["request_id"]):
+            case "input.requested" if self.open_requests.waits(frame, data["request_id"]):
                 return self._interrupt("awaiting_input", [input_interrupt(data)])
             case "run.finished":
                 return self._finished(data)
@@ -132,9 +130,6 @@ class EventMapper:
         """Return the event that ends the run as failed. What is open ends with it."""
         self.ended = True
         return [{"type": "RUN_ERROR", "message": message, "code": code}]
-
-    def _waits(self, frame: dict[str, Any], request_id: str) -> bool:
-        return frame["seq"] > self.decided_until or request_id in self.still_open
 
     def _delta(self, data: dict[str, Any]) -> list[AguiEvent]:
         events = self._close_reasoning()

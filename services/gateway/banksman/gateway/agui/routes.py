@@ -8,7 +8,6 @@ from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
-from pydantic_core import to_json
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.wire import Token
@@ -18,7 +17,7 @@ from banksman.gateway.agui.threads import AguiRun, Threads
 from banksman.gateway.asgi.dependencies import ReaderDep, ServiceDep
 from banksman.gateway.asgi.followed_run import run_headers
 from banksman.gateway.asgi.routing import StrictBody, router
-from banksman.gateway.asgi.streaming import SSE_HEADERS, Stream, kept_alive
+from banksman.gateway.asgi.streaming import SSE_HEADERS, Stream, kept_alive, sse_event
 
 TOO_SLOW = "The client reads too slowly. A request with the same runId continues with this run."
 STREAM: dict[int | str, dict[str, Any]] = {
@@ -60,7 +59,7 @@ async def run_agent(
 
 async def _encoded(found: AguiRun) -> AsyncIterator[bytes]:
     async for event in _events(found):
-        yield b"data: " + to_json(event) + b"\n\n"
+        yield sse_event(event)
 
 
 async def _events(found: AguiRun) -> AsyncIterator[AguiEvent]:

@@ -20,6 +20,7 @@ from banksman.gateway.agui.mapping import EventMapper, RunIds
 from banksman.gateway.agui.models import InputMessage, RunInput, as_sent
 from banksman.gateway.agui.reading import UserTurn, content_of, user_turn
 from banksman.gateway.asgi.followed_run import FollowedRun, follow_open_run, followed_run
+from banksman.gateway.asgi.open_requests import OpenRequests
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.gateway import Gateway
@@ -225,8 +226,7 @@ class Threads:
         return EventMapper(
             RunIds(self.given.thread_id, self.given.run_id, conversation_id, run_id),
             state if isinstance(state, dict) else None,
-            decided_until=view.last_seq,
-            still_open=frozenset({*view.approvals, *view.inputs}),
+            OpenRequests.of(view),
             status=status,
             whole_run=status == "queued",
         )

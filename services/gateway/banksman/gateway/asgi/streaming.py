@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,6 +24,11 @@ SSE_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+
+
+def sse_event(value: Mapping[str, Any]) -> bytes:
+    """Return a value as one server-sent event without a name."""
+    return b"data: " + to_json(value) + b"\n\n"
 
 
 class Cut(Exception):

@@ -196,7 +196,20 @@ class Egress:
         return Fetched(str(url), response.status, content_type, inflater.body, truncated=False)
 
 
-class PinnedNetwork(httpcore.AsyncNetworkBackend):
+class TcpNetwork(httpcore.AsyncNetworkBackend):
+    """Connects over TCP only."""
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Refuse: no URL names a Unix socket."""
+        raise FetchRefused("unix sockets are refused")
+
+
+class PinnedNetwork(TcpNetwork):
     """Connects only to addresses that it resolved and checked itself.
 
     A client that checks a name and resolves it again to connect can get another address (DNS rebinding).
@@ -229,15 +242,6 @@ class PinnedNetwork(httpcore.AsyncNetworkBackend):
             await self._verify_peer(stream, address)
             return Connection(stream)
         raise failure or httpcore.ConnectError(f"{host} has no address")
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Refuse: no URL names a Unix socket."""
-        raise FetchRefused("unix sockets are refused")
 
     async def sleep(self, seconds: float) -> None:
         """Wait between attempts of httpcore."""

@@ -13,7 +13,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from banksman.contracts.mcp import HttpServer
-from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused
+from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, TcpNetwork
 from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
 
@@ -133,7 +133,7 @@ class _Measured(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-class _CheckedNetwork(httpcore.AsyncNetworkBackend):
+class _CheckedNetwork(TcpNetwork):
     """Connects through `Egress`."""
 
     def __init__(self, egress: Egress, rules: HostRules) -> None:
@@ -153,15 +153,6 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         return await self._egress.connect(
             httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules
         )
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """Refuse: no URL names a Unix socket."""
-        raise FetchRefused("unix sockets are refused")
 
     async def sleep(self, seconds: float) -> None:
         """Refuse: the pool repeats no request."""
