@@ -31,6 +31,8 @@ async def test_a_user_pins_archives_searches_and_exports(stage: Stage) -> None:
 
         menu = page.get_by_role("button", name="Actions for Cranes")
         await menu.click()
+        # The row moves to the pinned ones when the list without a search arrives; its menu stays open.
+        await expect(page.get_by_text("Pinned", exact=True)).to_be_visible()
         await page.get_by_role("menuitem", name="Unpin").click()
         path = "context/conversations/c1"
         await eventually(lambda: stage.uploads.get(path) == b'{"pinned":false}' or None, WAIT_TIMEOUT_S)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-sync"]
 WAIT_TIMEOUT_MS = 1000 * WAIT_TIMEOUT_S
+
+# The default of 5 s fails by chance on a busy machine.
+expect.set_options(timeout=WAIT_TIMEOUT_MS)
 
 
 @asynccontextmanager

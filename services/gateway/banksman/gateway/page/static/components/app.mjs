@@ -7,7 +7,6 @@ import { VIEWS } from '../views.mjs';
 import { Composer } from './composer.mjs';
 import { Header, titleOf } from './header.mjs';
 import { lazy } from './lazy.mjs';
-import { Login } from './login.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
 import { Shortcuts } from './shortcuts.mjs';
 import { Sidebar } from './sidebar.mjs';
@@ -15,6 +14,7 @@ import { Timeline } from './timeline.mjs';
 import { html, useStore } from './ui.mjs';
 import { LazyView } from './view.mjs';
 
+const Login = lazy(() => import('./login.mjs'), 'Login');
 const FilePanel = lazy(() => import('./files.mjs'), 'FilePanel');
 const WorkflowDialog = lazy(() => import('./workflows.mjs'), 'WorkflowDialog');
 const ICON = new URL('../favicon.svg', import.meta.url).href;

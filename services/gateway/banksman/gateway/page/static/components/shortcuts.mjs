@@ -4,9 +4,9 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
 import { lazy } from './lazy.mjs';
+import { Palette } from './palette.mjs';
 import { Dialog, html } from './ui.mjs';
 
-const Palette = lazy(() => import('./palette.mjs'), 'Palette');
 const KeyboardMap = lazy(() => import('./keyboard_map.mjs'), 'KeyboardMap');
 
 export function Shortcuts() {

@@ -16,7 +16,8 @@ export function Sidebar() {
   const store = useStore();
   const { items, next, loading, error, query, archived, hits } = store.list.state.value;
   const pinned = query || archived ? [] : store.list.pinned.value;
-  const shown = pinned.length ? items.filter((item) => !item.pinned) : items;
+  const above = new Set(pinned.map((item) => item.conversation_id));
+  const shown = items.filter((item) => !above.has(item.conversation_id));
   const onKeyDown = (event) => event.key === 'Escape' && (store.sidebar.value = false);
   return html`<nav class="sidebar" aria-label=${t('sidebar.label')} onKeyDown=${onKeyDown}>
     <div class="sidebar-head">
@@ -27,11 +28,14 @@ export function Sidebar() {
     <${Navigation} />
     <${Search} />
     <ul class="conversations">
-      ${pinned.length > 0 && html`<li class="sidebar-heading">${t('sidebar.pinned')}</li>`}
-      ${pinned.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
-      ${(pinned.length > 0 || archived) && html`<li class="sidebar-heading">${t(archived ? 'sidebar.archived' : 'sidebar.others')}</li>`}
-      ${shown.map((item) => html`<${Item} key=${item.conversation_id} item=${item} />`)}
-      ${query && hits.length > 0 && html`<li class="sidebar-heading">${t('sidebar.hits')}</li>`}
+      ${[
+        // One list of keys: a row that becomes pinned moves, and its open menu stays.
+        pinned.length > 0 && heading('pinned'),
+        ...pinned.map(row),
+        (pinned.length > 0 || archived) && heading(archived ? 'archived' : 'others'),
+        ...shown.map(row),
+      ]}
+      ${query && hits.length > 0 && heading('hits')}
       ${query && hits.map((hit) => html`<${Hit} key=${hit.message_id} hit=${hit} />`)}
     </ul>
     ${error && html`<p class="sidebar-note">${error} <button type="button" class="link" onClick=${() => store.list.refresh()}>${t('app.tryAgain')}</button></p>`}
@@ -41,6 +45,9 @@ export function Sidebar() {
     <${Account} />
   </nav>`;
 }
+
+const heading = (name) => html`<li key=${`heading-${name}`} class="sidebar-heading">${t(`sidebar.${name}`)}</li>`;
+const row = (item) => html`<${Item} key=${item.conversation_id} item=${item} />`;
 
 /** Show the list on a narrow page. */
 export function openSidebar(store) {

@@ -1,7 +1,7 @@
 /** Shared by all components: the template tag, the store, memoisation and small controls. */
 
 import { Component, createContext, h } from 'preact';
-import { useContext, useEffect, useRef, useState } from 'preact/hooks';
+import { useContext, useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import htm from 'htm';
 
 import { t } from '../strings.mjs';
@@ -79,10 +79,10 @@ export function Exact({ text }) {
   )}</bdo>`;
 }
 
-/** A modal dialog. The `dialog` element traps the focus and returns it. */
+/** A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key arrives. */
 export function Dialog({ title, onClose, children, wide }) {
   const ref = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const dialog = ref.current;
     dialog.showModal();
     return () => dialog.close();
@@ -112,7 +112,7 @@ export function Dialog({ title, onClose, children, wide }) {
 export function Menu({ label, items }) {
   const [open, setOpen] = useState(false);
   const root = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!open) return undefined;
     root.current.querySelector('[role=menuitem]')?.focus();
     const outside = (event) => !root.current.contains(event.target) && setOpen(false);
