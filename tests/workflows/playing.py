@@ -243,13 +243,13 @@ async def letters(bus: Bus, subject: str) -> list[tuple[str, bytes]]:
 
 
 @asynccontextmanager
-async def serving(bus: Bus, *workflows: Workflow) -> AsyncGenerator[None]:
+async def serving(bus: Bus, *workflows: Workflow, **settings: Any) -> AsyncGenerator[None]:
     """Serve workflows as the service serves its built-in ones."""
-    stop = asyncio.Event()
+    stop, given = asyncio.Event(), WorkflowSettings(drain_s=0.0, **settings)
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, workflows)
         await app.offer(bus, worker, workflows)
-        loop = asyncio.create_task(app.serve(bus, worker, WorkflowSettings(drain_s=0.0), stop))
+        loop = asyncio.create_task(app.serve(bus, worker, given, stop))
         try:
             yield
         finally:

@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from banksman.bus import dead
@@ -48,6 +49,8 @@ class WorkMessage:
     """The server's count of deliveries; a crash of the server loses the latest ones."""
     handlings: int | None = None
     """How often this process handled it, this time included; None for as often as it was delivered."""
+    without_slot: Callable[[], AbstractAsyncContextManager[None]] = field(default=nullcontext, compare=False)
+    """Its context gives the slot of the handler back while the handler only waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -73,6 +75,7 @@ async def work(
     handler: Handler,
     *,
     slots: int | Shares,
+    waiting: Shares | None = None,
     stop: asyncio.Event | None = None,
     grace_s: float = 20.0,
 ) -> None:
@@ -89,13 +92,15 @@ async def work(
         handler: Called for each message, for up to `slots` messages concurrently; a message that is
             redelivered while its handler runs does not start a second one in this process.
         slots: The maximum number of messages in work, or how tenants share the slots.
+        waiting: How tenants share the places of handlers that wait without a slot; None for no such places.
         stop: Starts the drain; None runs until the connection is closed.
         grace_s: Seconds that running handlers get to end.
 
     Raises:
         Unavailable: The connection is permanently closed.
     """
-    await _Worker(bus, stream, durable, handler, slots).run(stop or asyncio.Event(), grace_s)
+    worker = _Worker(bus, stream, durable, handler, slots, waiting)
+    await worker.run(stop or asyncio.Event(), grace_s)
 
 
 @dataclass(slots=True)
@@ -112,13 +117,22 @@ class _InWork:
 
 
 class _Worker:
-    def __init__(self, bus: Bus, stream: str, durable: str, handler: Handler, slots: int | Shares) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        durable: str,
+        handler: Handler,
+        slots: int | Shares,
+        without_slot: Shares | None,
+    ) -> None:
         self._bus = bus
         self._stream = stream
         self._durable = durable
         self._handler = handler
         self._slots = slots
         self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
+        self._without_slot = without_slot
         self._handlings: OrderedDict[int, int] = OrderedDict()
         """How often a handler ran, by message. A message that waits for a slot is delivered many times."""
         self._inbox = bus.nc.new_inbox()
@@ -317,7 +331,8 @@ class _Worker:
             if item.waited:
                 # Part of `ack_wait` has passed.
                 await send_status(self._bus, item.reply, IN_PROGRESS)
-            outcome = await handle(self._bus, self._stream, self._handler, item.message)
+            message = replace(item.message, without_slot=partial(self._giving_back, item))
+            outcome = await handle(self._bus, self._stream, self._handler, message)
             if isinstance(outcome, Done):
                 self._handlings.pop(item.message.stream_seq, None)
             await settle(self._bus, item.message, item.reply, outcome)
@@ -331,6 +346,25 @@ class _Worker:
                 self._waiting.shares.give_back(item.tenant)
                 self._start_waiting()
             self._changed.set()
+
+    @asynccontextmanager
+    async def _giving_back(self, item: _InWork) -> AsyncGenerator[None]:
+        """Give the slot of a handler back while it waits, if its tenant may have another that waits so."""
+        tenant, places = item.tenant, self._without_slot
+        if tenant is None or self._waiting is None or places is None or not places.allows(tenant):
+            yield
+            return
+        slots = self._waiting.shares
+        places.take(tenant)
+        slots.give_back(tenant)
+        self._start_waiting()
+        self._changed.set()
+        try:
+            yield
+        finally:
+            # Also above the number of slots: the handler is in memory, and none starts until one is free.
+            slots.take(tenant)
+            places.give_back(tenant)
 
     async def _return(self, deliveries: list[Delivery]) -> None:
         """Give messages back to the queue, which delivers them again at once."""

@@ -188,7 +188,7 @@ async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyn
     Raises:
         Unavailable: The connection is closed permanently.
     """
-    slots = Shares(settings.slots)
+    slots, waiting = Shares(settings.slots), Shares(settings.waiting)
     try:
         async with asyncio.TaskGroup() as group:
             for name in QUEUES:
@@ -199,6 +199,7 @@ async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyn
                     durable,
                     worker.on_work,
                     slots=slots,
+                    waiting=waiting,
                     stop=stop,
                     grace_s=settings.drain_s,
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,6 +50,8 @@ class WorkflowModel:
     find_tool: FindTool
     schemas: SchemaChecker
     agent_runs: AgentRuns
+    without_slot: Callable[[], AbstractAsyncContextManager[None]]
+    """Its context gives the slot of the run back."""
 
     async def complete(self, owned: Ownership) -> Build:
         """Take the next turn; return what builds the next commit, or nothing if the run must end first."""
@@ -84,7 +87,9 @@ class WorkflowModel:
         if any(isinstance(step, RunStep) for step in reply.steps):
             # Before the runs end: users follow the progress meanwhile.
             await owned.commit(lambda _state: progress_events(reply))
-            outcomes = await self._run_agents(owned, reply)
+            # An agent run may wait for its user for days.
+            async with self.without_slot():
+                outcomes = await self._run_agents(owned, reply)
             return partial(_requested, await self._steps(owned, reply, outcomes), ())
         return partial(_requested, await self._steps(owned, reply, {}), progress_events(reply))
 

@@ -131,6 +131,7 @@ class Worker:
                 find_tool=partial(self.tools.find, state.tenant),
                 schemas=self.schemas,
                 agent_runs=self.agent_runs,
+                without_slot=message.without_slot,
             )
             if not await self._drive_to_end(owned, model):
                 return Leave()
