@@ -52,7 +52,6 @@ STORED: Counts = {
     (RELAY, "tool.result"): 3,
     (GATEWAY, "run.work"): 1,
     (GATEWAY, "$KV.conversations"): 1,
-    (GATEWAY, "$KV.idempotency"): 2,
 }
 """Writes, each of which is synced before its acknowledgement."""
 READS: Counts = {
@@ -78,6 +77,7 @@ WATCHED: Counts = {
     (GATEWAY, "$JS.API.STREAM.MSG.GET.EVENTS"): 2,
     (GATEWAY, "$JS.API.STREAM.MSG.GET.KV_conversations"): 2,
     (GATEWAY, "$KV.conversations"): 2,
+    (GATEWAY, "$KV.idempotency"): 2,
 }
 """Messages whose number differs while a websocket shows the run."""
 

@@ -11,10 +11,10 @@ from fastapi import Depends, Header, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.ids import new_id
 from banksman.gateway.identity_settings import Mode, Right
 from banksman.gateway.service.auth import READING, Caller, Keys, key_of
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.request_ids import unrepeated_id
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
 
@@ -105,7 +105,7 @@ async def request_id(
     ] = "",
 ) -> str:
     """Return the first 128 characters of the `Idempotency-Key` header; a new id without it."""
-    return idempotency_key[:128] or new_id("http-")
+    return idempotency_key[:128] or unrepeated_id()
 
 
 CallerDep = Annotated[Caller, Depends(context_caller)]

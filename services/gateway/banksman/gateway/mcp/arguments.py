@@ -8,8 +8,8 @@ from pydantic import Field
 
 from banksman.contracts.events import ItemDecision
 from banksman.contracts.frames import FrameId
-from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
+from banksman.gateway.service.request_ids import unrepeated_id
 
 MAX_WAIT_S = 45
 """Clients end a call after 60 seconds by default, and lose its result."""
@@ -23,7 +23,7 @@ RunId = Annotated[str, Field(min_length=1, max_length=256)]
 class _Change(Wire):
     """The id that all requests have which change something."""
 
-    request_id: FrameId = Field(default_factory=lambda: new_id("mcp-"))
+    request_id: FrameId = Field(default_factory=unrepeated_id)
     """Identifies the request for 24 hours: a repeat with the same id returns the first result and starts
     nothing again. Leave it out for a new request."""
 

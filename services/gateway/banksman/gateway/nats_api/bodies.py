@@ -17,10 +17,11 @@ from banksman.contracts.frames import (
     RunCancel,
     WorkflowStart,
 )
-from banksman.contracts.ids import conversation_of, new_id
+from banksman.contracts.ids import conversation_of
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.service.request_checks import Request
+from banksman.gateway.service.request_ids import unrepeated_id
 
 OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
@@ -60,7 +61,7 @@ def _frame(declared: type[Request], message: Message) -> Request:
     _, _, *words, last = message.subject.split(".")
     field = _FIELDS[declared]
     _agree(body, "type", ".".join([*words, last] if field is None else words))
-    body["id"] = message.headers.get(REQUEST_ID) or body.get("id") or new_id("nats-")
+    body["id"] = message.headers.get(REQUEST_ID) or body.get("id") or unrepeated_id()
     if field is not None:
         _agree(body, field, last)
     if declared is RunCancel:
