@@ -46,7 +46,7 @@ test-fast:  ## Run the tests that need no other process, in under a minute (ARGS
 
 lint:  ## Run every check: style, types, imports, owners, unused code, spelling, the tree
 	@tools/setup.sh dev
-	@$(MAKE) --no-print-directory --keep-going $(CHECKS)
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync $(CHECKS)
 
 ruff:
 	$(BIN)/ruff check
