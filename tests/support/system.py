@@ -157,7 +157,9 @@ class System:
             for name, value in os.environ.items()
             if not name.startswith(("BANKSMAN_", "ANTHROPIC_", "OPENAI_"))
         }
-        return {**kept, **self._vendors(), **self.environment}
+        # Scripts count their requests, and the page would add one for the title of a conversation.
+        without_titles = {"BANKSMAN_GATEWAY__TITLES": "false"}
+        return {**kept, **without_titles, **self._vendors(), **self.environment}
 
     def _vendors(self) -> dict[str, str]:
         if self.model is None:

@@ -107,6 +107,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /workflows": READ,
     "GET /workflows/categories": READ,
     "POST /workflows/parse": CHAT,
+    "POST /context/conversations/{conversation_id}/title": CHAT,
     "GET /workflows/{name}": READ,
     "POST /workflows/{name}/runs": CHAT,
 }

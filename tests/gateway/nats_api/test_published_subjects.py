@@ -172,6 +172,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert (await documented.request("input list"))["items"] == []
     ended = await documented.request("run read", {"wait_s": 5}, run_id=sent["run_id"])
     calls = await documented.request("run calls", run_id=sent["run_id"])
+    titled = await documented.request("conversation title", conversation_id=conversation)
     await documented.request("conversation rename", {"title": "Lifts"}, conversation_id=conversation)
     found = await documented.request("conversation list", {"q": "lift"})
     read = await documented.request("conversation read", conversation_id=conversation)
@@ -181,6 +182,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert [one["approval_id"] for one in pending["items"]] == [request.approval_id]
     assert (parked["status"], decided["outcome"]) == ("awaiting_approval", "approved")
     assert [run["run_id"] for run in runs["items"]] == [sent["run_id"]]
+    assert titled["title"] == "Cranes"
     assert (ended["status"], ended["content"], calls["total"]) == ("completed", "Done.", 0)
     assert [one["conversation_id"] for one in found["items"]] == [conversation]
     assert (read["title"], read["head_seq"] > 5, deleted) == ("Lifts", True, {"id": conversation})

@@ -27,6 +27,7 @@ from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.operations import Operations
+from banksman.gateway.service.one_request import OneRequest
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
@@ -41,6 +42,7 @@ from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
+from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
 from banksman.gateway.service.workflow_starts import WorkflowStarts
@@ -130,6 +132,15 @@ async def compose(
     scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
     return Gateway(
         settings=settings.gateway,
+    one_request = OneRequest(
+        runs=runs_of_tenants,
+        conversations=conversations,
+        assistants=assistants,
+        queue=queue,
+        backlog=backlog,
+        clock=clock,
+        default_model=settings.default_model,
+    )
         keys=keys,
         mcp_servers=McpServers(bus, placements, clock),
         webhooks=await stack.enter_async_context(
@@ -152,15 +163,14 @@ async def compose(
         prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         workflows=workflows,
-        workflow_texts=WorkflowTexts(
-            workflows=workflows,
-            runs=runs_of_tenants,
+        workflow_texts=WorkflowTexts(workflows=workflows, model=one_request),
+        titles=Titles(
+            enabled=settings.generates_titles,
+            model_name=settings.gateway.title_model,
             conversations=conversations,
-            assistants=assistants,
+            views=views,
+            model=one_request,
             queue=queue,
-            backlog=backlog,
-            clock=clock,
-            default_model=settings.default_model,
         ),
         files=Files(placements, await _outputs(settings, bus, stack)),
         operations=Operations(bus),

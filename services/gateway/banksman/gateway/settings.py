@@ -136,6 +136,10 @@ class GatewaySettings(HealthSettings):
     """Where passthrough forwards to; empty uses the vendors and the model server of section `models`."""
     outputs: NatsSettings | None = None
     """The connection to the runners' account, which stores complete outputs; None uses the gateway's own."""
+    titles: bool = True
+    """Whether the page lets a model write the titles of conversations, one request for each."""
+    title_model: str | None = Field(default=None, max_length=200)
+    """`provider:model` that writes titles, a cheap one; None uses that of the default assistant."""
     notices: tuple[str, ...] = ()
     """Sentences that the web page shows to every user."""
     hello_timeout_s: float = Field(default=10.0, gt=0)
@@ -222,6 +226,12 @@ class GatewayServiceSettings(ServiceSettings):
     def default_model(self) -> str | None:
         """The model of runs that name none; None if none is configured."""
         return self.gateway.default_model or (DEMO_MODEL if self.models.demo_base_url else None)
+
+    @property
+    def generates_titles(self) -> bool:
+        """Whether a model writes titles; the demo model cannot."""
+        model = self.gateway.title_model or self.default_model or DEMO_MODEL
+        return self.gateway.titles and not model.startswith("demo:")
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:

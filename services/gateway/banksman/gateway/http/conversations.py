@@ -71,6 +71,12 @@ async def rename_conversation(
     return await gateway.conversations.current(caller.tenant, conversation_id)
 
 
+@routes.post("/context/conversations/{conversation_id}/title")
+async def generate_title(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> ConversationRecord:
+    """Let a model write the title from the first exchange; a title that a person chose stays."""
+    return await gateway.titles.generate(caller, conversation_id)
+
+
 @routes.delete("/context/conversations/{conversation_id}", status_code=204, response_class=Response)
 async def delete_conversation(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a conversation, and end its open runs."""

@@ -48,6 +48,11 @@ def add_conversations(api: Endpoints, gateway: Gateway) -> None:
         await gateway.requests.rename(caller_of(message), named_by(message), request.title)
         return await gateway.conversations.current(tenant_of(message), named_by(message))
 
+    @api.serve("conversation", "title", "{conversation_id}", errors=(MISSING,))
+    async def generate_title(message: Received) -> ConversationRecord:
+        """Let a model write the title from the first exchange; a title that a person chose stays."""
+        return await gateway.titles.generate(caller_of(message), named_by(message))
+
     @api.serve("conversation", "delete", "{conversation_id}", errors=(MISSING,))
     async def delete_conversation(message: Received) -> Deleted:
         """Delete a conversation, and end its open runs."""

@@ -37,6 +37,14 @@ from banksman.gateway.service.workflow_starts import WorkflowStarts
 from banksman.runs.ports import Clock
 
 
+async def publish_title(queue: RunQueue, tenant: str, conversation_id: str, title: str) -> None:
+    """Let an agent write a stored title into the log, from which clients learn it."""
+    signal = RenameConversation(
+        tenant=tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
+    )
+    await queue.signal(signal, signal.request_id or "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequests:
     """Handles requests that change a conversation.
@@ -97,10 +105,7 @@ class ClientRequests:
         """
         await self.backlog.check_signal(caller.tenant, len(title))
         await self.conversations.rename(caller.tenant, conversation_id, title)
-        signal = RenameConversation(
-            tenant=caller.tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
-        )
-        await self.queue.signal(signal, signal.request_id or "")
+        await publish_title(self.queue, caller.tenant, conversation_id, title)
 
     async def delete(self, caller: Caller, conversation_id: str) -> None:
         """Delete a conversation and end its open runs.
@@ -129,9 +134,14 @@ class ClientRequests:
             model_name(settings.model)
         ids = await ids_once(self.requests, caller, request, {"conversation_id": self.requests.new("c")})
         conversation_id = ids["conversation_id"]
-        title = request.title or title
         record = new_record(
-            conversation_id, title, request.assistant, settings, by=caller.user, now=self.clock.now()
+            conversation_id,
+            request.title or title,
+            request.assistant,
+            settings,
+            by=caller.user,
+            now=self.clock.now(),
+            title_by="person" if request.title else "message",
         )
         if await self.conversations.create(caller.tenant, record):
             self.created.add(caller.tenant, record)

@@ -18,7 +18,7 @@ from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Entry, is_marker
 from banksman.bus.names import CONVERSATIONS
-from banksman.contracts.assistants import ConversationRecord, ConversationSettings
+from banksman.contracts.assistants import ConversationRecord, ConversationSettings, TitleSource
 from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
 from banksman.contracts.ids import check_token
 from banksman.gateway.service.shared_bucket import SharedBucket
@@ -112,9 +112,27 @@ class Conversations:
         """
         while True:
             entry = await self._entry(tenant, conversation_id)
-            renamed = entry.value.model_copy(update={"title": title, "updated_at": self._now()})
+            changes = {"title": title, "title_by": "person", "updated_at": self._now()}
+            renamed = entry.value.model_copy(update=changes)
             if await self._bucket.update(entry.key, renamed, entry.revision) is not None:
                 return renamed
+
+    async def generated(self, tenant: str, conversation_id: str, title: str | None) -> bool:
+        """Store the title that a model wrote; return False if a person chose one meanwhile.
+
+        None states that the model wrote none: the title stays, and no model is requested again.
+
+        Raises:
+            NotFound: This tenant has no such conversation.
+        """
+        while True:
+            entry = await self._entry(tenant, conversation_id)
+            if entry.value.title_by != "message":
+                return False
+            changes = {"title": title or entry.value.title, "title_by": "model"}
+            changed = entry.value.model_copy(update=changes)
+            if await self._bucket.update(entry.key, changed, entry.revision) is not None:
+                return title is not None
 
     async def mark(
         self, tenant: str, conversation_id: str, pinned: bool | None, archived: bool | None
@@ -260,11 +278,13 @@ def new_record(
     *,
     by: str,
     now: datetime,
+    title_by: TitleSource = "person",
 ) -> ConversationRecord:
     """Return the record of a new conversation."""
     return ConversationRecord(
         conversation_id=conversation_id,
         title=title,
+        title_by=title_by,
         assistant=assistant,
         settings=settings,
         created_by=by,

@@ -24,6 +24,7 @@ from banksman.gateway.service.search import Search
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.tools import ToolCatalog
+from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
@@ -60,5 +61,6 @@ class Gateway:
     workflow_texts: WorkflowTexts
     files: Files
     operations: Operations
+    titles: Titles
     usage: UsageReports
     passthrough: PassthroughUsage

@@ -16,6 +16,8 @@ const LIST_POLL_MS = 20_000;
 const TOAST_MS = 6000;
 
 export class Store {
+  #titled = new Set();
+
   /** @param {{api: import('./client/api.mjs').Api, session: Storage, preferences: Storage}} options */
   constructor({ api, session, preferences }) {
     Object.assign(this, { api, session, preferences });
@@ -214,8 +216,17 @@ export class Store {
       case 'approval.requested':
       case 'approval.resolved':
       case 'run.finished':
+        if (frame.type === 'run.finished' && frame.data.status === 'completed') this.#requestTitle(id);
         if (this.opened.stateOf(id)?.replayed) this.list.refresh();
     }
+  }
+
+  /** Let a model write the title of a conversation that has one from its first message, once for each visit. */
+  #requestTitle(id) {
+    if (this.#titled.has(id) || (this.list.find(id)?.title_by ?? 'message') !== 'message') return;
+    this.#titled.add(id);
+    // The title is an event of the log. Without one the first message stays the title.
+    this.api.generateTitle(id).catch(() => {});
   }
 
   #renamed(id, title) {

@@ -63,6 +63,11 @@ export class Api {
     return this.#json('PATCH', `context/conversations/${id}`, { title });
   }
 
+  /** Let a model write the title; one that a person chose stays. */
+  generateTitle(id) {
+    return this.#json('POST', `context/conversations/${id}/title`);
+  }
+
   /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
   markConversation(id, marks) {
     return this.#json('PATCH', `context/conversations/${id}`, marks);

@@ -132,9 +132,10 @@ export class Outbox {
   }
 
   async #createFor(entry) {
+    // The gateway derives the title of the list from the first message; a model may replace that one.
     const title = contentText(entry.content).trim().split('\n')[0].slice(0, TITLE_CHARACTERS);
     const assistant = this.assistant.value;
-    const ack = await this.socket.request({ type: 'conversation.create', ...(title ? { title } : {}), ...(assistant ? { assistant } : {}) }, { id: `${entry.requestId}c` });
+    const ack = await this.socket.request({ type: 'conversation.create', ...(assistant ? { assistant } : {}) }, { id: `${entry.requestId}c` });
     this.assistant.value = null;
     const id = ack.conversation_id;
     this.#change(entry.key, { conversationId: id });
