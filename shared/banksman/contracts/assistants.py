@@ -35,17 +35,6 @@ class ApprovalRule(Stored):
     action: Decision
 
 
-    after_s: float | None = Field(default=None, gt=0, le=30 * 86_400)
-    """Seconds after the request; None for no time."""
-    when_set_aside: bool = False
-    """Whether it goes further as soon as one user sets it aside."""
-    users: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
-        default=(), max_length=50
-    )
-    """The users to whom it goes; with none, everyone who may approve."""
-    approvers: Literal[1, 2] = 1
-    """Users who must approve the same calls with the same arguments. One rejection always decides."""
-    """None for requests that go to nobody else."""
 FallbackModels = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=5)
 ]
@@ -136,7 +125,6 @@ class Branch(Stored):
 
     A message that a compaction has replaced cannot be followed: the run then continues the newest path."""
 
-    """How the approval requests of its runs are decided."""
 
 class RunSettings(Stored):
     """The settings of one run, resolved from the assistant, the conversation and the request."""
@@ -207,6 +195,13 @@ class ConversationSettings(RunOverrides):
     system_prompt_id: Token | None = None
 
 
+TitleSource = Literal["person", "message", "model"]
+"""- `person`: a client gave it.
+- `message`: the first line of the first message.
+- `model`: a model wrote it, or was requested to and did not.
+"""
+
+
 class ConversationRecord(Stored):
     """A conversation in KV `conversations`, the gateway's index."""
 
@@ -222,14 +217,7 @@ class ConversationRecord(Stored):
     """True for one that clients show first."""
     archived: bool = Field(default=False, exclude_if=lambda archived: not archived)
     """True for one that lists leave out unless they request archived ones."""
-    created_at: str
-TitleSource = Literal["person", "message", "model"]
-"""- `person`: a client gave it.
-- `message`: the first line of the first message.
-- `model`: a model wrote it, or was requested to and did not.
-"""
-
-
-    updated_at: str
     title_by: TitleSource = Field(default="person", exclude_if=lambda source: source == "person")
     """Who chose the title. A title of a person is never replaced by a generated one."""
+    created_at: str
+    updated_at: str
