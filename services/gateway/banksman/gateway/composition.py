@@ -26,8 +26,8 @@ from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
-from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.one_request import OneRequest
+from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.prompts import Prompts
@@ -40,9 +40,9 @@ from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
+from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog, Tools
 from banksman.gateway.service.usage import UsageReports
-from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
 from banksman.gateway.service.workflow_starts import WorkflowStarts
@@ -129,9 +129,6 @@ async def compose(
     await stack.enter_async_context(
         Retention(bus, conversations, views, client_requests, clock, settings.tenants)
     )
-    scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
-    return Gateway(
-        settings=settings.gateway,
     one_request = OneRequest(
         runs=runs_of_tenants,
         conversations=conversations,
@@ -141,6 +138,9 @@ async def compose(
         clock=clock,
         default_model=settings.default_model,
     )
+    scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
+    return Gateway(
+        settings=settings.gateway,
         keys=keys,
         mcp_servers=McpServers(bus, placements, clock),
         webhooks=await stack.enter_async_context(

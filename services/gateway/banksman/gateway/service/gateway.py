@@ -23,8 +23,8 @@ from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.search import Search
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tickets import Tickets
-from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.titles import Titles
+from banksman.gateway.service.tools import ToolCatalog
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
@@ -59,8 +59,8 @@ class Gateway:
     tools: ToolCatalog
     workflows: Workflows
     workflow_texts: WorkflowTexts
+    titles: Titles
     files: Files
     operations: Operations
-    titles: Titles
     usage: UsageReports
     passthrough: PassthroughUsage
