@@ -12,7 +12,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.cli.client.view import TextView, clean
+from banksman.cli.client.view import TextView
+from banksman.cli.output import clean
 from tests.support.polling import scripted_pause, wait_until
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -34,8 +35,8 @@ class Cli:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return banksman(*arguments, BANKSMAN_DATA_DIR=str(self.data_dir))
+    def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return banksman(*arguments, stdin=stdin, BANKSMAN_DATA_DIR=str(self.data_dir))
 
     def up(self) -> subprocess.CompletedProcess[str]:
         """Start the system. Its agents do not wait for calls when they stop."""
@@ -248,6 +249,20 @@ def test_a_schedule_is_added_run_paused_resumed_and_removed(cli: Cli) -> None:
     assert shown.stdout.splitlines()[-1].endswith(f"completed  {started['run_id']}")
     assert f"{schedule}  {added['next_at']}  0 9 * * MON-FRI (Europe/Berlin)  Greeting" in listed.stdout
     assert cli.json("schedules", "ls") == []
+
+
+def test_a_secret_is_read_from_standard_input_listed_by_name_and_removed(cli: Cli) -> None:
+    done = cli("secrets", "set", "API_TOKEN", stdin="value-of-the-token\n")
+    [listed] = cli.json("secrets", "ls")
+    shown = cli("secrets", "ls").stdout
+    short = cli("secrets", "set", "SHORT", stdin="geheim")
+    assert cli("secrets", "rm", "API_TOKEN").returncode == 0
+
+    assert (done.returncode, done.stdout) == (0, "set API_TOKEN\n")
+    assert listed["name"] == "API_TOKEN" and shown.startswith("API_TOKEN ")
+    assert "value-of-the-token" not in json.dumps(listed) + shown
+    assert short.returncode == 2 and "geheim" not in short.stdout + short.stderr
+    assert cli("secrets", "ls").stdout == "no secrets\n"
 
 
 def test_a_schedule_of_a_workflow_takes_its_parameters(cli: Cli) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from enum import IntEnum
 from typing import Any
+
+_CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
 
 
 class Exit(IntEnum):
@@ -36,6 +39,14 @@ def print_json(value: Any) -> None:
     print_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
+def print_result(facts: Any, text: str, *, as_json: bool) -> None:
+    """Print a result as JSON, or as text for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        print_line(text)
+
+
 def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
     """Print an error as one sentence, or as JSON, and return the exit code for it."""
     if as_json:
@@ -43,6 +54,16 @@ def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
     else:
         print_error(f"banksman: {message}")
     return Exit.CRITICAL
+
+
+def clean(text: str) -> str:
+    """Return the text with characters escaped that control a terminal or change the writing direction."""
+    return "".join(
+        repr(character)[1:-1]
+        if unicodedata.category(character) in _CONTROL and character not in "\n\t"
+        else character
+        for character in text
+    )
 
 
 def exit_with(code: Exit) -> None:

@@ -13,8 +13,8 @@ from banksman.cli.client.http import Http
 from banksman.cli.client.parameters import read_parameters
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, follow
-from banksman.cli.client.view import JsonView, TextView, View, call_line, clean
-from banksman.cli.output import Exit
+from banksman.cli.client.view import JsonView, TextView, View, call_line
+from banksman.cli.output import Exit, clean
 from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
@@ -156,6 +156,8 @@ def decide(
     late = bool(reply.get("already_resolved"))
     if as_json:
         output.print_json(reply)
+    elif reply.get("outcome") == "awaiting_second":
+        output.print_line("approved by you; another user must approve the same")
     else:
         outcome = reply.get("outcome") or f"{verdict}d".replace("rejectd", "rejected")
         output.print_line(f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}")
@@ -266,6 +268,8 @@ def _show_request(request: Mapping[str, Any]) -> None:
     output.print_line(f"{request['approval_id']}  expires {request['expires_at']}")
     for item in request["items"]:
         output.print_line(f"    {call_line(item)}")
+    if first := request.get("first"):
+        output.print_line(f"    approved by {clean(str(first['by']))}; another user must approve the same")
 
 
 def _show_content(ending: Ending) -> None:

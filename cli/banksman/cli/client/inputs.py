@@ -9,8 +9,7 @@ from banksman.cli import output
 from banksman.cli.client.address import Address
 from banksman.cli.client.http import Http
 from banksman.cli.client.parameters import parse_value
-from banksman.cli.client.view import clean
-from banksman.cli.output import Exit
+from banksman.cli.output import Exit, clean
 from banksman.contracts.errors import NotFound
 from banksman.contracts.ids import check_token
 

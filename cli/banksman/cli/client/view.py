@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from banksman.cli import output
 from banksman.cli.client.session import Frame
+from banksman.cli.output import clean
 
 _RESULT_CHARS = 2_000
-_CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
 
 
 class View(Protocol):
@@ -128,16 +127,6 @@ class TextView:
         if self._open_line:
             output.print_line()
             self._open_line = False
-
-
-def clean(text: str) -> str:
-    """Return the text with characters escaped that control a terminal or change the writing direction."""
-    return "".join(
-        repr(character)[1:-1]
-        if unicodedata.category(character) in _CONTROL and character not in "\n\t"
-        else character
-        for character in text
-    )
 
 
 def arguments(value: Any) -> str:

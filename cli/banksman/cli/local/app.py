@@ -36,7 +36,7 @@ def down(data_dir: DataDir = None, json: Json = False) -> None:
     """Stop the running system gracefully."""
     from banksman.cli.local import command
 
-    exit_with(command.down(data_dir, json=json))
+    exit_with(command.down(data_dir, as_json=json))
 
 
 @app.command()

@@ -29,10 +29,6 @@ _LAST_OUTPUT_S = 1.0
 class CannotStart(Exception):
     """A process ended because of an invalid setting; the message is the process's own sentence."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        super().__init__(reason or f"{name} ended because of an invalid setting")
-
 
 class RestartPauses:
     """The pauses before the restarts of one process; they double while it does not run for long."""
@@ -51,14 +47,9 @@ class Child:
     """One process across its restarts."""
 
     def __init__(
-        self,
-        spec: ProcessSpec,
-        log: ChildLog,
-        screen: Screen,
-        *,
-        on_change: Callable[[], None],
-        on_failure: Callable[[Exception], None],
+        self, spec: ProcessSpec, log: ChildLog, screen: Screen, *, on_change: Callable[[], None]
     ) -> None:
+        """Describe a process; `on_change` is called when it starts, becomes ready or ends."""
         self.spec = spec
         self.ready = asyncio.Event()
         """Set when the process reports readiness; cleared when it ends."""
@@ -67,12 +58,8 @@ class Child:
         self._log = log
         self._screen = screen
         self._on_change = on_change
-        self._on_failure = on_failure
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
-        self._started_at = 0.0
-        self._starts = 0
-        self._pauses = RestartPauses(spec.longest_pause_s)
         self._problem = NO_RESPONSE
 
     @property
@@ -83,17 +70,21 @@ class Child:
     async def keep_alive(self) -> None:
         """Start the process, and restart it whenever it ends, until `stop`.
 
-        A process that ended because of an invalid setting is not restarted: `on_failure` receives the error.
+        Raises:
+            CannotStart: the process ended because of an invalid setting.
         """
+        pauses = RestartPauses(self.spec.longest_pause_s)
+        again = False
         try:
             while not self._stopping.is_set():
-                code = await self._run_once()
+                began = time.monotonic()
+                code = await self._run_once(again=again)
                 if self._stopping.is_set():
                     return
                 if code == INVALID_SETTING:
-                    self._on_failure(CannotStart(self.spec.name, self._log.last_line))
-                    return
-                await self._pause(code)
+                    raise CannotStart(self._log.last_line or f"{self.spec.name}: a setting is invalid")
+                await self._pause(code, pauses.after(time.monotonic() - began))
+                again = True
         finally:
             self.kill()
             self._ended.set()
@@ -102,7 +93,8 @@ class Child:
     async def stop(self, timeout_s: float) -> None:
         """Send SIGTERM; kill the process if it has not ended after `timeout_s` seconds."""
         self._stopping.set()
-        self._signal(signal.SIGTERM)
+        if self.identity is not None:
+            self.identity.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
@@ -119,22 +111,33 @@ class Child:
         if self.identity is not None:
             self.identity.kill_group()
 
-    async def _run_once(self) -> int:
+    async def _run_once(self, *, again: bool) -> int:
         """Start the process, wait until it ends and return its exit code."""
-        read, write = os.pipe()
+        # Not a pipe of asyncio: `wait` would last until every process that this one started has closed it.
+        output, written = os.pipe()
+        pump = asyncio.create_task(self._log.pump(output), name=f"log {self.spec.name}")
         try:
-            process = await self._spawn(write)
-        except BaseException:
-            os.close(read)
-            raise
+            with os.fdopen(written, "wb", buffering=0) as out:
+                process = await asyncio.create_subprocess_exec(
+                    *launched(self.spec.command, os.getpid()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env=dict(self.spec.environment),
+                    # A Ctrl-C on the terminal is for the supervisor, which stops all in order.
+                    process_group=0,
+                )
+            self.identity = ProcessIdentity.of(process.pid)
+            self._on_change()
+            # A stop during the start found no process to signal.
+            if self._stopping.is_set():
+                self.identity.send(signal.SIGTERM)
+            watch = asyncio.create_task(self._watch(again=again), name=f"readiness {self.spec.name}")
+            try:
+                return await process.wait()
+            finally:
+                watch.cancel()
         finally:
-            os.close(write)
-        pump = asyncio.create_task(self._log.pump(read), name=f"log {self.spec.name}")
-        watch = asyncio.create_task(self._watch(), name=f"readiness {self.spec.name}")
-        try:
-            return await process.wait()
-        finally:
-            watch.cancel()
             # A process that this one started may hold the pipe open for longer.
             await asyncio.wait([pump], timeout=_LAST_OUTPUT_S)
             pump.cancel()
@@ -142,47 +145,24 @@ class Child:
             self.ready.clear()
             self._on_change()
 
-    async def _spawn(self, output: int) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *launched(self.spec.command, os.getpid()),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=dict(self.spec.environment),
-            # In a group of its own: a Ctrl-C on the terminal is for the supervisor, which stops all in order.
-            process_group=0,
-        )
-        self._starts += 1
-        self._started_at = time.monotonic()
-        self.identity = ProcessIdentity.of(process.pid)
-        self._on_change()
-        # A stop during the start found no process to signal.
-        if self._stopping.is_set():
-            self._signal(signal.SIGTERM)
-        return process
-
-    async def _watch(self) -> None:
+    async def _watch(self, *, again: bool) -> None:
         """Poll the process until it is ready, and report it."""
+        began = time.monotonic()
         while (problem := await readiness_problem(self.spec.ready_url)) is not None:
             self._problem = problem
             await asyncio.sleep(_POLL_S)
         self.ready.set()
-        after_s = round(time.monotonic() - self._started_at, 3)
-        self._screen.report("ready", self.spec.name, after_s=after_s, again=self._starts > 1)
+        self._on_change()
+        after_s = round(time.monotonic() - began, 3)
+        self._screen.report("ready", self.spec.name, after_s=after_s, again=again)
 
-    async def _pause(self, code: int) -> None:
-        pause_s = self._pauses.after(time.monotonic() - self._started_at)
-        self._screen.report("ended", self.spec.name, how=self._how(code), again_in_s=pause_s)
+    async def _pause(self, code: int, pause_s: float) -> None:
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            line = self._log.last_line
+            how = f"ended with exit code {code}{f' ({line})' if line else ''}"
+        self._screen.report("ended", self.spec.name, how=how, again_in_s=pause_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._stopping.wait()
-
-    def _how(self, code: int) -> str:
-        if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        line = self._log.last_line
-        return f"ended with exit code {code}{f' ({line})' if line else ''}"
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.identity is not None:
-            self.identity.send(number)

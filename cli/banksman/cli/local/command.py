@@ -63,20 +63,17 @@ def up(options: UpOptions) -> Exit:
         OSError: the data directory cannot be written.
     """
     screen = Screen(json=options.json)
-    settings = options.settings()
-    data = DataDir(settings.data_dir.resolve())
-    data.prepare()
+    settings, data = _prepared(options)
     lock = Lock(data)
     holder = lock.take()
     if holder is not None:
-        return _already_running(data, holder, json=options.json)
+        return _already_running(data, holder, as_json=options.json)
     try:
         for name in data.end_leftovers():
             screen.report("note", text=f"{_LEFTOVERS}: {name}")
         for notice in settings.notices:
             screen.report("warning", "models", text=notice)
-        plan = _plan(settings, data, frozenset(options.without))
-        asyncio.run(Supervisor(plan, screen).run())
+        asyncio.run(Supervisor(_plan(settings, data, frozenset(options.without)), screen).run())
     except CannotStart as error:
         return output.print_failure(_sentence(str(error)), ErrorCode.BAD_REQUEST, as_json=options.json)
     finally:
@@ -92,11 +89,9 @@ def detach(options: UpOptions) -> Exit:
         BadInput: a setting is invalid, or the port is in use.
         Unavailable: the system is not ready after twice `ready_timeout_s`.
     """
-    settings = options.settings()
-    data = DataDir(settings.data_dir.resolve())
-    data.prepare()
+    settings, data = _prepared(options)
     if running := data.running():
-        return _already_running(data, running.supervisor.pid, json=options.json)
+        return _already_running(data, running.supervisor.pid, as_json=options.json)
     for notice in settings.notices:
         output.print_error(notice)
     log = data.logs / "up.log"
@@ -109,17 +104,24 @@ def detach(options: UpOptions) -> Exit:
             stderr=out,
             start_new_session=True,
         )
-    instance = _wait_until_ready(supervisor, data, settings)
-    if instance is None:
-        if supervisor.poll() is None:
+    deadline = time.monotonic() + 2 * settings.local.ready_timeout_s
+    while supervisor.poll() is None:
+        instance = data.read()
+        if instance and instance.ready and instance.supervisor.pid == supervisor.pid:
+            text = f"Banksman is ready at {instance.url} (`banksman down` stops it)"
+            return _print_running(instance, text, as_json=options.json)
+        if time.monotonic() > deadline:
             raise Unavailable(f"not ready yet; it continues in the background and writes to {log}")
-        return _print_log(log, json=options.json)
-    text = f"Banksman is ready at {instance.url} (`banksman down` stops it)"
-    _print_instance(instance, json=options.json, text=text)
-    return Exit.OK
+        time.sleep(_DETACH_POLL_S)
+    text = log.read_text(encoding="utf-8", errors="replace").strip()
+    if options.json:
+        last = text.rpartition("\n")[2]
+        return output.print_failure(_sentence(last), ErrorCode.UNAVAILABLE, as_json=True)
+    output.print_error(text)
+    return Exit.CRITICAL
 
 
-def down(data_dir: Path | None, *, json: bool) -> Exit:
+def down(data_dir: Path | None, *, as_json: bool) -> Exit:
     """Stop the running system gracefully, or kill the leftovers of a dead one.
 
     Raises:
@@ -130,16 +132,23 @@ def down(data_dir: Path | None, *, json: bool) -> Exit:
     data = DataDir(settings.data_dir.resolve())
     instance = data.running()
     if instance is None:
-        left = data.end_leftovers()
-        text = f"{_LEFTOVERS}: {', '.join(left)}" if left else "nothing is running"
-        output.print_json({"running": False, "ended": left}) if json else output.print_line(text)
-        return Exit.OK
-    instance.supervisor.send(signal.SIGTERM)
-    if not instance.supervisor.wait(settings.local.drain_timeout_s + _STOP_RESERVE_S):
-        raise Unavailable(f"process {instance.supervisor.pid} does not stop: kill it with `kill -9`")
-    ended = ["supervisor", *instance.processes]
-    output.print_json({"running": False, "ended": ended}) if json else output.print_line("stopped")
+        ended = data.end_leftovers()
+        text = f"{_LEFTOVERS}: {', '.join(ended)}" if ended else "nothing is running"
+    else:
+        instance.supervisor.send(signal.SIGTERM)
+        if not instance.supervisor.wait(settings.local.drain_timeout_s + _STOP_RESERVE_S):
+            raise Unavailable(f"process {instance.supervisor.pid} does not stop: kill it with `kill -9`")
+        ended, text = ["supervisor", *instance.processes], "stopped"
+    output.print_result({"running": False, "ended": ended}, text, as_json=as_json)
     return Exit.OK
+
+
+def _prepared(options: UpOptions) -> tuple[UpSettings, DataDir]:
+    """Load the settings and create the data directory."""
+    settings = options.settings()
+    data = DataDir(settings.data_dir.resolve())
+    data.prepare()
+    return settings, data
 
 
 def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
@@ -160,45 +169,24 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
     )
 
 
-def _already_running(data: DataDir, holder: int, *, json: bool) -> Exit:
+def _already_running(data: DataDir, holder: int, *, as_json: bool) -> Exit:
     instance = data.running()
     if instance is None:
         text = f"another `banksman up` (pid {holder}) is starting in {data.path}"
-        output.print_json({"running": True, "pid": holder}) if json else output.print_line(text)
+        output.print_result({"running": True, "pid": holder}, text, as_json=as_json)
     else:
         pid = instance.supervisor.pid
         text = f"already running: {instance.url} (pid {pid}; `banksman down` stops it)"
-        _print_instance(instance, json=json, text=text)
+        _print_running(instance, text, as_json=as_json)
     return Exit.WARNING
 
 
-def _print_log(log: Path, *, json: bool) -> Exit:
-    """Print why a detached system ended."""
-    text = log.read_text(encoding="utf-8", errors="replace").strip()
-    if json:
-        return output.print_failure(_sentence(text.rpartition("\n")[2]), ErrorCode.UNAVAILABLE, as_json=True)
-    output.print_error(text)
-    return Exit.CRITICAL
+def _print_running(instance: Instance, text: str, *, as_json: bool) -> Exit:
+    facts = {"running": True, "pid": instance.supervisor.pid, "url": instance.url}
+    output.print_result(facts, text, as_json=as_json)
+    return Exit.OK
 
 
 def _sentence(line: str) -> str:
     """Return the sentence of an error that another process of ours printed."""
     return line.removeprefix("banksman: ")
-
-
-def _print_instance(instance: Instance, *, json: bool, text: str) -> None:
-    facts = {"running": True, "pid": instance.supervisor.pid, "url": instance.url}
-    output.print_json(facts) if json else output.print_line(text)
-
-
-def _wait_until_ready(
-    supervisor: subprocess.Popen[bytes], data: DataDir, settings: UpSettings
-) -> Instance | None:
-    """Return the system when it is ready; None if it ended first or on timeout."""
-    deadline = time.monotonic() + 2 * settings.local.ready_timeout_s
-    while supervisor.poll() is None and time.monotonic() < deadline:
-        instance = data.read()
-        if instance and instance.ready and instance.supervisor.pid == supervisor.pid:
-            return instance
-        time.sleep(_DETACH_POLL_S)
-    return None

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import re
 from collections import deque
 from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,24 +40,29 @@ class ChildLog:
     """The log of one process across its restarts."""
 
     def __init__(self, file: Path, on_warning: Callable[[str], None]) -> None:
-        self._file = _RotatedFile(file)
+        # Each byte is one character of Latin-1: lines are stored as they are, and sizes are in bytes.
+        self._file = _LogFile(file, maxBytes=MAX_FILE_BYTES, backupCount=KEPT_FILES, encoding="latin-1")
         self._on_warning = on_warning
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
 
     @property
     def last_line(self) -> str:
         """The last line that is not blank, in readable form and shortened; empty if there is none."""
-        lines = (_readable(line.decode(errors="replace").rstrip()) for line in reversed(self._last))
+        lines = (_message(line)[1] for line in reversed(self._last))
         return next((line for line in lines if line.strip()), "")[:_SHOWN_CHARS]
 
     async def pump(self, descriptor: int) -> None:
         """Write the lines of a pipe until its last writer closes it; then close the pipe."""
         with contextlib.suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        os.set_blocking(descriptor, False)
+        # With this limit the event loop leaves the pipe alone until what it has read is taken.
+        reader = asyncio.StreamReader(limit=1)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+        )
         rest = b""
-        with os.fdopen(descriptor, "rb", buffering=0):
-            while piece := await _read(descriptor):
+        with contextlib.closing(pipe):
+            while piece := await reader.read(_PIPE_BYTES):
                 *lines, rest = (rest + piece).split(b"\n")
                 if len(rest) >= MAX_LINE_BYTES:
                     lines.append(rest)
@@ -71,79 +78,30 @@ class ChildLog:
     def _write(self, lines: list[bytes]) -> None:
         if not lines:
             return
-        self._file.write(b"\n".join((*lines, b"")))
+        self._file.emit(logging.makeLogRecord({"msg": b"\n".join(lines).decode("latin-1")}))
         self._last.extend(lines)
-        for line in lines:
-            if _MAY_BE_WARNING.search(line) and (warning := _warning(line.decode(errors="replace"))):
-                self._on_warning(warning[:_SHOWN_CHARS])
+        for line in filter(_MAY_BE_WARNING.search, lines):
+            level, message = _message(line)
+            if level in _LEVELS:
+                self._on_warning(message[:_SHOWN_CHARS])
 
 
-class _RotatedFile:
-    """A file that is renamed to `FILE.1` before it becomes too large, as that is to `FILE.2`."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = path.open("ab", buffering=0)
-        self._size = path.stat().st_size
-
-    def write(self, text: bytes) -> None:
-        """Append lines, at most `MAX_FILE_BYTES` at once."""
-        if self._size + len(text) > MAX_FILE_BYTES:
-            self._rotate()
-        # A full disk must not end the process that this one supervises.
-        with contextlib.suppress(OSError):
-            self._size += self._file.write(text)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _rotate(self) -> None:
-        self._file.close()
-        names = [self._path, *(Path(f"{self._path}.{number}") for number in range(1, KEPT_FILES + 1))]
-        for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
-            with contextlib.suppress(FileNotFoundError):
-                newer.replace(older)
-        self._file = self._path.open("wb", buffering=0)
-        self._size = 0
+class _LogFile(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the lines: a full disk must not end the process that this one supervises."""
 
 
-async def _read(pipe: int) -> bytes:
-    """Return what a pipe has, once it has something; empty at its end."""
-    loop = asyncio.get_running_loop()
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            return os.read(pipe, _PIPE_BYTES)
-        readable = asyncio.Event()
-        loop.add_reader(pipe, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(pipe)
-
-
-def _warning(line: str) -> str | None:
-    if match := _NATS_ERROR.match(line):
-        return match[1]
-    entry = _entry(line)
-    return _text(entry) if entry and entry.get("level") in _LEVELS else None
-
-
-def _readable(line: str) -> str:
-    entry = _entry(line)
-    return _text(entry) if entry else line
-
-
-def _text(entry: dict[str, Any]) -> str:
-    trace = str(entry.get("exception", "")).strip().rpartition("\n")[2]
-    return f"{entry.get('event', '')}{f': {trace}' if trace else ''}"
-
-
-def _entry(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
-        return None
+def _message(line: bytes) -> tuple[str, str]:
+    """Return the level and the message of a line; the level is empty if the line has another format."""
+    text = line.decode(errors="replace").rstrip()
+    if match := _NATS_ERROR.match(text):
+        return "error", match[1]
     try:
-        entry = json.loads(line)
+        entry = json.loads(text) if text.startswith("{") else None
     except ValueError:
-        return None
-    return cast(dict[str, Any], entry) if isinstance(entry, dict) else None
+        entry = None
+    if not isinstance(entry, dict):
+        return "", text
+    fields = cast(dict[str, Any], entry)
+    trace = str(fields.get("exception", "")).strip().rpartition("\n")[2]
+    return str(fields.get("level", "")), f"{fields.get('event', '')}{f': {trace}' if trace else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -96,36 +96,24 @@ class Plan:
         return ProcessSpec("nats", Stage.NATS, command, environment, ready_url, longest_pause_s=pause_s)
 
     def services(self) -> tuple[ProcessSpec, ...]:
-        """Return all processes except nats-server."""
-        return tuple(self._services())
-
-    def _services(self) -> Iterator[ProcessSpec]:
-        models = self._pick((), "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
+        """Return all processes except nats-server and those that are left out."""
+        model_server = self._model_server() if self.settings.demo else None
         signing = {"BANKSMAN_APPROVALS__SIGNING_KEY_FILE": str(self.nats.data.signing_key_file)}
-        models |= signing
-        if self._includes("model-server") and self.settings.demo:
-            model_server = self._model_server()
+        models = signing | self._pick(_OUTGOING, "BANKSMAN_MODELS__", "BANKSMAN_TENANTS__")
+        if model_server and "model-server" not in self.without:
             models["BANKSMAN_MODELS__DEMO_BASE_URL"] = f"{model_server.ready_url.removesuffix('/readyz')}/v1"
-            yield model_server
-        if self._includes("workflows"):
-            own = signing | self._example_tools()
-            yield self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, own)
-        if self._includes("tool-runner"):
-            sandbox = {"BANKSMAN_TOOL_RUNNER__SANDBOX": self.sandbox} if self.sandbox else {}
-            inherited = self._pick(_DOCKER)
-            yield self._service(
-                "tool-runner", Stage.TOOL_RUNNER, users.TOOL_RUNNER, inherited | sandbox, needed=False
-            )
-        outgoing = self._pick(_OUTGOING)
-        default_model = self.settings.default_model
-        for number in range(1, self.settings.local.agents + 1) if self._includes("agent") else ():
-            chosen = {"BANKSMAN_AGENT__DEFAULT_MODEL": default_model}
-            own = outgoing | models | chosen
-            yield self._service("agent", Stage.AGENT, users.AGENT, own, name=f"agent-{number}")
-        if self._includes("gateway"):
-            chosen = {"BANKSMAN_GATEWAY__DEFAULT_MODEL": default_model}
-            own = outgoing | models | chosen | self._gateway()
-            yield self._service("gateway", Stage.GATEWAY, users.GATEWAY, own)
+        sandbox = {"BANKSMAN_TOOL_RUNNER__SANDBOX": self.sandbox} if self.sandbox else {}
+        runner = self._pick(_DOCKER) | sandbox
+        agent = models | {"BANKSMAN_AGENT__DEFAULT_MODEL": self.settings.default_model}
+        agents = [f"agent-{number}" for number in range(1, self.settings.local.agents + 1)]
+        specs = (
+            model_server,
+            self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, signing | self._example_tools()),
+            self._service("tool-runner", Stage.TOOL_RUNNER, users.TOOL_RUNNER, runner, needed=False),
+            *(self._service("agent", Stage.AGENT, users.AGENT, agent, name=name) for name in agents),
+            self._service("gateway", Stage.GATEWAY, users.GATEWAY, models | self._gateway()),
+        )
+        return tuple(spec for spec in specs if spec and spec.command[-1] not in self.without)
 
     def _service(
         self,
@@ -139,26 +127,24 @@ class Plan:
     ) -> ProcessSpec:
         """Return the process of a service that connects to NATS; `own` wins over inherited variables."""
         port = free_port()
-        section = f"BANKSMAN_{service.upper().replace('-', '_')}__"
         environment = {
-            **self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", section),
+            **self._inherited_by(service),
             **self._connection("BANKSMAN_NATS__", user),
             **own,
             "BANKSMAN_DATA_DIR": str(self.nats.data.path),
-            f"{section}HEALTH_PORT": str(port),
+            f"{_section(service)}HEALTH_PORT": str(port),
         }
-        command = _banksman(service)
-        return ProcessSpec(name or service, stage, command, environment, _ready_url(port), needed=needed)
+        return ProcessSpec(
+            name or service, stage, _banksman(service), environment, _ready_url(port), needed=needed
+        )
 
     def _model_server(self) -> ProcessSpec:
-        port = free_port()
+        name, port = "model-server", free_port()
+        section = _section(name)
         environment = {
-            **self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", "BANKSMAN_MODEL_SERVER__"),
-            "BANKSMAN_MODEL_SERVER__HOST": "127.0.0.1",
-            "BANKSMAN_MODEL_SERVER__PORT": str(port),
-        }
-        command = _banksman("model-server")
-        return ProcessSpec("model-server", Stage.MODEL_SERVER, command, environment, _ready_url(port))
+            **self._inherited_by(name), f"{section}HOST": "127.0.0.1", f"{section}PORT": str(port)
+        }  # fmt: skip
+        return ProcessSpec(name, Stage.MODEL_SERVER, _banksman(name), environment, _ready_url(port))
 
     def _example_tools(self) -> dict[str, str]:
         if not self.settings.local.example_tools:
@@ -166,18 +152,19 @@ class Plan:
         return self._connection("BANKSMAN_WORKFLOWS__EXAMPLE_TOOLS__", LOCAL.user)
 
     def _gateway(self) -> dict[str, str]:
-        # Notices that the operator has set replace ours.
-        keep = _NOTICES in self.inherited or not self.notices
-        return {
+        settings = self.settings.gateway
+        own = {
+            "BANKSMAN_GATEWAY__DEFAULT_MODEL": self.settings.default_model,
             **self._connection("BANKSMAN_GATEWAY__OUTPUTS__", users.GATEWAY_FILES),
             **self._pick(_PROMPT),
-            **({} if keep else {_NOTICES: json.dumps(self.notices)}),
-            "BANKSMAN_GATEWAY__KEYS_FILE": str(
-                self.settings.gateway.keys_file or self.nats.data.api_keys_file
-            ),
-            "BANKSMAN_GATEWAY__HOST": self.settings.gateway.host,
+            "BANKSMAN_GATEWAY__KEYS_FILE": str(settings.keys_file or self.nats.data.api_keys_file),
+            "BANKSMAN_GATEWAY__HOST": settings.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
         }
+        # Notices that the operator has set replace ours.
+        if self.notices and _NOTICES not in self.inherited:
+            own[_NOTICES] = json.dumps(self.notices)
+        return own
 
     def _connection(self, section: str, user: str) -> dict[str, str]:
         return {
@@ -186,8 +173,8 @@ class Plan:
             f"{section}MONITORING_URL": self.nats.monitoring_url,
         }
 
-    def _includes(self, service: str) -> bool:
-        return service not in self.without
+    def _inherited_by(self, service: str) -> dict[str, str]:
+        return self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", _section(service))
 
     def _pick(self, names: tuple[str, ...], *prefixes: str) -> dict[str, str]:
         """Return the inherited variables with these names or prefixes."""
@@ -196,6 +183,11 @@ class Plan:
             for name, value in self.inherited.items()
             if name in names or name.startswith(prefixes)
         }
+
+
+def _section(service: str) -> str:
+    """Return the prefix of a service's settings."""
+    return f"BANKSMAN_{service.upper().replace('-', '_')}__"
 
 
 def _banksman(service: str) -> tuple[str, ...]:

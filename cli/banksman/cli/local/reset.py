@@ -37,11 +37,9 @@ def reset(data_dir: Path | None, *, force: bool, as_json: bool) -> Exit:
             shutil.rmtree(path)
     finally:
         lock.release()
-    if as_json:
-        output.print_json({"deleted": [str(path) for path in directories]})
-    else:
-        deleted = ", ".join(map(str, directories))
-        output.print_line(f"deleted {deleted}" if deleted else "nothing to delete")
+    deleted = [str(path) for path in directories]
+    text = f"deleted {', '.join(deleted)}" if deleted else "nothing to delete"
+    output.print_result({"deleted": deleted}, text, as_json=as_json)
     return Exit.OK
 
 

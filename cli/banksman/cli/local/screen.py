@@ -1,21 +1,18 @@
-"""Output of `banksman up`: lines, and on a terminal a status line; or JSON."""
+"""Output of `banksman up`: lines, and on a terminal colours and a status line; or JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from banksman.cli import output
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.status import Status
-
-Paint = Callable[[str, str], str]
-"""Returns a text in a style; "" is no style."""
+# https://ecma-international.org/publications-and-standards/standards/ecma-48/
+_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33}
+_CLEAR_LINE = "\r\x1b[2K"
 
 
 class Screen:
@@ -28,22 +25,10 @@ class Screen:
             json: Print each event as one JSON object on a line: `event`, `process` and its facts.
         """
         self._json = json
-        self._console: Console | None = None
-        self._paint: Paint = _plain
-        self._status: Status | None = None
-        if not json and (sys.stdout.isatty() or "FORCE_COLOR" in os.environ):
-            self._use_terminal()
-
-    def _use_terminal(self) -> None:
-        # Only here: without a terminal, the supervisor does without the memory of this library.
-        from rich.console import Console
-        from rich.markup import escape
-
-        def paint(text: str, style: str) -> str:
-            return f"[{style}]{escape(text)}[/]" if style else escape(text)
-
-        self._console = Console(highlight=False, soft_wrap=True)
-        self._paint = paint
+        capable = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self._has_status = capable and not json
+        self._has_colours = "FORCE_COLOR" in os.environ or (capable and "NO_COLOR" not in os.environ)
+        self._status = ""
 
     def report(self, event: str, process: str | None = None, **facts: Any) -> None:
         """Print an event.
@@ -57,52 +42,44 @@ class Screen:
         with contextlib.suppress(OSError):
             if self._json:
                 output.print_json({"event": event, **({"process": process} if process else {}), **facts})
-                return
-            if event == "up":
-                self.waiting(())
-            line = _line(event, process or "", facts, self._paint)
-            if self._console is None:
-                output.print_line(line)
             else:
-                self._console.print(line)
-                sys.stdout.flush()
+                clear = _CLEAR_LINE if self._status else ""
+                output.print_line(f"{clear}{self._line(event, process or '', facts)}")
+                self._show(self._status)
 
     def waiting(self, names: Sequence[str]) -> None:
         """Show the processes that are not ready in the status line; without names, remove it."""
-        text = f"waiting for {', '.join(names)}"
-        if self._console is None or not self._console.is_terminal:
-            return
-        if self._status is not None and not names:
-            self._status.stop()
-            self._status = None
-        elif self._status is not None:
-            self._status.update(text)
-        elif names:
-            self._status = self._console.status(text)
-            self._status.start()
+        if self._has_status:
+            with contextlib.suppress(OSError):
+                self._show(f"waiting for {', '.join(names)}" if names else "")
 
+    def _show(self, status: str) -> None:
+        if status or self._status:
+            sys.stdout.write(f"{_CLEAR_LINE}{status}")
+            sys.stdout.flush()
+        self._status = status
 
-def _plain(text: str, _style: str) -> str:
-    return text
+    def _line(self, event: str, process: str, facts: Mapping[str, Any]) -> str:
+        name = f"{process:<13}"
+        match event:
+            case "ready":
+                again = "again " if facts["again"] else ""
+                return f"  {self._paint('✓', 'green')} {name} ready {again}after {facts['after_s']:.1f} s"
+            case "not_ready":
+                return f"  {self._paint('✗', 'red')} {name} not ready: {output.clean(facts['reason'])}"
+            case "ended":
+                how = f"{output.clean(facts['how'])}; restarts in {facts['again_in_s']:g} s"
+                return f"  {self._paint('✗', 'red')} {name} {how}"
+            case "stopped":
+                return f"    {name} stopped"
+            case "warning":
+                return f"  {self._paint('!', 'yellow')} {name} {output.clean(facts['text'])}"
+            case "up":
+                notices = "".join(f"  {notice}\n" for notice in facts["notices"])
+                url = self._paint(facts["url"], "bold")
+                return f"{notices}\n  Banksman is ready at {url}  (Ctrl-C stops it)\n"
+            case _:
+                return f"  {facts['text']}"
 
-
-def _line(event: str, process: str, facts: Mapping[str, Any], paint: Paint) -> str:
-    name = f"{process:<13}"
-    match event:
-        case "ready":
-            again = "again " if facts["again"] else ""
-            return f"  {paint('✓', 'green')} {name} ready {again}after {facts['after_s']:.1f} s"
-        case "not_ready":
-            return f"  {paint('✗', 'red')} {name} not ready: {paint(facts['reason'], '')}"
-        case "ended":
-            how = f"{paint(facts['how'], '')}; restarts in {facts['again_in_s']:g} s"
-            return f"  {paint('✗', 'red')} {name} {how}"
-        case "stopped":
-            return f"    {name} stopped"
-        case "warning":
-            return f"  {paint('!', 'yellow')} {name} {paint(facts['text'], '')}"
-        case "up":
-            notices = "".join(f"  {paint(notice, '')}\n" for notice in facts["notices"])
-            return f"{notices}\n  Banksman is ready at {paint(facts['url'], 'bold')}  (Ctrl-C stops it)\n"
-        case _:
-            return f"  {paint(facts['text'], '')}"
+    def _paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self._has_colours else text

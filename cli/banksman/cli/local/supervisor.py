@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Coroutine
 
 from banksman.cli.local.child_process import Child
 from banksman.cli.local.logs import ChildLog
@@ -41,30 +42,21 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._signalled)
-        try:
-            async with asyncio.TaskGroup() as group:
-                starting = group.create_task(self._start(group), name="start")
-                await self._stop.wait()
-                starting.cancel()
-                await self._drain()
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+        async with asyncio.TaskGroup() as group:
+            starting = group.create_task(self._stop_on_error(self._start(group)), name="start")
+            await self._stop.wait()
+            starting.cancel()
+            await self._drain()
         if self._failure is not None:
             raise self._failure
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
-        """Start nats-server, then all other processes in parallel. An error stops the system in order."""
-        try:
-            server = self._launch(group, self._plan.server())
-            await self._wait_until_ready([server])
-            await self._plan.nats.provision()
-            await self._wait_until_ready([self._launch(group, spec) for spec in self._plan.services()])
-        except Exception as error:
-            self._fail(error)
-            return
+        """Start nats-server, then all other processes in parallel."""
+        await self._wait_until_ready([self._launch(group, self._plan.server())])
+        await self._plan.nats.provision()
+        await self._wait_until_ready([self._launch(group, spec) for spec in self._plan.services()])
         self._ready = True
-        self._record()
+        self._changed()
         self._screen.report(
             "up",
             url=self._plan.url,
@@ -79,33 +71,31 @@ class Supervisor:
             self._plan.nats.data.logs / f"{spec.name}.log",
             lambda text: self._screen.report("warning", spec.name, text=text),
         )
-        child = Child(spec, log, self._screen, on_change=self._record, on_failure=self._fail)
+        child = Child(spec, log, self._screen, on_change=self._changed)
         self._children.append(child)
-        group.create_task(child.keep_alive(), name=spec.name)
+        group.create_task(self._stop_on_error(child.keep_alive()), name=spec.name)
         return child
+
+    async def _stop_on_error(self, part: Coroutine[None, None, None]) -> None:
+        """Run a part of the system. An error stops the system in order, and `run` raises the first one."""
+        try:
+            await part
+        except Exception as error:
+            self._failure = self._failure or error
+            self._stop.set()
 
     async def _wait_until_ready(self, children: list[Child]) -> None:
         """Wait until all are ready. After the timeout, name those that are not; wait for the needed ones."""
-
-        async def wait(child: Child) -> None:
-            self._show_waiting(children)
-            await child.ready.wait()
-            self._show_waiting(children)
-
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.ready_timeout_s), asyncio.TaskGroup() as waiting:
+            async with asyncio.timeout(self._settings.ready_timeout_s):
                 for child in children:
-                    waiting.create_task(wait(child))
-        self._screen.waiting(())
+                    await child.ready.wait()
         for child in children:
             if not child.ready.is_set():
                 self._screen.report("not_ready", child.spec.name, reason=child.problem)
         for child in children:
             if child.spec.needed:
                 await child.ready.wait()
-
-    def _show_waiting(self, children: list[Child]) -> None:
-        self._screen.waiting([child.spec.name for child in children if not child.ready.is_set()])
 
     async def _drain(self) -> None:
         """Stop the processes stage by stage; those of one stage in parallel."""
@@ -130,13 +120,8 @@ class Supervisor:
         for child in self._children:
             child.kill()
 
-    def _fail(self, error: Exception) -> None:
-        """Stop the system; `run` raises the first error."""
-        self._failure = self._failure or error
-        self._stop.set()
-
-    def _record(self) -> None:
-        """Update the run file."""
+    def _changed(self) -> None:
+        """Update the run file and, during the start, the status line."""
         nats = self._plan.nats
         instance = Instance(
             url=self._plan.url,
@@ -148,3 +133,6 @@ class Supervisor:
             ready=self._ready,
         )
         nats.data.write(instance)
+        if not self._stop.is_set():
+            starting = [] if self._ready else self._children
+            self._screen.waiting([child.spec.name for child in starting if not child.ready.is_set()])
