@@ -27,7 +27,6 @@ from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.events import (
     ApprovalItem,
-    ApprovalRequested,
     Commit,
     Event,
     EventBody,
@@ -45,6 +44,7 @@ from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
 from banksman.gateway.identity_settings import ApiKey
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
+from banksman.runs.approval_policy import approval_requested
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
 
@@ -245,7 +245,7 @@ class Agent:
     async def request_approval(
         self, start: StartRun, command: str = "ls", *, expires_s: float = 60
     ) -> ApprovalRequest:
-        """Park the run on an approval request for one bash call."""
+        """Park the run on an approval request for one bash call, by the terms of its settings."""
         request = await self.log_approval_request(start, command, expires_s=expires_s)
         return await ApprovalSlots(self.bus).store_request(request)
 
@@ -261,25 +261,28 @@ class Agent:
             digest=call.digest,
             preview=Preview(kind="command", command=command),
         )
-        request = ApprovalRequest(
-            tenant=self.tenant,
-            conversation_id=start.conversation_id,
-            run_id=start.run_id,
-            approval_id=approval_id_for(start.run_id),
-            expires_at=datetime.now(UTC) + timedelta(seconds=expires_s),
-            items=(item,),
+        now = datetime.now(UTC)
+        logged = approval_requested(
+            approval_id_for(start.run_id),
+            (item,),
+            start.settings.approvals,
+            now=now,
+            expires_at=now + timedelta(seconds=expires_s),
         )
         await self.commit(
             start.conversation_id,
             start.run_id,
             MessageCompleted(message_id=new_id("m"), role="assistant", content=None),
             ToolCallRequested(call=call),
-            ApprovalRequested(
-                approval_id=request.approval_id, expires_at=request.expires_at, items=request.items
-            ),
+            logged,
             owned=False,
         )
-        return request
+        return ApprovalRequest(
+            tenant=self.tenant,
+            conversation_id=start.conversation_id,
+            run_id=start.run_id,
+            **logged.model_dump(exclude={"type"}),
+        )
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 from banksman.bus.errors import MessageTooLarge
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
-from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.gateway.service.idempotency import RequestRecord
 from banksman.runs.fold import apply_commit
@@ -48,6 +48,7 @@ class Broker:
         self.finished: dict[str, CallFinished] = {}
         self.requests: dict[str, ApprovalRequest] = {}
         self.replies: dict[str, ApprovalReply] = {}
+        self.firsts: dict[str, FirstApproval] = {}
         self.timers: dict[str, ApprovalRequest] = {}
         self.notes: dict[str, RequestRecord] = {}
         self.dead: list[tuple[ApprovalReply, str]] = []

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from banksman.agent.compaction import cut
 from banksman.agent.context import Size
-from banksman.contracts.assistants import Limits, RunSettings, ToolSettings
+from banksman.contracts.assistants import ApprovalTerms, Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import (
     ApprovalItem,
-    ApprovalRequested,
     EventBody,
     HistoryCompacted,
     MessageCompleted,
@@ -24,6 +23,7 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject
+from banksman.runs.approval_policy import approval_requested
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build
 from banksman.runs.ports import Clock
@@ -71,6 +71,8 @@ class Plan:
     """Seconds until an approval request expires."""
     final_summary: bool = False
     max_tokens: int | None = None
+    approvers: Literal[1, 2] = 1
+    """Users who must approve a call."""
     compacts: bool = False
     """Whether a summary replaces the older part of the history, once it is long enough."""
 
@@ -85,6 +87,7 @@ class Plan:
                 final_summary=self.final_summary,
             ),
             limits=Limits(run_timeout_s=self.run_timeout_s, max_tokens_per_run=self.max_tokens),
+            approvals=ApprovalTerms(approvers=self.approvers),
         )
 
 
@@ -118,6 +121,7 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
     made = tuple((ToolCall(**_call(clock, call)), call) for call in reply.calls)
     expires = clock.now() + timedelta(seconds=plan.expires_s)
     approval_id = clock.new_id("a")
+    terms = ApprovalTerms(approvers=plan.approvers)
     usage = Usage(input_tokens=10, output_tokens=5)
 
     def build(state: Conversation) -> Iterable[EventBody]:
@@ -133,7 +137,7 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
             ToolCallRequested(call=call, arguments_error="not JSON" if planned.unreadable else None)
             for call, planned in made
         ]
-        request = ApprovalRequested(approval_id=approval_id, expires_at=expires, items=items)
+        request = approval_requested(approval_id, items, terms, now=clock.now(), expires_at=expires)
         return _unless_cancelled(state, (message, *requested, *([request] if items else [])))
 
     return build

@@ -10,7 +10,7 @@ from banksman.bus.kv import Entry
 from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, ResumeRun, StartRun
 from banksman.gateway.service.idempotency import RequestRecord
 from banksman.runs.ports import Placement
 from banksman.runs.state import Conversation
@@ -155,6 +155,12 @@ class SimulatedApprovals:
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
         return await Op("settle approval", lambda: self.world.broker.store_approval_reply(reply))
+
+    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
+        return await Op("read first", lambda: self.world.broker.firsts.get(approval_id))
+
+    async def store_first(self, first: FirstApproval) -> FirstApproval:
+        return await Op("store first", lambda: self.world.broker.firsts.setdefault(first.approval_id, first))
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
         def discard() -> None:

@@ -25,12 +25,13 @@ from banksman.contracts.work import (
     ApprovalRequest,
     CancelRun,
     DeleteConversation,
+    ImportConversation,
     RenameConversation,
     RunSignal,
     StartRun,
     SteerRun,
 )
-from banksman.gateway.service.decisions import SubmittedDecision, decide
+from banksman.gateway.service.decisions import AWAITING_SECOND, SubmittedDecision, decide
 from banksman.gateway.service.idempotency import StoredRequests
 from banksman.runs import handlers
 from banksman.runs.claim import accept
@@ -298,6 +299,8 @@ class World:
                 await handlers.on_steer(ports, body)
             case _, RenameConversation():
                 await handlers.on_rename(ports, body)
+            case _, ImportConversation():
+                await handlers.on_import(ports, body)
             case _, DeleteConversation():
                 await self._delete(ports, message)
             case _:
@@ -370,9 +373,9 @@ class World:
             if approval_id in self.broker.replies:
                 self.situations["approval: forged decision read by a gateway"] += 1
             return
-        await Op(
-            "reply to client", lambda: self.invariants.report_decision(approval_id, decided.reply.outcome)
-        )
+        if decided.outcome == AWAITING_SECOND:
+            return
+        await Op("reply to client", lambda: self.invariants.report_decision(approval_id, decided.outcome))
 
     def signal(self, request_id: str, signal: RunSignal) -> None:
         self.broker.publish("signals", f"signal:{request_id}", signal)
@@ -552,7 +555,10 @@ class World:
 
     def _decide_something(self) -> bool:
         for approval_id in self.open_approval_requests:
-            self.client_decides(approval_id, SubmittedDecision(by="ann", all="approve"))
+            verdict = SubmittedDecision(by="ann", all="approve")
+            if first := self.broker.firsts.get(approval_id):
+                verdict = SubmittedDecision(by="bob", decisions=first.decisions, remember=first.remember)
+            self.client_decides(approval_id, verdict)
             return True
         return False
 

@@ -16,13 +16,17 @@ from banksman.bus.slots import dead_letter_slot, decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
-from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.runtime.failpoints import reach
 
 EXPIRY_TIMER = "approval"
 """The kind of the timers that expire approval requests."""
 REMOVAL_TIMER = "answered"
 """The kind of the timers that remove approvals after their reply is committed."""
+
+
+FIRST = "first"
+"""The name of the note with the first of two approvals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,27 @@ class ApprovalSlots:
         written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
         return written.stored or reply
 
+    async def store_first(self, first: FirstApproval) -> FirstApproval:
+        """Store the first of two approvals unless one is stored; return the stored one.
+
+        Raises:
+            Poison: The stored one cannot be decoded.
+            Overloaded, Unavailable: As `durable`.
+        """
+        subject = subjects.approval_note(first.tenant, first.approval_id, FIRST)
+        written = await store_slot(self._bus, APPROVALS, subject, first, new_id("first-"))
+        return written.stored or first
+
+    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
+        """Return the first of two approvals; None if no user approved yet.
+
+        Raises:
+            Poison: It cannot be decoded.
+            Unavailable: The broker did not respond.
+        """
+        message = await self._last(subjects.approval_note(tenant, approval_id, FIRST))
+        return message and decode_slot(FirstApproval, message.subject, message.data)
+
     async def read(
         self, tenant: str, approval_id: str
     ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
@@ -179,6 +204,15 @@ class ApprovalSlots:
                     found.append(PendingRequest(message.stream_seq, message.time, request))
         return found
 
+    async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
+        """Return what is recorded of a tenant's requests, by approval id and name."""
+        found: dict[str, dict[str, StoredMessage]] = {}
+        every = subjects.approval_note(tenant, subjects.ANY, subjects.ANY)
+        async for message in direct.read(self._bus, APPROVALS, every, current=True):
+            approval_id, name = message.subject.split(".")[3:]
+            found.setdefault(approval_id, {})[name] = message
+        return found
+
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
         """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply."""
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
@@ -201,6 +235,7 @@ class ApprovalSlots:
         """Remove a request whose reply is committed, and then the reply."""
         for subject in (
             subjects.approval_request(tenant, approval_id),
+            subjects.approval_note(tenant, approval_id, subjects.ANY),
             # The reply last: a request without a reply would count as pending.
             subjects.approval_reply(tenant, approval_id),
         ):

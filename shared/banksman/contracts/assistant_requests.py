@@ -6,7 +6,9 @@ from pydantic import ConfigDict, Field
 
 from banksman.contracts.assistant_files import SubmittedFiles
 from banksman.contracts.assistants import (
+    ONE_APPROVER,
     ApprovalRule,
+    ApprovalTerms,
     Assistant,
     FallbackModels,
     Limits,
@@ -32,6 +34,7 @@ class AssistantBody(Wire):
     tools: ToolSettings = ToolSettings()
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
+    approvals: ApprovalTerms = ONE_APPROVER
     variables: JsonObject = Field(default_factory=dict)
     files: SubmittedFiles = ()
     """Files that each new workspace of its conversations starts with."""

@@ -35,6 +35,31 @@ class ApprovalRule(Stored):
     action: Decision
 
 
+class Escalation(Stored):
+    """To whom an approval request goes further, and when. Everyone who may approve can decide it anyway."""
+
+    after_s: float | None = Field(default=None, gt=0, le=30 * 86_400)
+    """Seconds after the request; None for no time."""
+    when_set_aside: bool = False
+    """Whether it goes further as soon as one user sets it aside."""
+    users: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
+        default=(), max_length=50
+    )
+    """The users to whom it goes; with none, everyone who may approve."""
+
+
+class ApprovalTerms(Stored):
+    """How approval requests are decided."""
+
+    approvers: Literal[1, 2] = 1
+    """Users who must approve the same calls with the same arguments. One rejection always decides."""
+    escalation: Escalation | None = None
+    """None for requests that go no further."""
+
+
+ONE_APPROVER = ApprovalTerms()
+
+
 FallbackModels = Annotated[
     tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...], Field(max_length=5)
 ]
@@ -111,6 +136,8 @@ class Assistant(Stored):
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
     """Rules in the order of evaluation. If none matches, the tool's `requires_approval` decides."""
+    approvals: ApprovalTerms = Field(default=ONE_APPROVER, exclude_if=lambda terms: terms == ONE_APPROVER)
+    """How the approval requests of its runs are decided."""
     variables: JsonObject = Field(default_factory=dict)
     """Default values of the system prompt's variables."""
     files: AssistantFiles = ()
@@ -142,6 +169,7 @@ class RunSettings(Stored):
     tool_protocol: ToolProtocol = "native"
     limits: Limits = Limits()
     approval_policy: tuple[ApprovalRule, ...] = ()
+    approvals: ApprovalTerms = Field(default=ONE_APPROVER, exclude_if=lambda terms: terms == ONE_APPROVER)
     variables: JsonObject = Field(default_factory=dict)
     workspace: Token | None = Field(default=None, exclude_if=lambda workspace: workspace is None)
     """The conversation in whose workspace calls run; None for the run's own."""

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from banksman.contracts.assistants import RunSettings
+from banksman.contracts.assistants import ApprovalTerms, RunSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import Content, ToolProtocol, Usage
 from banksman.contracts.network import NetworkPolicy
@@ -154,6 +154,10 @@ class ApprovalRequested(Stored):
     approval_id: Token
     expires_at: Timestamp
     items: tuple[ApprovalItem, ...]
+    terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
+    """How it is decided; None for one approver and no escalation."""
+    escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
+    """When it goes to further users unless it is decided; None for never."""
 
 
 class ItemDecision(Stored):
@@ -189,6 +193,8 @@ class ApprovalResolved(Stored):
     """The approver's identity, or `system`."""
     decisions: tuple[ItemDecision, ...] = ()
     remember: Remember | None = None
+    first_by: str | None = Field(default=None, exclude_if=lambda user: user is None)
+    """Who approved the same before, where two users must; None for one approver."""
 
 
 class ToolCallCompleted(Stored):

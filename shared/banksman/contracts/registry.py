@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from banksman.contracts.assistants import ApprovalRule, OnReject, RunSettings
+from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, OnReject, RunSettings
 from banksman.contracts.categories import Category
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
@@ -214,6 +214,7 @@ class ToolPolicy(Stored):
 
     rules: tuple[ApprovalRule, ...] = ()
     on_reject: OnReject = "abort"
+    approvals: ApprovalTerms = Field(default=ONE_APPROVER, exclude_if=lambda terms: terms == ONE_APPROVER)
 
 
 StartWorkflow.model_rebuild()

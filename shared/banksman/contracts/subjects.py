@@ -68,6 +68,14 @@ def approval_reply(tenant: str, approval_id: str) -> str:
     return _join("approval", "reply", tenant, approval_id)
 
 
+def approval_note(tenant: str, approval_id: str, name: str) -> str:
+    """What is recorded of an open approval request, each name once (stream APPROVALS).
+
+    `first` is the first of two approvals.
+    """
+    return _join("approval", "note", tenant, approval_id, name)
+
+
 def tool_started(tenant: str, attempt: str) -> str:
     """The one start of an attempt (stream RESULTS)."""
     return _join("tool", "started", tenant, attempt)

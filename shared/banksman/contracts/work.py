@@ -6,16 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.assistants import RunSettings
+from banksman.contracts.assistants import ApprovalTerms, Branch, RunSettings
 from banksman.contracts.events import (
     ApprovalItem,
     ApprovalOutcome,
     InputRequested,
     ItemDecision,
+    Outcome,
     Remember,
 )
 from banksman.contracts.messages import Content
-from banksman.contracts.wire import JsonValue, Stored, Timestamp, Token
+from banksman.contracts.wire import JsonValue, Stored, Text, Timestamp, Token
 
 
 class StartRun(Stored):
@@ -99,8 +100,39 @@ class DeleteConversation(Stored):
     by: str
 
 
+class ImportedMessage(Stored):
+    """A message of an imported conversation."""
+
+    message_id: Token
+    content: Text
+
+
+class ImportedRun(Stored):
+    """A run of an imported conversation: a user's message and the replies to it. It has no calls."""
+
+    run_id: Token
+    message: ImportedMessage
+    replies: tuple[ImportedMessage, ...] = ()
+    status: Outcome
+    model: str = Field(max_length=200)
+    branch: Branch | None = None
+
+
+class ImportConversation(Stored):
+    """Write the messages of an exported conversation into the log of a new one."""
+
+    v: Literal[1] = 1
+    type: Literal["import"] = "import"
+    tenant: Token
+    conversation_id: Token
+    settings: RunSettings
+    """The settings of the runs; they are never driven."""
+    runs: tuple[ImportedRun, ...]
+
+
 RunSignal = Annotated[
-    CancelRun | SteerRun | RenameConversation | DeleteConversation, Field(discriminator="type")
+    CancelRun | SteerRun | RenameConversation | DeleteConversation | ImportConversation,
+    Field(discriminator="type"),
 ]
 
 
@@ -116,6 +148,35 @@ class ApprovalRequest(Stored):
     items: tuple[ApprovalItem, ...]
     input: InputRequested | None = Field(default=None, exclude_if=lambda request: request is None)
     """The value that a workflow requests; such a request has no items, and `approval_id` is its id."""
+    terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
+    """How it is decided; None for one approver and no escalation."""
+    escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
+    """When it goes to further users unless it is decided; None for never."""
+
+    @property
+    def approvers(self) -> int:
+        """Users who must approve."""
+        return 1 if self.terms is None else self.terms.approvers
+
+
+class FirstApproval(Stored):
+    """The first of two approvals of a request. It decides nothing; the reply of the second user holds it."""
+
+    v: Literal[1] = 1
+    tenant: Token
+    conversation_id: Token
+    run_id: Token
+    approval_id: Token
+    by: str
+    decisions: tuple[ItemDecision, ...]
+    remember: Remember | None = None
+    digests: tuple[str, ...]
+    """Digests of the calls that were approved, in the order of the request."""
+    decided_at: Timestamp
+    answer_id: str = ""
+    """Id of the client request, by which a repeat recognises its own approval."""
+    signature: str = ""
+    """Hex HMAC-SHA256 of the gateway over all other fields except `answer_id`."""
 
 
 class ApprovalReply(Stored):
@@ -139,8 +200,11 @@ class ApprovalReply(Stored):
     answer_id: str = ""
     """Id of the client request that decided. A repeated request recognises its own reply by it; no effect
     on the decision."""
+    first: FirstApproval | None = Field(default=None, exclude_if=lambda first: first is None)
+    """The approval of the first user, where two must approve. It has a signature of its own."""
     signature: str = ""
-    """Hex HMAC-SHA256 of the gateway over all fields except `answer_id`; empty in replies of agents."""
+    """Hex HMAC-SHA256 of the gateway over all fields except `answer_id` and `first`; empty in replies of
+    agents."""
 
 
 class DeadLetter(Stored):

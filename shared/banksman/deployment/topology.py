@@ -224,7 +224,11 @@ def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
     return (
         Stream(
             name=names.APPROVALS,
-            subjects=(subjects.approval_request(ANY, ANY), subjects.approval_reply(ANY, ANY)),
+            subjects=(
+                subjects.approval_request(ANY, ANY),
+                subjects.approval_reply(ANY, ANY),
+                subjects.approval_note(ANY, ANY, ANY),
+            ),
             max_bytes=budget.share(60),
             write_once=True,
             direct=True,

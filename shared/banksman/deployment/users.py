@@ -102,6 +102,7 @@ def gateway() -> User:
             subjects.api(ANY, "error"),
             all_of("workflows"),
             all_of("dead"),
+            subjects.approval_note(ANY, ANY, ANY),
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
             *_writes(*_OF_GATEWAYS),
             *_delivers_webhooks(),
@@ -133,6 +134,7 @@ def gateway() -> User:
         responds_repeatedly=True,
     )
 
+            subjects.approval_note(ANY, ANY, ANY),
 
 def agent() -> User:
     """Drives runs and calls tools. As the janitor it ends and removes what its owner cannot."""

@@ -12,11 +12,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from banksman.contracts.assistants import ApprovalRule, Decision
-from banksman.contracts.events import ApprovalItem, Preview
+from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
+from banksman.contracts.events import ApprovalItem, ApprovalRequested, Preview
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
@@ -83,6 +84,7 @@ def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
             "idempotent": tool.idempotent,
             "timeout_s": tool.timeout_s,
             "server": tool.server,
+            "secrets": tool.secrets,
         }
     )
 
@@ -198,6 +200,25 @@ def approval_item(call: ToolCall, *, old_content: str | None = None) -> Approval
         digest=call.digest,
         network=call.network,
         preview=preview(call, old_content=old_content),
+    )
+
+
+def approval_requested(
+    approval_id: str,
+    items: tuple[ApprovalItem, ...],
+    terms: ApprovalTerms,
+    *,
+    now: datetime,
+    expires_at: datetime,
+) -> ApprovalRequested:
+    """Return the approval request of calls that a run's assistant lets decide by these terms."""
+    after_s = None if terms.escalation is None else terms.escalation.after_s
+    return ApprovalRequested(
+        approval_id=approval_id,
+        expires_at=expires_at,
+        items=items,
+        terms=None if terms == ONE_APPROVER else terms,
+        escalates_at=None if after_s is None else now + timedelta(seconds=after_s),
     )
 
 

@@ -14,8 +14,8 @@ from datetime import datetime
 from pydantic.main import IncEx
 
 from banksman.contracts.events import (
-    ApprovalItem,
     ApprovalOutcome,
+    ApprovalRequested,
     ApprovalResolved,
     EventBody,
     InputRequested,
@@ -26,6 +26,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonValue
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.runs.first_approvals import unconfirmed
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
 
@@ -86,7 +87,7 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
         return "the reply decides other calls than the request lists"
     if reply.decided_at > request.expires_at:
         return "the reply came after the request had expired"
-    return None
+    return unconfirmed(reply, request, key)
 
 
 def input_digests(request: InputRequested, value: JsonValue) -> tuple[str, str]:
@@ -119,6 +120,7 @@ def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBod
         by=reply.by,
         decisions=reply.decisions,
         remember=reply.remember,
+        first_by=None if reply.first is None else reply.first.by,
     )
     return (resolved,)
 
@@ -144,7 +146,7 @@ def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
         return ()
     approvals = (run.approval.request,) if run.undecided and run.approval is not None else ()
     return (
-        *(_request(state, run, one.approval_id, one.expires_at, items=one.items) for one in approvals),
+        *(_request(state, run, one.approval_id, one.expires_at, calls=one) for one in approvals),
         *(
             _request(state, run, one.request_id, one.expires_at or run.started_at, wanted=one)
             for one in run.open_inputs
@@ -158,7 +160,7 @@ def _request(
     approval_id: str,
     expires_at: datetime,
     *,
-    items: tuple[ApprovalItem, ...] = (),
+    calls: ApprovalRequested | None = None,
     wanted: InputRequested | None = None,
 ) -> ApprovalRequest:
     return ApprovalRequest(
@@ -167,8 +169,10 @@ def _request(
         run_id=run.run_id,
         approval_id=approval_id,
         expires_at=expires_at,
-        items=items,
+        items=() if calls is None else calls.items,
         input=wanted,
+        terms=None if calls is None else calls.terms,
+        escalates_at=None if calls is None else calls.escalates_at,
     )
 
 

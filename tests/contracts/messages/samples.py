@@ -15,7 +15,15 @@ from pydantic import BaseModel
 
 from banksman.contracts import calls, events, integrity, usage, work, workspaces
 from banksman.contracts.assistant_files import AssistantFile
-from banksman.contracts.assistants import ApprovalRule, Limits, ModelOptions, RunSettings, ToolSettings
+from banksman.contracts.assistants import (
+    ApprovalRule,
+    ApprovalTerms,
+    Escalation,
+    Limits,
+    ModelOptions,
+    RunSettings,
+    ToolSettings,
+)
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
 from banksman.contracts.tools import PathChange, ToolCall, ToolResult
@@ -213,6 +221,12 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         work.SteerRun(**conversation, message_id="m5", content="And this", start=START, by="ann"),
     )
     yield "signal.rename", work.RenameConversation(**conversation, title="Pumps", request_id="rename-1")
+    asked, replied = (work.ImportedMessage(message_id=name, content="text") for name in ("m6", "m7"))
+    imported = work.ImportedRun(
+        run_id="c1-r9", message=asked, replies=(replied,), status="completed", model="openai:gpt"
+    )
+    signal = work.ImportConversation(**conversation, settings=START.settings, runs=(imported,))
+    yield "signal.import", signal
     yield "signal.delete", work.DeleteConversation(**conversation, by="ann")
     yield "approval.request", work.ApprovalRequest(**run, approval_id="a1", expires_at=LATER, items=(ITEM,))
     reply = work.ApprovalReply(
@@ -228,6 +242,28 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         signature="00ff",
     )
     yield "approval.reply", reply
+    first = work.FirstApproval(
+        **run,
+        approval_id="a1",
+        by="ben",
+        decisions=(DECISION,),
+        remember="conversation",
+        digests=(CALL.digest,),
+        decided_at=TS,
+        answer_id="answer-0",
+        signature="ff00",
+    )
+    yield "approval.first", first
+    yield "approval.reply.second", reply.model_copy(update={"first": first})
+    terms = ApprovalTerms(
+        approvers=2, escalation=Escalation(after_s=600, when_set_aside=True, users=("eve",))
+    )
+    yield (
+        "approval.request.terms",
+        work.ApprovalRequest(
+            **run, approval_id="a1", expires_at=LATER, items=(ITEM,), terms=terms, escalates_at=TS
+        ),
+    )
     dead: dict[str, Any] = {
         "subject": "run.work.acme.c1",
         "stream": "RUNS",

@@ -61,6 +61,7 @@ def _places() -> tuple[Place, ...]:
         (names.APPROVALS, lambda t: subjects.approval_request(t, ANY)),
         (names.APPROVALS, lambda t: subjects.approval_reply(t, ANY)),
         (names.RESULTS, lambda t: subjects.tool_started(t, ANY)),
+        (names.APPROVALS, lambda t: subjects.approval_note(t, ANY, ANY)),
         (names.RESULTS, lambda t: subjects.tool_result(t, ANY)),
         (names.kv_stream(names.RUNNERS), lambda t: names.kv_subject(names.RUNNERS, f"*.{t}.*")),
         (names.kv_stream(names.USAGE), lambda t: names.kv_subject(names.USAGE, usage_key(t))),

@@ -201,12 +201,14 @@ class ModelStep:
         call_ids = tuple(clock.new_id("k") for _ in calls)
         executed = calls[: run.settings.limits.calls_per_reply]
         tools = self._callable_tools(owned.state, run, prepared)
+        now = clock.now()
         return Reply(
             reading=reading,
             text=truncated_text(written.text or ""),
             message_id=deltas.message_id,
             approval_id=approval_id_for(run.run_id),
-            expires_at=clock.now() + timedelta(seconds=self.settings.approval_expiry_s),
+            requested_at=now,
+            expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
             call_ids=call_ids,
             usage=written.usage.model_copy(update={"cost_usd": self._cost(completion)}),
             model=completion.model,

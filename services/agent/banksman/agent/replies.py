@@ -26,6 +26,7 @@ from banksman.contracts.workspace_tools import NETWORK_TOOLS
 from banksman.runs.approval_policy import (
     Pattern,
     approval_item,
+    approval_requested,
     decide,
     hosts_fetched,
     remembered_decisions,
@@ -48,6 +49,8 @@ class Reply:
     message_id: str
     approval_id: str
     """The id of the approval request, for calls that need one."""
+    requested_at: datetime
+    """The time of its approval request."""
     expires_at: datetime
     call_ids: tuple[str, ...]
     """One for each call."""
@@ -193,7 +196,7 @@ def _call_events(
     events += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
     waiting = [one.call for one in calls if one.needs_approval]
     if waiting:
-        events.append(_approval_request(reply, waiting))
+        events.append(_approval_request(run, reply, waiting))
     events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
     return (message, *events)
 
@@ -292,9 +295,12 @@ def _refused(call: ToolCall, kind: ErrorKind, text: str) -> _CheckedCall:
     return _CheckedCall(call, None, failed(call.id, kind, text), False)
 
 
-def _approval_request(reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
+def _approval_request(run: Run, reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
     items = tuple(
         approval_item(call, old_content=reply.old_contents.get(str(call.arguments.get("path"))))
         for call in calls
     )
-    return ApprovalRequested(approval_id=reply.approval_id, expires_at=reply.expires_at, items=items)
+    terms = run.settings.approvals
+    return approval_requested(
+        reply.approval_id, items, terms, now=reply.requested_at, expires_at=reply.expires_at
+    )

@@ -24,6 +24,7 @@ from banksman.contracts.workflow_turns import (
     FileOutput,
     InputStep,
     Output,
+    Progress,
     RunStep,
     Step,
     StepResult,
@@ -36,6 +37,7 @@ from banksman.contracts.workflow_turns import (
 )
 from banksman.runs.approval_policy import (
     approval_item,
+    approval_requested,
     decide,
     hosts_fetched,
     remembered_decisions,
@@ -101,7 +103,7 @@ class RequestedSteps:
             ),
             *(ToolCallRequested(call=call) for _, call in calls),
             *self._inputs(calls),
-            *self._approvals(waiting),
+            *self._approvals(run, waiting),
             *(ToolCallCompleted(result=result) for result in results),
         )
 
@@ -168,19 +170,25 @@ class RequestedSteps:
             if isinstance(step, InputStep)
         )
 
-    def _approvals(self, calls: list[ToolCall]) -> tuple[ApprovalRequested, ...]:
+    def _approvals(self, run: Run, calls: list[ToolCall]) -> tuple[ApprovalRequested, ...]:
         if not calls:
             return ()
         items = tuple(approval_item(call) for call in calls)
         expires_at = self.now + timedelta(seconds=APPROVAL_S)
-        return (ApprovalRequested(approval_id=self.approval_id, expires_at=expires_at, items=items),)
+        terms = run.settings.approvals
+        return (approval_requested(self.approval_id, items, terms, now=self.now, expires_at=expires_at),)
 
 
-def progress_events(reply: TurnReply) -> tuple[WorkflowProgress, ...]:
-    """Return the progress that a turn reports."""
-    return tuple(
-        WorkflowProgress(step=one.step, total=one.total, message=one.message) for one in reply.progress
-    )
+def progress_event(progress: Progress) -> WorkflowProgress:
+    """Return the event of what a function reported."""
+    return WorkflowProgress(step=progress.step, total=progress.total, message=progress.message)
+
+
+def progress_events(reply: TurnReply, last: WorkflowProgress | None) -> tuple[WorkflowProgress, ...]:
+    """Return the progress that a turn reports, after the `last` that the log has: it may be of this turn."""
+    events = [progress_event(one) for one in reply.progress]
+    known = max((place for place, event in enumerate(events, start=1) if event == last), default=0)
+    return tuple(events[known:])
 
 
 def output_events(end: TurnEnd) -> tuple[WorkflowOutput, ...]:

@@ -187,6 +187,7 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
             tools=ToolSettings(enabled=True, max_iterations=MAX_CALL_ROUNDS, on_reject=policy.on_reject),
             limits=Limits(run_timeout_s=definition.timeout_s),
             approval_policy=policy.rules,
+            approvals=policy.approvals,
             workspace=start.in_conversation,
             workflow=invocation,
         ),

@@ -14,6 +14,7 @@ from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import (
     DecisionBody,
+    FirstOfTwo,
     InputBody,
     LateDecision,
     LateValue,
@@ -22,6 +23,7 @@ from banksman.gateway.http.models import (
 )
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import ApprovalPage, InputPage
+from banksman.gateway.service.decisions import AWAITING_SECOND
 
 Limit = Annotated[int, Query(ge=1, le=resources.MAX_PENDING)]
 After = Annotated[int, Query(ge=0, le=resources.MAX_POSITION)]
@@ -44,6 +46,7 @@ async def list_approvals(
     "/context/approvals/{approval_id}",
     response_model=Resolution,
     responses={
+        202: {"model": FirstOfTwo, "description": "Approved by the first of two users; the calls wait"},
         409: {
             "model": LateDecision | ErrorBody,
             "description": "An earlier decision counts, or the request has expired",
@@ -60,6 +63,8 @@ async def decide_approval(
     """Decide an approval request. The first decision counts; later ones get 409 with that decision."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
     ack = await gateway.requests.handle(caller, frame)
+    if ack.outcome == AWAITING_SECOND:
+        return JSONResponse(FirstOfTwo.of(ack).model_dump(mode="json"), 202)
     if not ack.already_resolved:
         return Resolution.of(ack)
     message = f"the approval was {ack.outcome} by {ack.resolved_by} before"

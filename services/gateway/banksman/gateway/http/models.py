@@ -132,6 +132,12 @@ class Resolution(AcceptedRequest):
     outcome: ApprovalOutcome
 
 
+class FirstOfTwo(AcceptedRequest):
+    """The first of two approvals: the calls wait until another user approves the same."""
+
+    outcome: Literal["awaiting_second"]
+
+
 class ProvidedValue(AcceptedRequest):
     """The value that counts."""
 

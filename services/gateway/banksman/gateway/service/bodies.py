@@ -7,8 +7,16 @@ from typing import Any, Generic, Self, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from banksman.contracts.assistants import ConversationRecord
-from banksman.contracts.events import ApprovalItem, Outcome, RunError, RunStatus, TrackedCall
+from banksman.contracts.assistants import ApprovalTerms, ConversationRecord
+from banksman.contracts.events import (
+    ApprovalItem,
+    ItemDecision,
+    Outcome,
+    Remember,
+    RunError,
+    RunStatus,
+    TrackedCall,
+)
 from banksman.contracts.messages import ToolProtocol, Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
@@ -114,6 +122,15 @@ class PendingInput(Stored):
 
     request_id: Token
     conversation_id: Token
+class ApprovedFirst(Stored):
+    """What the first of two users approved."""
+
+    by: str
+    decided_at: Timestamp
+    decisions: tuple[ItemDecision, ...]
+    remember: Remember | None
+
+
     run_id: Token
     message: str
     schema_: JsonObject = Field(alias="schema")
@@ -123,6 +140,10 @@ class PendingInput(Stored):
     def of(cls, request: ApprovalRequest) -> Self | None:
         """Return the body of a stored request; None for an approval request."""
         if request.input is None:
+    terms: ApprovalTerms | None = None
+    """How it is decided; null for one approver and no escalation."""
+    first: ApprovedFirst | None = None
+    """The first of two approvals: another user must approve the same; null for none."""
             return None
         return cls(
             request_id=request.approval_id,

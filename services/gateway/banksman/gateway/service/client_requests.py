@@ -24,7 +24,7 @@ from banksman.contracts.work import CancelRun, DeleteConversation, RenameConvers
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, CreatedConversations, new_record, title_of
-from banksman.gateway.service.decisions import Decisions, SubmittedDecision
+from banksman.gateway.service.decisions import AWAITING_SECOND, Decisions, SubmittedDecision
 from banksman.gateway.service.idempotency import RequestIds
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.request_checks import Request, check_conversation
@@ -177,7 +177,7 @@ class ClientRequests:
             reply_to=request.id,
             conversation_id=reply.conversation_id,
             run_id=reply.run_id,
-            resolved_by=reply.by,
+            resolved_by=None if result.outcome == AWAITING_SECOND else reply.by,
             already_resolved=not result.won,
             outcome=reply.outcome,
         )

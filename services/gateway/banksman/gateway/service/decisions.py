@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
 from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.work import ApprovalReply, ApprovalRequest
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.first_approvals import confirming, first_approval
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
 from banksman.runs.approvals import problem, sign
@@ -24,6 +25,8 @@ from banksman.runs.schemas import SchemaChecker
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""
 RETRY_S = 0.1
+AWAITING_SECOND: Final = "awaiting_second"
+"""The outcome of the first of two approvals."""
 
 T = TypeVar("T")
 
@@ -42,6 +45,14 @@ class ApprovalSlots(Protocol):
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
         """Store a reply unless the slot holds one; return the stored reply."""
+        ...
+
+    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
+        """Return the first of two approvals; None if no user approved yet."""
+        ...
+
+    async def store_first(self, first: FirstApproval) -> FirstApproval:
+        """Store the first of two approvals unless one is stored; return the stored one."""
         ...
 
 
@@ -63,11 +74,16 @@ class SubmittedDecision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The stored reply to an approval request."""
+    """What is stored of a decision: the reply to the approval request, or the first of two approvals."""
 
-    reply: ApprovalReply
+    reply: ApprovalReply | FirstApproval
     won: bool
     """Whether it is the submitted decision, stored now or by an earlier attempt of the same request."""
+
+    @property
+    def outcome(self) -> ApprovalOutcome | Literal["awaiting_second"]:
+        """How the request was decided; `awaiting_second` while another user must approve it too."""
+        return AWAITING_SECOND if isinstance(self.reply, FirstApproval) else self.reply.outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +179,8 @@ async def decide(
         NotFound: The request is not stored.
         NotReady: An invalid stored reply is about to be removed.
         BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
-        Conflict: The request has expired, or lists other calls than the user saw.
+        Conflict: The request has expired, lists other calls than the user saw, or was approved by the same
+            user or otherwise before.
     """
     request, stored = await readable(slots, tenant, approval_id)
     if request is not None and request.input is not None:
@@ -193,8 +210,13 @@ async def decide(
         decided_at=now,
         answer_id=submitted.decision_id,
     )
-    # Another user may have decided since the slots were read: the slot returns the reply that won.
     try:
+        if request.approvers > 1 and reply.outcome != "rejected":
+            first = await first_approval(slots, reply, key)
+            if first.answer_id == reply.answer_id:
+                return DecisionResult(first, won=True)
+            reply = confirming(reply, first)
+        # Another user may have decided since the slots were read: the slot returns the reply that won.
         winner = await slots.store_reply(sign(reply, key))
     except Poison as poison:
         raise open_again(approval_id) from poison
@@ -216,7 +238,8 @@ async def readable(
 
 
 def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:
-    return DecisionResult(reply, won=reply.answer_id == submitted.decision_id)
+    decided = (reply, reply.first) if reply.first else (reply,)
+    return DecisionResult(reply, won=any(one.answer_id == submitted.decision_id for one in decided))
 
 
 def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.approval_slots import FIRST, ApprovalSlots
 from banksman.bus.connection import Bus, Subscription
-from banksman.bus.messages import Message
+from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.slots import decode_slot
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError
-from banksman.gateway.service.bodies import ApprovalPage, PendingApproval
+from banksman.contracts.errors import BanksmanError, Poison
+from banksman.contracts.work import FirstApproval
+from banksman.gateway.service.bodies import ApprovalPage, ApprovedFirst, PendingApproval
 from banksman.gateway.service.conversations import Conversations
 
 GATHER_S = 0.25
@@ -59,12 +61,14 @@ class PendingApprovals:
     async def page(self, tenant: str, *, limit: int, after: int) -> ApprovalPage:
         """Return a page of the open requests, oldest first, with the conversation of each."""
         pending = await self._slots.pending(tenant, limit=limit, after=after)
+        notes = await self._slots.notes(tenant) if pending else {}
         titles = await self._conversations_of(tenant, {one.request.conversation_id for one in pending})
         items = tuple(
             PendingApproval(
                 requested_at=datetime.fromisoformat(one.stored_at),
                 title=title,
                 requested_by=user,
+                first=_first(notes.get(one.request.approval_id, {})),
                 **dict(one.request),
             )
             for one in pending
@@ -98,6 +102,7 @@ class PendingApprovals:
                 for subject in (
                     subjects.approval_request(tenant, subjects.ANY),
                     subjects.approval_reply(tenant, subjects.ANY),
+                    subjects.approval_note(tenant, subjects.ANY, subjects.ANY),
                 ):
                     subscription = await self._bus.subscribe(subject, followed.received)
                     followed.subscriptions.append(subscription)
@@ -117,3 +122,15 @@ class PendingApprovals:
         # What was published while the connection was down is lost.
         for followed in self._tenants.values():
             followed.notify()
+
+
+def _first(notes: Mapping[str, StoredMessage]) -> ApprovedFirst | None:
+    message = notes.get(FIRST)
+    if message is None:
+        return None
+    try:
+        first = decode_slot(FirstApproval, message.subject, message.data)
+    except Poison:
+        # A decision refuses it; it must not hide the requests.
+        return None
+    return ApprovedFirst(**dict(first))

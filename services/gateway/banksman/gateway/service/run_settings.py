@@ -51,6 +51,7 @@ def resolve(
         tool_protocol=protocol(wanted or tools.tool_protocol),
         limits=limits.model_copy(update={"run_timeout_s": timeout_s}) if timeout_s else limits,
         approval_policy=assistant.approval_policy,
+        approvals=assistant.approvals,
         variables={**assistant.variables, **conversation.variables, **overrides.variables, **variables},
     )
 

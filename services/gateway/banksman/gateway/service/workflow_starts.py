@@ -117,6 +117,10 @@ def _work(
         parameters=checked.parameters,
         user=caller.user,
         in_conversation=request.conversation_id,
-        tools=ToolPolicy(rules=assistant.approval_policy, on_reject=assistant.tools.on_reject),
+        tools=ToolPolicy(
+            rules=assistant.approval_policy,
+            on_reject=assistant.tools.on_reject,
+            approvals=assistant.approvals,
+        ),
         agent=agent,
     )

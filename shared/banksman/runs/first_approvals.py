@@ -1,0 +1,60 @@
+"""The first of two approvals: gateways sign it, and the reply of the second user holds it.
+
+It decides nothing by itself. Its signature begins with another word than that of a reply, so neither can
+stand for the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from pydantic.main import IncEx
+
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
+
+_SIGNED: IncEx = {
+    **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "by"), True),
+    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
+    **dict.fromkeys(("remember", "digests", "decided_at"), True),
+}
+
+
+def sign_first(first: FirstApproval, key: bytes) -> FirstApproval:
+    """Return a first approval with the gateway's signature."""
+    return first.model_copy(update={"signature": _mac(first, key)})
+
+
+def is_signed_first(first: FirstApproval, key: bytes) -> bool:
+    """Return whether a gateway that holds `key` wrote this first approval."""
+    return hmac.compare_digest(first.signature, _mac(first, key))
+
+
+def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> str | None:
+    """Return why the approval of a reply lacks that of another user; None if it needs none or has it.
+
+    Both must have decided the same calls in the same way, with the same arguments.
+    """
+    if request.approvers == 1 or reply.outcome not in ("approved", "mixed"):
+        return None
+    first = reply.first
+    if first is None:
+        return "only one of two users approved"
+    if not is_signed_first(first, key):
+        return "the first approval is not signed by a gateway"
+    if first.by == reply.by:
+        return "one user approved twice"
+    if _approved(first) != _approved(reply):
+        return "the two users did not approve the same"
+    return None
+
+
+def _approved(given: ApprovalReply | FirstApproval) -> tuple[object, ...]:
+    """Return everything in which two approvals of the same must be equal."""
+    target = (given.tenant, given.conversation_id, given.run_id, given.approval_id)
+    return (*target, given.decisions, given.remember, given.digests)
+
+
+def _mac(first: FirstApproval, key: bytes) -> str:
+    text = f"first approval\n{first.model_dump_json(include=_SIGNED)}"
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
