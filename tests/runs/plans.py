@@ -75,6 +75,8 @@ class Plan:
     """Users who must approve a call."""
     compacts: bool = False
     """Whether a summary replaces the older part of the history, once it is long enough."""
+    first: bool = False
+    """Whether its start says that its conversation is new, rightly or not."""
 
     def settings(self) -> RunSettings:
         return RunSettings(

@@ -369,6 +369,7 @@ class RandomSchedule:
             final_summary=chance.random() < 0.5,
             max_tokens=chance.choice((None, None, None, 20)),
             compacts=self.housekeeping.random() < 0.5,
+            first=self.housekeeping.random() < 0.5,
         )
 
     def _reply(self) -> Reply:

@@ -89,3 +89,35 @@ def test_redelivery_wakes_the_queue_after_the_handler_died() -> None:
     scenario.run()
     assert scenario.outcomes() == ["cancelled", "completed"]
     scenario.end()
+
+
+def test_the_first_message_of_a_conversation_is_claimed_without_reading_its_log() -> None:
+    scenario = Scenario()
+    scenario.start(Plan(first=True))
+    next_to_log = {"read log", "append"}
+    scenario.run_until(lambda: bool(labels(scenario) & next_to_log))
+    assert labels(scenario) & next_to_log == {"append"}
+    scenario.run()
+    assert scenario.outcomes() == ["completed"]
+    scenario.end()
+
+
+def test_a_message_that_is_wrongly_said_to_be_the_first_one_is_queued_like_any_other() -> None:
+    scenario = Scenario()
+    scenario.start(Plan((calls("effect"),), first=True))
+    scenario.run_to("model")
+    scenario.agent.paused = True
+    scenario.start(Plan(first=True))
+    # The other agent knows nothing of the conversation.
+    assert scenario.run_to("append").process is scenario.other
+    scenario.agent.paused = False
+    scenario.run(seconds=10)
+    assert scenario.outcomes() == ["completed", "completed"]
+    assert scenario.executed() == 1
+    assert scenario.situations["owner: append met another commit"]
+    scenario.end()
+
+
+def labels(scenario: Scenario) -> set[str]:
+    """Return what the processes would do next."""
+    return {task.op.label for task in scenario.ready if task.op is not None}

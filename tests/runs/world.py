@@ -619,4 +619,5 @@ def start_of(conversation_id: str, run_id: str, message_id: str, plan: Plan, con
         content=content,
         settings=plan.settings(),
         user="ann",
+        first=plan.first,
     )

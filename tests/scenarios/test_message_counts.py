@@ -54,10 +54,8 @@ STORED: Counts = {
     (GATEWAY, "$KV.conversations"): 1,
 }
 """Writes, each of which is synced before its acknowledgement."""
-READS: Counts = {
-    (AGENT, "$JS.API.STREAM.MSG.GET.EVENTS"): 1,
-}
-"""Reads that the leader of a stream answers."""
+READS: Counts = {}
+"""Reads that the leader of a stream answers: none."""
 OTHER: Counts = {
     (AGENT, "$JS.ACK.RUNS.agents"): 1,
     (AGENT, "$JS.API.STREAM.PURGE.RESULTS"): 3,

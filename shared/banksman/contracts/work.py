@@ -31,6 +31,8 @@ class StartRun(Stored):
     content: Content
     settings: RunSettings
     user: str = Field(max_length=200)
+    first: bool = Field(default=False, exclude_if=lambda first: not first)
+    """Whether its conversation was created a moment before, so its log is most likely empty."""
 
 
 class ResumeRun(Stored):

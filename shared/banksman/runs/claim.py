@@ -69,10 +69,12 @@ async def accept(
         The claimed run; None when there is nothing to drive and the message is to be acked.
     """
     # A claim finds by itself whether the log has more than this process knows; any other step reads it first.
+    # Without a known commit it would mostly be refused, except for the first message of a conversation.
+    is_first = isinstance(work, StartRun) and work.first
     state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
     while True:
         match delivered_work(state, work, work_seq):
-            case Claim(run_id, bodies) if is_current or state.stream_seq:
+            case Claim(run_id, bodies) if is_current or is_first or state.stream_seq:
                 owned = await _claim(ports, state, run_id, bodies, work_seq, start_next)
                 if owned is not None:
                     owned.on_commit = on_commit

@@ -78,6 +78,7 @@ class RunStarts:
             content=content,
             settings=settings,
             user=caller.user,
+            first=created is not None,
         )
         if ids["run_id"] == ids["start"]:
             await self.queue.publish(start)
