@@ -95,6 +95,7 @@ def gateway() -> User:
             subjects.run_signal(ANY, ANY),
             subjects.cancel_hint(ANY, ANY),
             subjects.approval_reply(ANY, ANY),
+            subjects.approval_note(ANY, ANY, ANY),
             subjects.workflow_run(ANY, ANY, ANY),
             subjects.files(ANY, ANY, ANY),
             # What an administrator approved of a server of the Model Context Protocol.
@@ -102,7 +103,6 @@ def gateway() -> User:
             subjects.api(ANY, "error"),
             all_of("workflows"),
             all_of("dead"),
-            subjects.approval_note(ANY, ANY, ANY),
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
             *_writes(*_OF_GATEWAYS),
             *_delivers_webhooks(),
@@ -127,6 +127,7 @@ def gateway() -> User:
             subjects.tool_progress(ANY, ANY),
             subjects.approval_request(ANY, ANY),
             subjects.approval_reply(ANY, ANY),
+            subjects.approval_note(ANY, ANY, ANY),
             all_of("stored"),
             all_of("api"),
         ),
@@ -134,7 +135,6 @@ def gateway() -> User:
         responds_repeatedly=True,
     )
 
-            subjects.approval_note(ANY, ANY, ANY),
 
 def agent() -> User:
     """Drives runs and calls tools. As the janitor it ends and removes what its owner cannot."""

@@ -18,6 +18,7 @@ from banksman.contracts.events import (
     TrackedCall,
 )
 from banksman.contracts.messages import ToolProtocol, Usage
+from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.service.runs import FoundRun
@@ -98,6 +99,15 @@ class ConversationApproval(RunApproval):
     run_id: Token
 
 
+class ApprovedFirst(Stored):
+    """What the first of two users approved."""
+
+    by: str
+    decided_at: Timestamp
+    decisions: tuple[ItemDecision, ...]
+    remember: Remember | None
+
+
 class PendingApproval(ConversationApproval):
     """An open approval request of a tenant."""
 
@@ -107,6 +117,10 @@ class PendingApproval(ConversationApproval):
     """The title of the conversation."""
     requested_by: str = ""
     """The user who created the conversation; empty if it is not known."""
+    terms: ApprovalTerms | None = None
+    """How it is decided; null for one approver and no escalation."""
+    first: ApprovedFirst | None = None
+    """The first of two approvals: another user must approve the same; null for none."""
 
 
 class ApprovalPage(Stored):
@@ -122,15 +136,6 @@ class PendingInput(Stored):
 
     request_id: Token
     conversation_id: Token
-class ApprovedFirst(Stored):
-    """What the first of two users approved."""
-
-    by: str
-    decided_at: Timestamp
-    decisions: tuple[ItemDecision, ...]
-    remember: Remember | None
-
-
     run_id: Token
     message: str
     schema_: JsonObject = Field(alias="schema")
@@ -140,10 +145,6 @@ class ApprovedFirst(Stored):
     def of(cls, request: ApprovalRequest) -> Self | None:
         """Return the body of a stored request; None for an approval request."""
         if request.input is None:
-    terms: ApprovalTerms | None = None
-    """How it is decided; null for one approver and no escalation."""
-    first: ApprovedFirst | None = None
-    """The first of two approvals: another user must approve the same; null for none."""
             return None
         return cls(
             request_id=request.approval_id,

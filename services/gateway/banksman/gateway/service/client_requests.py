@@ -179,7 +179,7 @@ class ClientRequests:
             run_id=reply.run_id,
             resolved_by=None if result.outcome == AWAITING_SECOND else reply.by,
             already_resolved=not result.won,
-            outcome=reply.outcome,
+            outcome=result.outcome,
         )
 
     async def _provide(self, caller: Caller, request: InputReply) -> Ack:
