@@ -18,7 +18,6 @@ from banksman.contracts.events import (
     TrackedCall,
 )
 from banksman.contracts.messages import ToolProtocol, Usage
-from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.service.runs import FoundRun
