@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -12,12 +13,17 @@ from pydantic_core import to_json
 from banksman.bus.live import Following, LiveHub
 from banksman.bus.log import StoredCommit
 from banksman.contracts.calls import CallProgress, Delta
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
 from banksman.contracts.frames import DETAILS, Detail, ReplayDone, ResyncRequired, detail_of
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.event_frames import encoded_event, subscribed
 from banksman.gateway.service.live_output import LiveChannel, LiveChannels
 
+logger = logging.getLogger(__name__)
+
+READ_AGAIN_S = 0.5
+"""Seconds until the stored events are read again after the broker did not respond."""
 EARLY_OUTPUT = 4_096
 """Pieces of live output that may wait until the stored events before them are sent."""
 
@@ -88,15 +94,24 @@ class Feed:
     async def follow(self, *, quiet: bool = False) -> None:
         """Send the stored events, then `replay.done`, then each event as it is stored, until `close`.
 
-        Returns when the feed is live; further frames are sent by callbacks.
+        Returns when the feed is live; further frames are sent by callbacks. While the broker does not
+        respond, it waits: the client has its position already, and would not know that it misses events.
 
         Args:
             quiet: True sends no `replay.done`.
 
         Raises:
             LogBroken, Poison: The log cannot be read.
-            Unavailable: The broker does not respond.
         """
+        while not self._closed:
+            try:
+                await self._go_live(quiet=quiet)
+                break
+            except Unavailable as error:
+                logger.warning("%s is read again: %s", self.conversation_id, error)
+                await asyncio.sleep(READ_AGAIN_S)
+
+    async def _go_live(self, *, quiet: bool) -> None:
         await self.listen()
         for stored in await self._hub.log.read(self.tenant, self.conversation_id, after=self._position):
             await self._sink.room()
