@@ -10,6 +10,7 @@ import pytest
 from tests.support.fixtures import ACME, SecuredNats
 
 from banksman.agent.relay import Relay
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.tenant_room import RoomLimits
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
@@ -33,7 +34,10 @@ HOLDER, OTHER = "tool-runner-r1", "tool-runner-r2"
 @pytest.fixture
 async def agent(secured_nats: SecuredNats) -> AsyncGenerator[Bus]:
     """The connection of an agent that serves the relay."""
-    async with await secured_nats.connect(AGENT) as bus, Relay(bus, await CallTickets.load(bus)):
+    async with (
+        await secured_nats.connect(AGENT) as bus,
+        Relay(bus, await CallTickets.load(bus), TenantRedaction(bus, b"")),
+    ):
         yield bus
 
 
@@ -211,7 +215,12 @@ async def test_tenant_that_floods_leaves_room_to_others(
     """The flooding tenant gets a clear error before a stream is full, and others are served."""
     async with (
         await secured_nats.connect(AGENT) as agent,
-        Relay(agent, await CallTickets.load(agent), limits=RoomLimits(leases=12, slots=12)),
+        Relay(
+            agent,
+            await CallTickets.load(agent),
+            TenantRedaction(agent, b""),
+            limits=RoomLimits(leases=12, slots=12),
+        ),
     ):
         async with await secured_nats.connect(ACME.user) as flooding:
             with pytest.raises(Overloaded, match="storage_full"):

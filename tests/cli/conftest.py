@@ -30,13 +30,13 @@ def environment(**variables: str) -> dict[str, str]:
     return {**kept, **variables}
 
 
-def banksman(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, without a terminal."""
+def banksman(*arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without a terminal. Its standard input has the text `stdin`."""
     return subprocess.run(
         [sys.executable, "-m", "banksman.cli", *arguments],
         capture_output=True,
         text=True,
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         env=environment(**variables),
         timeout=WAIT_TIMEOUT_S * 4,
     )

@@ -30,16 +30,18 @@ BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
 AUTO: dict[str, Any] = {"tools": TOOLS_ON, "approval_policy": [{"action": "auto"}]}
 
 
-def transport(behaviour: str | None = None) -> dict[str, Any]:
-    env = {"TOKEN": TOKEN, **({"BEHAVIOUR": behaviour} if behaviour else {})}
+def transport(behaviour: str | None = None, token: str = TOKEN) -> dict[str, Any]:
+    env = {"TOKEN": token, **({"BEHAVIOUR": behaviour} if behaviour else {})}
     return {"type": "stdio", "command": ["/usr/bin/python3", "-c", PROGRAM], "env": env}
 
 
 @asynccontextmanager
-async def configured(http: httpx.AsyncClient, behaviour: str | None = None) -> AsyncGenerator[dict[str, Any]]:
+async def configured(
+    http: httpx.AsyncClient, behaviour: str | None = None, token: str = TOKEN
+) -> AsyncGenerator[dict[str, Any]]:
     """Configure a server with an id of its own, and delete it afterwards."""
     server_id = new_id("m")[:20].lower()
-    created = await http.post(SERVERS, json={"id": server_id, "transport": transport(behaviour)})
+    created = await http.post(SERVERS, json={"id": server_id, "transport": transport(behaviour, token)})
     assert created.status_code == 201, created.text
     yield created.json()
     assert (await http.delete(f"{SERVERS}/{server_id}")).status_code == 204
@@ -57,7 +59,9 @@ async def status(http: httpx.AsyncClient, tool: str) -> int:
 async def test_an_approved_tool_is_called_in_the_workspace_after_its_approval_and_no_secret_is_seen(
     system: System, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    async with configured(http) as server:
+    """The server's token is a secret of the tenant."""
+    await http.put("/context/secrets/MCP_TOKEN", json={"value": TOKEN})
+    async with configured(http, token="${secret.MCP_TOKEN}") as server:
         name = f"{server['id']}__write"
         before = await status(http, name)
         wrong = await http.post(f"{SERVERS}/{server['id']}/approve", json={"digest": "0" * 64})

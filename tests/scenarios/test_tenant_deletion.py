@@ -23,6 +23,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 TENANT = "leaving"
 MARK = "file-of-the-tenant-that-leaves.txt"
+SECRET = "secret-of-the-tenant-that-leaves"
+BUCKETS = ("conversations", "assistants", "owners", "tenant-secrets")
 LARGE = ToolCall(name="bash", arguments={"command": f"seq 9000; touch {MARK}"})
 
 
@@ -44,6 +46,8 @@ async def filled(client: sdk.Client, operator: Bus, model: str) -> None:
             approval_policy=(ApprovalRule(tool="*", action="auto"),),
         )
     )
+    secret = json.dumps({"value": SECRET}).encode()
+    await operator.request(subjects.api(TENANT, "secret", "set", "API_TOKEN"), secret, WAIT_TIMEOUT_S)
     finished = await client.create_conversation(model=model, assistant="auto")
     outcome = await client.outcome(await client.send(finished, "list"))
     assert outcome.status == "completed"
@@ -64,6 +68,8 @@ def check_export(directory: Path, counts: dict[str, int]) -> None:
     """Check that the export has the tenant's assistant, conversations, events, files and whole outputs."""
     assert (counts["conversations"], counts["outputs"]) == (2, 1)
     assert "auto" in [one["id"] for one in json.loads((directory / "assistants.json").read_text())]
+    (secret,) = json.loads((directory / "tenant-secrets.json").read_text())
+    assert secret["name"] == "API_TOKEN" and "sealed" not in secret
     (whole,) = directory.glob("conversations/*/outputs/*.txt")
     assert whole.read_text().startswith("1\n2\n") and "\n9000" in whole.read_text()
     place = whole.parents[1]
@@ -91,7 +97,8 @@ async def test_a_deleted_tenant_leaves_nothing_and_other_tenants_keep_everything
     assert (exported, written["missing"]) == (0, [])
     check_export(tmp_path / "export", written["written"])
     held = {entry["tenant"]: entry["messages"] for entry in before}
-    assert {"EVENTS", "KV_conversations", "KV_assistants", "KV_owners", "APPROVALS"} <= held[TENANT].keys()
+    expected = {"EVENTS", "APPROVALS", *(f"KV_{name}" for name in BUCKETS)}
+    assert expected <= held[TENANT].keys()
     assert (code, report["left"]) == (0, {})
     assert report["removed"]["conversations"] == 2
     assert report["removed"]["OBJ_outputs"] == 1 and report["removed"]["DEAD"] >= 1

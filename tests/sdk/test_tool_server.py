@@ -17,6 +17,7 @@ from banksman.agent.catalog import ToolCatalog
 from banksman.agent.registry import ToolRegistry
 from banksman.agent.relay import Relay
 from banksman.agent.router import registry_router
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
@@ -60,7 +61,16 @@ class Agent:
                 self.arrived.notify_all()
 
     def request(self, server: str, tool: str, /, at: Placement, **arguments: Any) -> CallRequest:
-        call = ToolCall(id=new_id("k"), name=tool, arguments=arguments, server=server, timeout_s=5)
+        found = self.catalog.offered(self.tenant, ToolSettings(enabled=True))
+        definition = next((one for one in found if one.name == tool), None)
+        call = ToolCall(
+            id=new_id("k"),
+            name=tool,
+            arguments=arguments,
+            server=server,
+            timeout_s=5,
+            secrets=() if definition is None else definition.secrets,
+        )
         return CallRequest(
             tenant=self.tenant,
             conversation_id="c1",
@@ -90,11 +100,13 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
+async def agent_on(bus: Bus, tenant: str, signing_key: bytes = b"") -> AsyncGenerator[Agent]:
     async with AsyncExitStack() as stack:
         clock = await stack.enter_async_context(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
-        placements = await stack.enter_async_context(Placements(bus, clock, tickets=tickets))
+        placements = await stack.enter_async_context(
+            Placements(bus, clock, tickets=tickets, signing_key=signing_key)
+        )
         catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True, away_s=0.0))
         schemas = await stack.enter_async_context(SchemaChecker())
         registry = await stack.enter_async_context(
@@ -102,7 +114,8 @@ async def agent_on(bus: Bus, tenant: str) -> AsyncGenerator[Agent]:
         )
         control = ControlPlane(bus, registry_router(registry), title="registry")
         await stack.enter_async_context(control)
-        await stack.enter_async_context(Relay(bus, tickets))
+        redaction = await stack.enter_async_context(TenantRedaction(bus, signing_key))
+        await stack.enter_async_context(Relay(bus, tickets, redaction))
         agent = Agent(bus, placements, catalog, tenant)
         for subscription in await watch_results(bus, agent.received):
             stack.push_async_callback(subscription.unsubscribe)

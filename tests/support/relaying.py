@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from banksman.agent.relay import Relay
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.bus.call_tickets import CallTickets
 from banksman.deployment.users import AGENT
 from tests.support.fixtures import SecuredNats
@@ -16,5 +17,5 @@ async def relaying(secured: SecuredNats) -> AsyncGenerator[CallTickets]:
     """Relay as an agent does while the block runs; return the tickets of the deployment."""
     async with await secured.connect(AGENT) as bus:
         tickets = await CallTickets.load(bus)
-        async with Relay(bus, tickets):
+        async with Relay(bus, tickets, TenantRedaction(bus, b"")):
             yield tickets

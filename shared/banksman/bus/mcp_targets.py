@@ -9,6 +9,7 @@ from __future__ import annotations
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import MCP
+from banksman.bus.tenant_secrets import TenantSecrets
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.mcp import McpServer, McpTarget, mcp_server_of, offered_name
 
@@ -16,8 +17,9 @@ from banksman.contracts.mcp import McpServer, McpTarget, mcp_server_of, offered_
 class McpTargets:
     """The configured servers of all tenants."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, secrets: TenantSecrets) -> None:
         self._servers = Bucket(bus, MCP, McpServer)
+        self._secrets = secrets
 
     async def with_target(self, request: CallRequest) -> CallRequest:
         """Return a request with the target of its call; unchanged if its tool is none of a server.
@@ -25,6 +27,7 @@ class McpTargets:
         A tool that is no longer approved has no target: the runner refuses it as an unknown tool.
 
         Raises:
+            SecretUnusable: A secret of its server is not set, or cannot be used.
             Unavailable: The broker did not respond.
         """
         name = request.call.name
@@ -36,5 +39,8 @@ class McpTargets:
         tool = next((tool for tool in approved if offered_name(server_id, tool.name) == name), None)
         if entry is None or tool is None:
             return request
-        target = McpTarget(transport=entry.value.transport, tool=tool.name, digest=tool.digest)
+        filled = await self._secrets.filled(request.tenant, server_id, entry.value.transport)
+        target = McpTarget(
+            transport=filled.transport, tool=tool.name, digest=tool.digest, hidden=filled.hidden
+        )
         return request.model_copy(update={"mcp": target})

@@ -1,7 +1,9 @@
-"""Encryption of objects in stores that all runners can read."""
+"""Encryption of what a store holds: objects that all runners can read, and secrets of tenants."""
 
 from __future__ import annotations
 
+import base64
+import hmac
 from typing import Final
 
 from nacl.exceptions import CryptoError
@@ -28,3 +30,23 @@ def opened(data: bytes, key: str, name: str) -> bytes | None:
         return Aead(bytes.fromhex(key)).decrypt(data, name.encode())
     except CryptoError:
         return None
+
+
+class SecretBox:
+    """Encrypts secrets of tenants under a key that is derived from the signing key, which no store has."""
+
+    def __init__(self, signing_key: bytes) -> None:
+        """Create the box of a service; an empty key seals and opens nothing."""
+        self._key = hmac.digest(signing_key, b"tenant-secrets", "sha256").hex() if signing_key else None
+
+    def seal(self, value: str, name: str) -> str:
+        """Return an encrypted value in base64, bound to its name. The box must have a key."""
+        assert self._key is not None
+        return base64.b64encode(sealed(value.encode(), self._key, name)).decode()
+
+    def open(self, text: str, name: str) -> str | None:
+        """Return a value; None without a key, or if the value was sealed with another key or name."""
+        if self._key is None:
+            return None
+        content = opened(base64.b64decode(text), self._key, name)
+        return None if content is None else content.decode()

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.mcp import McpTarget, McpTransport, ServedTool
+from banksman.contracts.mcp import Hidden, McpTarget, McpTransport, ServedTool
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
@@ -42,6 +42,9 @@ class CallRequest(Stored):
     mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
     """For a tool of a server of the Model Context Protocol: where it is, with the server's secrets. No event
     holds it."""
+
+    secrets: dict[str, str] = Field(default_factory=dict, exclude_if=lambda secrets: not secrets, repr=False)
+    """The tenant's secrets that the tool declares, by name. No event holds them."""
 
     @property
     def workspace_id(self) -> str:
@@ -212,6 +215,7 @@ class FindMcpTools(_FileOperation):
 
     op: Literal["mcp.find"] = "mcp.find"
     transport: McpTransport = Field(repr=False)
+    hidden: Hidden = ()
 
 
 FileRequest = Annotated[

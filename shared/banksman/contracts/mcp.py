@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints
 
@@ -18,10 +18,15 @@ MAX_TOOLS: Final = 100
 
 McpServerId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 """A lower-case letter, then up to 23 letters, digits or `-`; no underscore, which begins the separator."""
-SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=8_000, pattern=r"^[^\x00\r\n]+$")]
+SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=48_000, pattern=r"^[^\x00\r\n]+$")]
+"""A value of a header or a variable; stored ones are encrypted, which makes them longer."""
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Argument = Annotated[str, StringConstraints(max_length=4_096, pattern=r"^[^\x00]*$")]
+
+
+Hidden = Annotated[tuple[str, ...], Field(max_length=64, repr=False, exclude_if=lambda hidden: not hidden)]
+"""Secrets of the tenant to which the values of a transport referred; they appear in no result either."""
 
 
 class StdioServer(Stored):
@@ -32,6 +37,19 @@ class StdioServer(Stored):
     """The program and its arguments. It is started for each call, in the workspace, without a network."""
     env: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=32, repr=False)
     """Environment variables; their values are secrets."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The secrets by the names of their variables."""
+        return self.env
+
+    def with_values(self, values: dict[str, str]) -> Self:
+        """Return the server with other variables.
+
+        Raises:
+            ValidationError: One has no valid value.
+        """
+        return type(self)(command=self.command, env=values)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -46,6 +64,19 @@ class HttpServer(Stored):
     url: str = Field(min_length=1, max_length=2_000)
     headers: dict[HeaderName, SecretValue] = Field(default_factory=dict, max_length=32, repr=False)
     """Headers of each request; their values are secrets."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The secrets by the names of their headers."""
+        return self.headers
+
+    def with_values(self, values: dict[str, str]) -> Self:
+        """Return the server with other headers.
+
+        Raises:
+            ValidationError: One has no valid value.
+        """
+        return type(self)(url=self.url, headers=values)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -97,6 +128,12 @@ class McpTarget(Stored):
     """The server's own name for it."""
     digest: str
     """The digest of the approved tool: another one is not called."""
+    hidden: Hidden = ()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must appear in no result."""
+        return (*self.transport.secrets, *self.hidden)
 
 
 class OfferTools(Stored):

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator
 
 from banksman.contracts.ids import digest
 from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tenant_secrets import MAX_SECRETS_OF_TOOL, SecretName
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]
@@ -42,6 +43,12 @@ unavailable        no runner or tool server accepted the call
 """
 
 
+Secrets = Annotated[
+    tuple[SecretName, ...],
+    Field(max_length=MAX_SECRETS_OF_TOOL, exclude_if=lambda secrets: not secrets),
+]
+
+
 class ToolDefinition(Stored):
     """The description of a tool for models, and how the platform handles its calls."""
 
@@ -62,6 +69,8 @@ class ToolDefinition(Stored):
     """True if every call ends the run: the result is the answer, without another model request."""
     server: Token | None = None
     """The tool server that executes its calls; None for the runner that owns the workspace."""
+    secrets: Secrets = ()
+    """Names of the tenant's secrets that each call receives. Only a tenant's own tool server receives any."""
 
     @field_validator("input_schema", mode="before")
     @classmethod
@@ -93,6 +102,8 @@ class ToolCall(Stored):
     idempotent: bool = False
     timeout_s: float = 60.0
     server: Token | None = None
+    secrets: Secrets = ()
+    """Names of the tenant's secrets that its request holds."""
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
     """Hosts that a call of a workspace tool may reach, from the assistant's settings. None allows `web_fetch`
     all hosts that the runner's operator allows, and commands none."""

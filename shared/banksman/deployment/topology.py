@@ -152,7 +152,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         Stream(
             name=names.EVENTS,
             subjects=(subjects.conversation(ANY, ANY),),
-            max_bytes=budget.share(358),
+            max_bytes=budget.share(348),
             direct=True,
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
             replicas=replicas,
@@ -275,6 +275,8 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         # Not republished: it holds secrets of tenants' servers.
         replace(bucket(names.MCP, budget.share(2), replicas), republish=None),
         # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
+        # Its values are encrypted.
+        bucket(names.TENANT_SECRETS, budget.share(2), replicas),
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )
 

@@ -38,8 +38,16 @@ _BUCKETS = (
     names.HEADS,
     names.DAMAGED,
 )
-_OF_GATEWAYS = (names.KEYS, names.WEBHOOKS, names.DELIVERIES, names.MCP, names.SCHEDULES)
-"""Buckets that only gateways use."""
+_OF_GATEWAYS = (
+    names.KEYS,
+    names.WEBHOOKS,
+    names.DELIVERIES,
+    names.MCP,
+    names.TENANT_SECRETS,
+    names.POLICIES,
+    names.SCHEDULES,
+)
+"""Buckets that only gateways write."""
 _STREAMS = (
     names.EVENTS,
     names.RUNS,

@@ -20,6 +20,8 @@ from banksman.bus.kv import Bucket, Entry
 from banksman.bus.leases import LEASE_TTL_S
 from banksman.bus.mcp_targets import McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
+from banksman.bus.sealing import SecretBox
+from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
@@ -73,6 +75,7 @@ class Placements:
         *,
         wait_s: float = WorkspaceSettings().wait_s,
         tickets: CallTickets | None = None,
+        signing_key: bytes = b"",
     ) -> None:
         """Create the placements.
 
@@ -81,13 +84,15 @@ class Placements:
             clock: The clock by which a changed workspace waits; all processes that place must share it.
             wait_s: Seconds that a changed workspace waits for its runner.
             tickets: Issues the tickets of calls; None for a process that sends none.
+            signing_key: Opens the secrets of tenants; empty for a process that sends no calls.
         """
         self._bus = bus
         self._tickets = tickets
         self._clock = clock
         self._wait_s = wait_s
         self._loads = RunnerLoads()
-        self._mcp = McpTargets(bus)
+        self._secrets = TenantSecrets(bus, SecretBox(signing_key))
+        self._mcp = McpTargets(bus, self._secrets)
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._leases = BucketView(
             Bucket(bus, RUNNERS, RunnerLease),
@@ -202,10 +207,27 @@ class Placements:
         try:
             if request.call.server is None:
                 request = await self._mcp.with_target(request)
+            elif request.call.secrets:
+                request = await self._with_secrets(placement, request)
             reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
             return CallReply.model_validate_json(reply)
+        except SecretUnusable as error:
+            return CallReply(answer="refused", reason=f"The call was not sent: {error}.")
         except (Unavailable, ValidationError):
             return None
+
+    async def _with_secrets(self, placement: Placement, request: CallRequest) -> CallRequest:
+        """Add the secrets that the tool declares, if its server is the tenant's own.
+
+        Raises:
+            SecretUnusable: One is not set, or cannot be decrypted.
+            Unavailable: The broker did not respond.
+        """
+        own = self.instances(placement.runner, request.tenant)
+        if not any(one.placement == placement for one in own):
+            return request
+        values = await self._secrets.values(request.tenant, request.call.secrets)
+        return request.model_copy(update={"secrets": values})
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
         """Send the runner a cancel of a started attempt, best effort."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 from urllib.parse import quote, quote_plus
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, JsonValue, SecretStr
 
 HIDDEN = "«hidden»"
 LEAST_CHARS = 8
@@ -41,8 +41,10 @@ T = TypeVar("T")
 
 def remember(secrets: Iterable[str]) -> None:
     """Add secrets of this process, which `redacted` and `without_secrets` remove from then on."""
-    _secrets.update(secret for secret in secrets if len(secret) >= LEAST_CHARS)
-    _needles[:] = _needles_of(_secrets)
+    new = {secret for secret in secrets if len(secret) >= LEAST_CHARS} - _secrets
+    if new:
+        _secrets.update(new)
+        _needles[:] = _needles_of(_secrets)
 
 
 def remember_settings(settings: BaseModel) -> None:
@@ -69,6 +71,18 @@ class Redaction:
     def of(self, text: str) -> str:
         """Return a text without the secrets."""
         return _without(text, self._needles)
+
+    def of_content(self, value: JsonValue) -> JsonValue:
+        """Return a JSON value without the secrets, also in its keys."""
+        match value:
+            case str():
+                return self.of(value)
+            case list():
+                return [self.of_content(each) for each in value]
+            case dict():
+                return {self.of(key): self.of_content(each) for key, each in value.items()}
+            case _:
+                return value
 
 
 def safe_length(text: str) -> int:

@@ -15,7 +15,7 @@ from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ErrorKind, ToolResult
 from banksman.contracts.wire import JsonObject
-from banksman.runtime.redaction import redacted
+from banksman.runtime.redaction import redacted, remember, without_secrets
 from banksman.sdk.parameters import ToolContext
 from banksman.sdk.threads import StillRunning
 from banksman.sdk.tools import AnyTool, ToolFailed
@@ -40,7 +40,8 @@ class _Outcome:
 
 
 async def execute(tool: AnyTool, request: CallRequest, server: str, stop: Stop) -> ToolResult:
-    """Execute a call until it ends, times out, or `stop` is set."""
+    """Execute a call until it ends, times out, or `stop` is set. No result or log shows its secrets."""
+    remember(request.secrets.values())
     started_at = datetime.now(UTC)
     outcome = await _outcome(tool, request, stop, started_at)
     return ToolResult(
@@ -66,6 +67,7 @@ async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetim
         run_id=request.run_id,
         tool_call_id=request.call.id,
         deadline=now + timedelta(seconds=limit_s),
+        secrets=request.secrets,
     )
     task = asyncio.create_task(tool.invoke(request.call.arguments, context), name=request.attempt)
     timed_out = False
@@ -120,7 +122,9 @@ def _finished(tool: AnyTool, task: asyncio.Task[object]) -> _Outcome:
 def _returned(tool: AnyTool, value: object) -> _Outcome:
     try:
         plain = to_jsonable_python(value)
-        text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        written = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        text = without_secrets(written)
+        plain = plain if text == written else json.loads(text)
         text.encode()
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         logger.error("the result of tool %s is not valid JSON: %s", tool.name, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -32,6 +32,18 @@ class ToolContext:
     tool_call_id: str
     deadline: Timestamp
     """When the call times out."""
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """The tenant's secrets that the tool declares, by name."""
+
+    def secret(self, name: str) -> str:
+        """Return a secret of the tenant.
+
+        Raises:
+            KeyError: The tool does not declare it, or its server serves all tenants and receives none.
+        """
+        if name not in self.secrets:
+            raise KeyError(f"no secret {name!r}: declare it with @tool(secrets=...) on a tenant's own server")
+        return self.secrets[name]
 
 
 @dataclass(frozen=True, slots=True)

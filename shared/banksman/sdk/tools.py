@@ -135,6 +135,7 @@ class Toolbox:
         priority: int = ...,
         terminate: bool = ...,
         process: bool = ...,
+        secrets: tuple[str, ...] = ...,
     ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
     def tool(
@@ -151,6 +152,7 @@ class Toolbox:
         priority: int = 0,
         terminate: bool = False,
         process: bool = False,
+        secrets: tuple[str, ...] = (),
     ) -> Any:
         """Create a tool from a function and add it. Use it as a decorator, with or without arguments.
 
@@ -167,6 +169,8 @@ class Toolbox:
             terminate: True if every call ends the run, with its result as the answer.
             process: True runs each call of a sync function in a process forked for it, which is killed at the
                 timeout or when the call is cancelled. What the function changes in memory is lost.
+            secrets: Names of the tenant's secrets that it reads by `ToolContext.secret`. Only a tenant's own
+                server receives any.
 
         Raises:
             TypeError: A parameter has no type, there is no description, or `process` is set for an async
@@ -187,6 +191,7 @@ class Toolbox:
                 timeout_s=timeout_s,
                 priority=priority,
                 terminate=terminate,
+                secrets=secrets,
             )
             if process and inspect.iscoroutinefunction(function):
                 raise TypeError(f"{function.__name__}: an async function needs no process of its own")

@@ -81,6 +81,9 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "DELETE /context/webhooks/{webhook_id}": ADMIN,
     "POST /context/webhooks/{webhook_id}/test": ADMIN,
     "GET /context/webhooks/{webhook_id}/deliveries": ADMIN,
+    "GET /context/secrets": ADMIN,
+    "PUT /context/secrets/{name}": ADMIN,
+    "DELETE /context/secrets/{name}": ADMIN,
     "GET /context/mcp-servers": ADMIN,
     "POST /context/mcp-servers": ADMIN,
     "GET /context/mcp-servers/{server_id}": ADMIN,
@@ -122,7 +125,8 @@ NOT_OF_A_TENANT = {
     "/workflows/{name}/runs",
     "/operator/dead-letters/{letter_id}/replay",
 }
-"""Paths whose parameter names something of all tenants."""
+    "/context/secrets/{name}",
+"""Paths whose parameter names something of all tenants, or creates it."""
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from tests.tool_runner.service.processes import WAIT_S, RunnerProcess, until
 
 from banksman.agent.relay import Relay
 from banksman.agent.router import report_router
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
@@ -145,7 +146,7 @@ async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[O
         tickets = await CallTickets.load(bus)
         owner = Owner(bus, gateway, runner, tickets, new_id("t"), new_id("c"))
         await watch_results(bus, owner.on_fact, tenant=owner.tenant)
-        async with hearing_reports(bus), Relay(bus, tickets):
+        async with hearing_reports(bus), Relay(bus, tickets, TenantRedaction(bus, b"")):
             await bus.ready()
             yield owner
 

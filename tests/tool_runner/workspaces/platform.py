@@ -18,6 +18,7 @@ from tests.support.polling import eventually, scripted_delay
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
 from banksman.agent.relay import Relay
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
@@ -213,7 +214,7 @@ async def platform(
         placements = await stack.enter_async_context(
             Placements(bus, BrokerClock(bus), wait_s=wait_s, tickets=tickets)
         )
-        await stack.enter_async_context(Relay(bus, tickets))
+        await stack.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
         made = Platform(bus, placements, Objects(files, WORKSPACES))
         await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
         await watch_results(bus, made.on_fact, tenant=made.tenant)

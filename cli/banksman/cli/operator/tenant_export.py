@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.log import EventLog
-from banksman.bus.names import KEYS, MCP, WEBHOOKS
+from banksman.bus.names import KEYS, MCP, TENANT_SECRETS, WEBHOOKS
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Fault
 from banksman.contracts.events import ToolCallCompleted
@@ -23,8 +23,8 @@ from banksman.contracts.wire import Stored
 
 TIMEOUT_S = 30.0
 """Seconds for one request; a workspace may have to be restored from its snapshot first."""
-SECRET_FIELDS = frozenset({"sha256", "transport"})
-"""Fields that may hold secrets: digests of keys, and addresses, headers and variables of MCP servers."""
+SECRET_FIELDS = frozenset({"sha256", "transport", "sealed"})
+"""Fields that may hold secrets: digests of keys, addresses and values of MCP servers, secrets."""
 
 
 class RequestFailed(Fault):
@@ -62,7 +62,7 @@ class TenantExport:
         for kind in ("assistant", "prompt", "schedule"):
             self._write(f"{kind}s.json", [item async for item in self._documents(kind)])
         self._write("usage.json", [await self._request("usage")])
-        for name in (KEYS, WEBHOOKS, MCP):
+        for name in (KEYS, WEBHOOKS, MCP, TENANT_SECRETS):
             self._write(f"{name}.json", [record async for record in self._records(name)])
         async for conversation in self._pages("conversation.list", "cursor"):
             await self._conversation(conversation["conversation_id"])

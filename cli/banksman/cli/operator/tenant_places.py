@@ -30,6 +30,7 @@ TENANT_KEYS = (
     names.DELIVERIES,
     names.SCHEDULES,
     names.MCP,
+    names.TENANT_SECRETS,
 )
 """Buckets whose keys begin with the tenant. Keys of the platform have one token."""
 

@@ -15,6 +15,7 @@ from banksman.agent.relay import Relay
 from banksman.agent.router import agent_router
 from banksman.agent.runner_presence import RunnerPresence
 from banksman.agent.settings import AgentServiceSettings
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.tenant_room import ApprovalRoom
 from banksman.agent.tenants import Tenants
 from banksman.agent.usage import UsageLedger
@@ -88,7 +89,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         clock = await stack.enter_async_context(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
         placements = await stack.enter_async_context(
-            Placements(bus, clock, wait_s=settings.workspaces.wait_s, tickets=tickets)
+            Placements(bus, clock, wait_s=settings.workspaces.wait_s, tickets=tickets, signing_key=key)
         )
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
@@ -120,7 +121,8 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         )
         router = agent_router(bus, worker, registry, WorkspaceReports(bus))
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman agent"))
-        await _enter_relay(stack, settings, process, tickets)
+        redaction = await stack.enter_async_context(TenantRedaction(bus, key))
+        await _enter_relay(stack, settings, process, tickets, redaction)
         process.ready()
         if settings.agent.default_model is not None:
             await providers.warm(settings.agent.default_model)
@@ -136,7 +138,11 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
 
 
 async def _enter_relay(
-    stack: AsyncExitStack, settings: AgentServiceSettings, process: ServiceProcess, tickets: CallTickets
+    stack: AsyncExitStack,
+    settings: AgentServiceSettings,
+    process: ServiceProcess,
+    tickets: CallTickets,
+    redaction: TenantRedaction,
 ) -> None:
     """Serve the relay over a connection of its own: the server closes one that a flood makes too slow."""
     bus = await stack.enter_async_context(
@@ -148,7 +154,7 @@ async def _enter_relay(
         )
     )
     process.health.checks["relay"] = bus.problem
-    await stack.enter_async_context(Relay(bus, tickets))
+    await stack.enter_async_context(Relay(bus, tickets, redaction))
 
 
 def ports_of(

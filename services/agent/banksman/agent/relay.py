@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.tenant_room import LIMITS, RelayRoom, RoomLimits
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus, Subscription
@@ -75,9 +76,12 @@ class _Write:
 class Relay:
     """Serves the relay; as a context manager it does so while the block runs."""
 
-    def __init__(self, bus: Bus, tickets: CallTickets, *, limits: RoomLimits = LIMITS) -> None:
+    def __init__(
+        self, bus: Bus, tickets: CallTickets, redaction: TenantRedaction, *, limits: RoomLimits = LIMITS
+    ) -> None:
         self._bus = bus
         self._tickets = tickets
+        self._redaction = redaction
         self._runners = Intake(bus, None, refusal=_refusal)
         self._tenants = Intake(bus, TENANT_RATE, tenant_token=3, refusal=_refusal)
         self._room = RelayRoom(bus, limits)
@@ -156,7 +160,7 @@ class Relay:
             case [_, _, "started", of_tenant, attempt]:
                 return self._started(message, of_tenant, attempt, needs_ticket=tenant is None)
             case [_, _, "result", of_tenant, attempt]:
-                return self._finished(message, of_tenant, attempt, needs_ticket=tenant is None)
+                return self._finished(message, of_tenant, attempt, of_platform=tenant is None)
             case [_, _, "late"]:
                 return self._late(message)
             case [_, _, "lease", *key]:
@@ -172,14 +176,14 @@ class Relay:
         self._check_ticket(started.ticket, tenant, attempt, started.runner, needs_ticket=needs_ticket)
         return _slot(message, subjects.tool_started(tenant, attempt))
 
-    def _finished(self, message: Message, tenant: str, attempt: str, *, needs_ticket: bool) -> _Write:
+    def _finished(self, message: Message, tenant: str, attempt: str, *, of_platform: bool) -> _Write:
         finished = _decoded(CallFinished, message, MAX_RESULT_BYTES)
         if finished.attempt != attempt:
             raise BadInput("attempt", finished.attempt, f"the result of {attempt}")
-        self._check_ticket(
-            finished.ticket, tenant, attempt, finished.result.runner, needs_ticket=needs_ticket
-        )
-        return _slot(message, subjects.tool_result(tenant, attempt))
+        self._check_ticket(finished.ticket, tenant, attempt, finished.result.runner, needs_ticket=of_platform)
+        write = _slot(message, subjects.tool_result(tenant, attempt))
+        # Only a tenant's own servers receive its secrets; runners remove those of MCP servers themselves.
+        return write if of_platform else replace(write, data=self._redaction.of(tenant, finished, write.data))
 
     def _late(self, message: Message) -> _Write:
         late = _decoded(LateResult, message, MAX_RESULT_BYTES)

@@ -10,6 +10,7 @@ from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
+from banksman.bus.sealing import SecretBox
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.assistants import Assistants
@@ -38,7 +39,8 @@ from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.search import Search
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
-from banksman.gateway.service.tenant_store import assistant_store, prompt_store
+from banksman.gateway.service.tenant_secrets import SecretStore
+from banksman.gateway.service.tenant_store import assistant_store, policy_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog, Tools
@@ -96,6 +98,7 @@ async def compose(
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     created, queue = CreatedConversations(), RunQueue(bus)
     client_requests = ClientRequests(
+    box = SecretBox(key)
         views=views,
         conversations=conversations,
         created=created,
@@ -142,7 +145,8 @@ async def compose(
     return Gateway(
         settings=settings.gateway,
         keys=keys,
-        mcp_servers=McpServers(bus, placements, clock),
+        mcp_servers=McpServers(bus, placements, clock, box),
+        secrets=SecretStore(bus, box, clock),
         webhooks=await stack.enter_async_context(
             Webhooks(bus, clock, key, settings.gateway.webhook_addresses)
         ),

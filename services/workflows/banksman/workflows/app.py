@@ -134,7 +134,9 @@ async def enter_worker(
     hub = await stack.enter_async_context(LiveHub(EventLog(bus)))
     clock = await stack.enter_async_context(BrokerClock(bus))
     tickets = await CallTickets.load(bus)
-    placements = await stack.enter_async_context(Placements(bus, clock, wait_s=wait_s, tickets=tickets))
+    placements = await stack.enter_async_context(
+        Placements(bus, clock, wait_s=wait_s, tickets=tickets, signing_key=signing_key)
+    )
     tools = await stack.enter_async_context(Tools(bus))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
     placements.on_lease_end(notifications.wake_all)

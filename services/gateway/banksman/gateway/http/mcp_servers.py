@@ -8,13 +8,16 @@ from fastapi import Response
 from pydantic import Field, StringConstraints
 
 from banksman.contracts.mcp import (
+    HeaderName,
     HttpServer,
     McpServer,
     McpServerId,
     McpTransport,
     RefusedTool,
+    SecretValue,
     ServedTool,
     StdioServer,
+    VariableName,
     definition_of,
 )
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
@@ -26,8 +29,22 @@ from banksman.gateway.service.mcp_servers import LookedAt, McpServerRequest
 routes = router("mcp-servers")
 
 
+NewValue = Annotated[SecretValue, StringConstraints(max_length=8_000)]
+"""A value, or one with references to secrets of the tenant: `Bearer ${secret.NAME}`."""
+
+
+class Program(StdioServer):
+    """A program in the sandbox."""
+
+    env: dict[VariableName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
+    """Environment variables; their values are secrets."""
+
+
 class RemoteServer(HttpServer):
     """A server at an address."""
+
+    headers: dict[HeaderName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
+    """Headers of each request; their values are secrets."""
 
     url: Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s#@]*)?$", max_length=2_000)]
     """An address that the rules of `web_fetch` allow, without a user name or password."""
@@ -36,7 +53,7 @@ class RemoteServer(HttpServer):
 class McpServerBody(RequestBody):
     """How to reach a server, and how its tools are treated."""
 
-    transport: Annotated[StdioServer | RemoteServer, Field(discriminator="type")]
+    transport: Annotated[Program | RemoteServer, Field(discriminator="type")]
     description: str = Field(default="", max_length=200)
     trusted: bool = False
     """Whether tools that the server calls read-only run without approval."""

@@ -10,6 +10,7 @@ from banksman.gateway.nats_api.endpoints import Endpoints
 from banksman.gateway.nats_api.files import add_files
 from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.nats_api.schedules import add_schedules
+from banksman.gateway.nats_api.tenant_secrets import add_secrets
 from banksman.gateway.service.gateway import Gateway
 
 
@@ -24,6 +25,6 @@ def api_endpoints(bus: Bus, gateway: Gateway, replays: Replays) -> Endpoints:
     add_runs(api, gateway, replays)
     add_pending(api, gateway)
     add_files(api, gateway)
-    for add in (add_prompts, add_assistants, add_workflows, add_schedules, add_tools):
+    for add in (add_prompts, add_assistants, add_workflows, add_schedules, add_tools, add_secrets):
         add(api, gateway)
     return api

@@ -50,6 +50,7 @@ PARAMETERS = {
     "assistant_id": "The assistant.",
     "schedule_id": "The schedule.",
 }
+    "secret": "The name of the secret.",
 _COMMIT = "A stored commit. `replay` sends the same events as frames."
 PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
     ("live", "live.{tenant}.{conversation_id}", Commit, _COMMIT),

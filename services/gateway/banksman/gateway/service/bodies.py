@@ -18,6 +18,7 @@ from banksman.contracts.events import (
     TrackedCall,
 )
 from banksman.contracts.messages import ToolProtocol, Usage
+from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.service.runs import FoundRun
@@ -77,6 +78,16 @@ class Listing(Stored, Generic[T]):
 
 
 class ConversationPage(Stored):
+class SecretBody(RequestBody):
+    """The value of a secret."""
+
+    # The limits are checked by the service, whose error does not show the value.
+    value: str = Field(
+        repr=False, json_schema_extra={"minLength": MIN_SECRET_CHARS, "maxLength": MAX_SECRET_CHARS}
+    )
+    """8 to 8,000 characters without NUL."""
+
+
     """A page of the list of conversations, newest first."""
 
     items: tuple[ConversationRecord, ...]

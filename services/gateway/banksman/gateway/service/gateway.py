@@ -25,6 +25,7 @@ from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog
+from banksman.gateway.service.tenant_secrets import SecretStore
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
@@ -44,6 +45,7 @@ class Gateway:
     webhooks: Webhooks
     schedules: Schedules
     tickets: Tickets
+    secrets: SecretStore
     requests: ClientRequests
     conversations: Conversations
     views: Views

@@ -17,6 +17,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.envelope import checked_reply
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import MCP
+from banksman.bus.sealing import SecretBox
+from banksman.bus.tenant_secrets import Filled, SecretUnusable, TenantSecrets, sealed_transport
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Overloaded, Unavailable
@@ -71,9 +73,11 @@ class LookedAt:
 class McpServers:
     """The configured servers. Every method raises `Unavailable` if a service does not respond."""
 
-    def __init__(self, bus: Bus, placements: Placements, clock: Clock) -> None:
+    def __init__(self, bus: Bus, placements: Placements, clock: Clock, box: SecretBox) -> None:
         self._bus = bus
         self._bucket = Bucket(bus, MCP, McpServer)
+        self._box = box
+        self._secrets = TenantSecrets(bus, box)
         self._placements = placements
         self._clock = clock
 
@@ -101,7 +105,7 @@ class McpServers:
             raise Overloaded(f"the tenant has {MAX_SERVERS} servers; delete some first")
         server = McpServer(
             id=server_id,
-            transport=asked.transport,
+            transport=sealed_transport(tenant, server_id, asked.transport, self._box),
             description=asked.description,
             trusted=asked.trusted,
             timeout_s=asked.timeout_s,
@@ -118,12 +122,13 @@ class McpServers:
         Raises:
             NotFound: The tenant has no such server.
         """
+        transport = sealed_transport(tenant, server_id, asked.transport, self._box)
 
         def changed(server: McpServer) -> McpServer:
-            same = _place(server.transport) == _place(asked.transport)
+            same = _place(server.transport) == _place(transport)
             approved = server.tools if same else ()
             fields = {"tools": approved, "changes": (), **{name: getattr(asked, name) for name in _ASKED}}
-            return server.model_copy(update=fields)
+            return server.model_copy(update={**fields, "transport": transport})
 
         return await self._looked(tenant, await self._update(tenant, server_id, changed))
 
@@ -141,7 +146,11 @@ class McpServers:
             NotFound: The tenant has no such server.
         """
         server = await self.get(tenant, server_id)
-        reply = await self._find(tenant, server.transport)
+        try:
+            filled = await self._secrets.filled(tenant, server_id, server.transport)
+        except SecretUnusable as error:
+            return LookedAt(server, problem=str(error))
+        reply = await self._find(tenant, filled)
         if reply.error is not None:
             return LookedAt(server, problem=reply.error)
         found, now = reply.tools, self._clock.now()
@@ -185,11 +194,12 @@ class McpServers:
         await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
-    async def _find(self, tenant: str, transport: McpTransport) -> FileReply:
+    async def _find(self, tenant: str, filled: Filled) -> FileReply:
         """Return the tools of a server. A program lists them in an empty workspace, which is then removed."""
         workspace = new_id("mcp-")
         try:
-            return await self._placements.files(tenant, workspace, FindMcpTools(transport=transport))
+            request = FindMcpTools(transport=filled.transport, hidden=filled.hidden)
+            return await self._placements.files(tenant, workspace, request)
         finally:
             try:
                 await self._placements.forget(tenant, workspace)
@@ -224,7 +234,7 @@ class McpServers:
             raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error
 
 
-_ASKED = ("transport", "description", "trusted", "timeout_s")
+_ASKED = ("description", "trusted", "timeout_s")
 
 
 def _place(transport: McpTransport) -> object:

@@ -24,6 +24,7 @@ class McpFinder:
         async with self.turns.turn(BASH.name, tenant, conversation_id):
             workspace = self.workspaces.get(tenant, conversation_id)
             try:
-                return FileReply(tools=await self.servers.find(request.transport, workspace))
+                found = await self.servers.find(request.transport, workspace, request.hidden)
+                return FileReply(tools=found)
             except NotFound as error:
                 return FileReply(error=str(error))

@@ -65,7 +65,7 @@ class McpServers:
 
     async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once, if its server still describes it as an administrator approved it."""
-        call = _Call(target, arguments, run, Redaction(target.transport.secrets))
+        call = _Call(target, arguments, run, Redaction(target.secrets))
         started_at = time.monotonic()
         try:
             async with asyncio.timeout(run.timeout_s), self._within_quota(call):
@@ -77,8 +77,10 @@ class McpServers:
         outcome = outcome or _stopped(call)
         return replace(outcome, duration_ms=round((time.monotonic() - started_at) * 1000))
 
-    async def find(self, transport: McpTransport, workspace: Workspace) -> tuple[ServedTool, ...]:
-        """Return the tools of a server.
+    async def find(
+        self, transport: McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
+    ) -> tuple[ServedTool, ...]:
+        """Return the tools of a server. No error shows the secrets of its transport or those of `hidden`.
 
         Raises:
             NotFound: They cannot be listed.
@@ -98,7 +100,7 @@ class McpServers:
             raise NotFound(f"the server did not list its tools within {FIND_S:g} s") from error
         except Exception as error:
             text = _reason(connection, first_error(error))
-            raise NotFound(Redaction(transport.secrets).of(text)) from error
+            raise NotFound(Redaction((*transport.secrets, *hidden)).of(text)) from error
 
     @asynccontextmanager
     async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:

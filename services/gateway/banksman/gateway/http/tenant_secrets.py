@@ -1,0 +1,32 @@
+"""Secrets of the tenant for its tools: set, list, delete. No endpoint returns a value."""
+
+from __future__ import annotations
+
+from fastapi import Response
+
+from banksman.contracts.tenant_secrets import SecretDescription
+from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
+from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.service.bodies import Listing, SecretBody
+
+routes = router("secrets")
+
+
+@routes.get("/context/secrets")
+async def list_secrets(gateway: ServiceDep, caller: AdminDep) -> Listing[SecretDescription]:
+    """List the names of the tenant's secrets."""
+    return Listing[SecretDescription](items=tuple(await gateway.secrets.list(caller.tenant)))
+
+
+@routes.put("/context/secrets/{name}")
+async def set_secret(
+    name: str, body: StrictBody[SecretBody], gateway: ServiceDep, caller: AdminDep
+) -> SecretDescription:
+    """Set a secret. Tools that declare it receive the value with their next call; no model sees it."""
+    return await gateway.secrets.set(caller, name, body.value)
+
+
+@routes.delete("/context/secrets/{name}", status_code=204, response_class=Response)
+async def delete_secret(name: str, gateway: ServiceDep, caller: AdminDep) -> None:
+    """Delete a secret. Calls of tools that declare it are refused from then on."""
+    await gateway.secrets.delete(caller.tenant, name)

@@ -1,0 +1,108 @@
+"""The secrets of tenants, opened where a call is sent to the process that executes it.
+
+They are a part of the request, and of nothing else: no event, log or model has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import TENANT_SECRETS
+from banksman.bus.sealing import SecretBox
+from banksman.contracts.errors import Fault
+from banksman.contracts.mcp import McpTransport
+from banksman.contracts.tenant_secrets import REFERENCE, StoredSecret
+
+SEALED: Final = "sealed:"
+"""Begins a stored value of an MCP server that is encrypted; earlier versions stored the value itself."""
+
+
+class SecretUnusable(Fault):
+    """A secret is not set, or cannot be used."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        self.name = name
+        super().__init__(f"the secret {name!r} {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """How a runner reaches an MCP server, with all secrets."""
+
+    transport: McpTransport
+    hidden: tuple[str, ...]
+    """The secrets to which its values referred."""
+
+
+class TenantSecrets:
+    """Reads the secrets of tenants."""
+
+    def __init__(self, bus: Bus, box: SecretBox) -> None:
+        self._bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
+        self._box = box
+
+    async def values(self, tenant: str, names: Iterable[str]) -> dict[str, str]:
+        """Return secrets by name.
+
+        Raises:
+            SecretUnusable: One is not set, or was encrypted with another key.
+            Unavailable: The broker did not respond.
+        """
+        return {name: await self._value(tenant, name) for name in names}
+
+    async def filled(self, tenant: str, server_id: str, transport: McpTransport) -> Filled:
+        """Return how a runner reaches an MCP server: with its own secrets, and those that it refers to.
+
+        Raises:
+            SecretUnusable: One is not set, was encrypted with another key, or does not fit there.
+            Unavailable: The broker did not respond.
+        """
+        own = {name: self._opened(tenant, server_id, name, value) for name, value in transport.values.items()}
+        wanted = {name for value in own.values() for name in REFERENCE.findall(value)}
+        found = await self.values(tenant, sorted(wanted))
+        filled = {
+            name: REFERENCE.sub(lambda reference: found[reference[1]], value) for name, value in own.items()
+        }
+        try:
+            return Filled(transport.with_values(filled), tuple(found.values()))
+        except ValidationError:
+            # Not as its cause: the error shows the value.
+            raise SecretUnusable(", ".join(found), "does not fit where it is used") from None
+
+    async def _value(self, tenant: str, name: str) -> str:
+        key = f"{tenant}.{name}"
+        entry = await self._bucket.get(key)
+        if entry is None:
+            raise SecretUnusable(name, "is not set: `banksman secrets set` sets it")
+        value = self._box.open(entry.value.sealed, key)
+        if value is None:
+            raise SecretUnusable(name, "was encrypted with another signing key: set it again")
+        return value
+
+    def _opened(self, tenant: str, server_id: str, name: str, value: str) -> str:
+        if not value.startswith(SEALED):
+            return value
+        opened = self._box.open(value.removeprefix(SEALED), sealed_name(tenant, server_id, name))
+        if opened is None:
+            raise SecretUnusable(name, f"of server {server_id!r} was encrypted with another signing key")
+        return opened
+
+
+def sealed_transport(tenant: str, server_id: str, transport: McpTransport, box: SecretBox) -> McpTransport:
+    """Return a transport as it is stored: with its values encrypted."""
+    values = {
+        name: SEALED + box.seal(value, sealed_name(tenant, server_id, name))
+        for name, value in transport.values.items()
+    }
+    return transport.with_values(values)
+
+
+def sealed_name(tenant: str, server_id: str, name: str) -> str:
+    """Return the name to which the value of a header or a variable is bound."""
+    return f"{tenant}.{server_id}.{name}"
