@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request
 from fastapi.security import APIKeyHeader, HTTPBearer
@@ -62,24 +62,13 @@ async def context_caller(request: Request) -> Caller:
     return _having(request, READING if request.method == "GET" else ("chat",))
 
 
-async def reading_caller(request: Request) -> Caller:
-    """Return the caller of an endpoint that serves those who chat and those who approve."""
-    return _having(request, READING)
+def _with(*rights: Right) -> Any:
+    """Return the dependency on the caller of a context endpoint, who has one of the rights."""
 
+    async def caller(request: Request) -> Caller:
+        return _having(request, rights)
 
-async def approving_caller(request: Request) -> Caller:
-    """Return the caller of an endpoint that decides."""
-    return _having(request, ("approve",))
-
-
-async def admin_caller(request: Request) -> Caller:
-    """Return the caller of an endpoint that administers a tenant."""
-    return _having(request, ("admin", "operator"))
-
-
-async def operating_caller(request: Request) -> Caller:
-    """Return the caller of an endpoint that concerns all tenants."""
-    return _having(request, ("operator",))
+    return Depends(caller)
 
 
 def _having(request: Request, rights: tuple[Right, ...]) -> Caller:
@@ -109,8 +98,11 @@ async def request_id(
 
 
 CallerDep = Annotated[Caller, Depends(context_caller)]
-ReaderDep = Annotated[Caller, Depends(reading_caller)]
-ApproverDep = Annotated[Caller, Depends(approving_caller)]
-AdminDep = Annotated[Caller, Depends(admin_caller)]
-OperatorDep = Annotated[Caller, Depends(operating_caller)]
+ReaderDep = Annotated[Caller, _with(*READING)]
+"""One who chats or approves."""
+ApproverDep = Annotated[Caller, _with("approve")]
+AdminDep = Annotated[Caller, _with("admin", "operator")]
+"""One who administers a tenant."""
+OperatorDep = Annotated[Caller, _with("operator")]
+"""One who may see all tenants."""
 RequestId = Annotated[str, Depends(request_id)]

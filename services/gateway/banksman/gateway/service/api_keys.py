@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
+
+from pydantic import Field
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
@@ -19,6 +20,7 @@ from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity_settings import ApiKey, Mode, Right
 from banksman.gateway.service.auth import ALL_MODES, Caller, Keys
+from banksman.gateway.service.bodies import RequestBody
 from banksman.runs.ports import Clock
 
 KEY_BYTES = 32
@@ -30,32 +32,40 @@ SEEN_WITHIN_S = 2.0
 """Seconds that a response waits for its own change to come back from the broker."""
 
 
-class StoredKey(Stored):
-    """A key that a client created. Of the key itself only the digest is stored."""
-
-    id: Token
-    sha256: str
-    tenant: Token
-    user: str
-    """Who acts with it; decisions show this name."""
-    name: str = ""
-    rights: tuple[Right, ...]
-    modes: tuple[Mode, ...]
-    created_at: Timestamp
-    created_by: str
-    expires_at: Timestamp | None = None
-    """None for a key that never expires."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRequest:
+class NewKey(RequestBody):
     """A key to create."""
 
+    user: str = Field(min_length=1, max_length=200)
+    """Who acts with the key; decisions show this name."""
+    name: str = Field(default="", max_length=200)
+    rights: tuple[Right, ...] = Field(default=("chat", "approve"), min_length=1, max_length=4)
+    modes: tuple[Mode, ...] = Field(default=tuple(sorted(ALL_MODES)), min_length=1, max_length=2)
+    """The endpoints that the key opens."""
+    expires_at: Timestamp | None = None
+    """Null for a key that never expires."""
+
+
+class KeyDescription(Stored):
+    """A key, without the key itself."""
+
+    id: Token
+    tenant: Token
     user: str
     name: str
     rights: tuple[Right, ...]
     modes: tuple[Mode, ...]
+    created_at: Timestamp
+    created_by: str
     expires_at: Timestamp | None
+    """Null for a key that never expires."""
+
+
+class StoredKey(KeyDescription):
+    """A key that a client created. Of the key itself only the digest is stored."""
+
+    sha256: str
+    name: str = ""
+    expires_at: Timestamp | None = None
 
 
 class ApiKeys:
@@ -105,7 +115,7 @@ class ApiKeys:
         """
         return (await self._entry(caller, key_id, tenant)).value
 
-    async def create(self, caller: Caller, asked: KeyRequest, tenant: str | None) -> tuple[str, StoredKey]:
+    async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
         """Store a new key; return the key itself, which is stored nowhere, and its description.
 
         Raises:
@@ -127,7 +137,7 @@ class ApiKeys:
             tenant=owner,
             created_at=self._clock.now(),
             created_by=caller.user,
-            **asdict(asked),
+            **dict(asked),
         )
         entry_key = f"{owner}.{key.id}"
         await self._bucket.create(entry_key, key)
@@ -185,6 +195,3 @@ def _configured(key: StoredKey) -> ApiKey:
         rights=key.rights,
         expires_at=key.expires_at,
     )
-
-
-DEFAULT_MODES = tuple(sorted(ALL_MODES))

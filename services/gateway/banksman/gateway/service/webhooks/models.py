@@ -1,10 +1,13 @@
-"""What is stored of webhooks and their deliveries."""
+"""Webhooks and their deliveries, as clients send and read them, and as they are stored."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.service.bodies import RequestBody
 
 WebhookEvent = Literal["run.finished", "approval.requested", "input.requested"]
 """
@@ -26,19 +29,38 @@ failed     given up; the dead letters contain it
 """
 
 
-class Webhook(Stored):
-    """An address that receives events. Its secret is derived and not stored."""
+class WebhookBody(RequestBody):
+    """Where to send which events."""
+
+    url: str = Field(max_length=2000)
+    """An https address of a public host."""
+    events: tuple[WebhookEvent, ...] = Field(min_length=1, max_length=3)
+    description: str = Field(default="", max_length=200)
+    format: WebhookFormat = "standard"
+    page_url: str = Field(default="", max_length=500, pattern=r"^(https?://[^\s<>|]+)?$")
+    """The address of the page, for links in messages of the format `chat`."""
+
+
+class WebhookDescription(Stored):
+    """A webhook, without its secret."""
 
     id: Token
-    tenant: Token
     url: str
     events: tuple[WebhookEvent, ...]
+    description: str
+    format: WebhookFormat
+    page_url: str
+    created_at: Timestamp
+    created_by: str
+
+
+class Webhook(WebhookDescription):
+    """An address that receives events. Its secret is derived and not stored."""
+
+    tenant: Token
     description: str = ""
     format: WebhookFormat = "standard"
     page_url: str = ""
-    """The address of the page for links in messages of the format `chat`; empty for none."""
-    created_at: Timestamp
-    created_by: str
 
 
 class QueuedDelivery(Stored):

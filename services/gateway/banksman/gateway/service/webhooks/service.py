@@ -9,10 +9,10 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.webhooks.delivering import WebhookDeliveries
-from banksman.gateway.service.webhooks.models import Delivery, Webhook
+from banksman.gateway.service.webhooks.models import Delivery, Webhook, WebhookBody
 from banksman.gateway.service.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.service.webhooks.sending import Sender, check_url, secret_of
-from banksman.gateway.service.webhooks.store import WebhookRequest, WebhookStore
+from banksman.gateway.service.webhooks.store import WebhookStore
 from banksman.runs.ports import Clock
 
 
@@ -62,7 +62,7 @@ class Webhooks:
         """
         return await self._store.get(caller.tenant, webhook_id)
 
-    async def create(self, caller: Caller, asked: WebhookRequest) -> tuple[str, Webhook]:
+    async def create(self, caller: Caller, asked: WebhookBody) -> tuple[str, Webhook]:
         """Store a new webhook; return its secret and its description. It gets the events from now on.
 
         Raises:
@@ -74,7 +74,7 @@ class Webhooks:
         await self._queue.follow()
         return secret_of(self._key, webhook.tenant, webhook.id), webhook
 
-    async def replace(self, caller: Caller, webhook_id: str, asked: WebhookRequest) -> Webhook:
+    async def replace(self, caller: Caller, webhook_id: str, asked: WebhookBody) -> Webhook:
         """Replace a webhook.
 
         Raises:

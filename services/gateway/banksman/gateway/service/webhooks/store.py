@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from banksman.bus.connection import Bus
@@ -16,8 +15,7 @@ from banksman.gateway.service.webhooks.models import (
     Delivery,
     QueuedDelivery,
     Webhook,
-    WebhookEvent,
-    WebhookFormat,
+    WebhookBody,
 )
 
 logger = logging.getLogger(__name__)
@@ -26,17 +24,6 @@ MAX_WEBHOOKS = 20
 """Webhooks of one tenant."""
 LISTED = 100
 """Deliveries of a webhook that are listed, the newest first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookRequest:
-    """A webhook to create or replace."""
-
-    url: str
-    events: tuple[WebhookEvent, ...]
-    description: str
-    format: WebhookFormat = "standard"
-    page_url: str = ""
 
 
 class WebhookStore:
@@ -67,7 +54,7 @@ class WebhookStore:
             raise NotFound("webhook", webhook_id)
         return entry.value
 
-    async def create(self, tenant: str, user: str, asked: WebhookRequest, now: datetime) -> Webhook:
+    async def create(self, tenant: str, user: str, asked: WebhookBody, now: datetime) -> Webhook:
         """Store a new webhook.
 
         Raises:
@@ -80,19 +67,19 @@ class WebhookStore:
             tenant=tenant,
             created_at=now,
             created_by=user,
-            **asdict(asked),
+            **dict(asked),
         )
         await self.bucket.create(f"{tenant}.{webhook.id}", webhook)
         return webhook
 
-    async def replace(self, tenant: str, webhook_id: str, asked: WebhookRequest) -> Webhook:
+    async def replace(self, tenant: str, webhook_id: str, asked: WebhookBody) -> Webhook:
         """Replace everything that a client chooses of a webhook; its secret stays.
 
         Raises:
             NotFound: The tenant has no such webhook.
         """
         stored = await self.get(tenant, webhook_id)
-        webhook = stored.model_copy(update=asdict(asked))
+        webhook = stored.model_copy(update=dict(asked))
         await self.bucket.put(f"{tenant}.{webhook_id}", webhook)
         return webhook
 
