@@ -51,13 +51,19 @@ class Failed extends Error {}
 /** Thrown at a step without a recorded result: the turn ends, and the next one has the result. */
 class Pending extends Error {}
 
-function takeTurn(turn) {
+/** What ends the turns in progress, by tenant and conversation: a run has a conversation of its own. */
+const turns = new Map();
+
+async function takeTurn(turn, signal) {
   const steps = [];
   const used = new Set();
   const progress = [];
   const run = {
     outputs: [],
+    /** Aborted when the run is cancelled: pass it on, for example to `fetch`. */
+    signal,
     step(request) {
+      signal.throwIfAborted();
       used.add(request.step);
       const result = turn.results[request.step];
       if (result) return result;
@@ -70,11 +76,11 @@ function takeTurn(turn) {
     },
   };
   try {
-    const content = writeReleaseNotes(run, turn.parameters);
+    const content = await writeReleaseNotes(run, turn.parameters);
     return { progress, end: { status: "completed", content, outputs: run.outputs } };
   } catch (error) {
     if (error instanceof Pending) return { progress, steps };
-    if (!(error instanceof Failed)) console.error(error);
+    if (!(error instanceof Failed || signal.aborted)) console.error(error);
     return { progress, end: { status: "failed", content: error instanceof Failed ? error.message : "internal error" } };
   }
 }
@@ -83,7 +89,20 @@ const nats = await connect({ ...connection(), name: `workflow server ${SERVER}`,
 // In one queue group: the processes of the server share its runs.
 nats.subscribe(`workflow.turn.${SERVER}.*.*`, {
   queue: SERVER,
-  callback: (_error, message) => message.respond(JSON.stringify(takeTurn(message.json()))),
+  callback: async (_error, message) => {
+    const run = runOf(message.subject);
+    const abort = new AbortController();
+    turns.set(run, abort);
+    try {
+      message.respond(JSON.stringify(await takeTurn(message.json(), abort.signal)));
+    } finally {
+      if (turns.get(run) === abort) turns.delete(run);
+    }
+  },
+});
+// In no queue group: any of the processes may have the turn.
+nats.subscribe(`workflow.cancel.${SERVER}.*.*`, {
+  callback: (_error, message) => turns.get(runOf(message.subject))?.abort(),
 });
 const registered = (
   await nats.request("workflow.register", JSON.stringify({ definition: WORKFLOW }), { timeout: REPLY_TIMEOUT_MS })
@@ -91,6 +110,10 @@ const registered = (
 if (registered.type === "error") throw new Error(registered.message);
 process.once("SIGTERM", () => nats.drain()).once("SIGINT", () => nats.drain());
 console.log(`serving ${WORKFLOW.name}; Ctrl-C ends it`);
+
+function runOf(subject) {
+  return subject.split(".").slice(-2).join(".");
+}
 
 function connection() {
   if (process.env.NATS_URL) {

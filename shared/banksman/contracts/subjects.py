@@ -170,6 +170,11 @@ def workflow_turn(server: str, tenant: str, conversation_id: str) -> str:
     return _join("workflow", "turn", server, tenant, conversation_id)
 
 
+def workflow_cancel(server: str, tenant: str, conversation_id: str) -> str:
+    """Ends the turns of a run in all processes of a server; core."""
+    return _join("workflow", "cancel", server, tenant, conversation_id)
+
+
 def timer_set(kind: str, tenant: str, timer_id: str) -> str:
     """A scheduled message; purging the subject cancels it (stream TIMERS)."""
     return _join("timer", "set", kind, tenant, timer_id)

@@ -18,6 +18,10 @@ MAX_TURN_BYTES = 900 * 1024
 """Bytes of a turn with all recorded results; a run that needs more fails."""
 TURN_S = 30.0
 """Seconds within which a function must reach its next step or its end."""
+MAX_REPORTS = 1_000
+"""Reports of progress of one turn."""
+PROGRESS_INTERVAL_S = 1.0
+"""Seconds between two reports of a run that are stored during its turns; others are stored with the reply."""
 DAY_S = 86_400
 
 StepName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -149,9 +153,32 @@ class TurnEnd(Stored):
 class TurnReply(Stored):
     """The reply to a turn: its next steps, or its end."""
 
-    progress: tuple[Progress, ...] = Field(default=(), max_length=1_000)
+    progress: tuple[Progress, ...] = Field(default=(), max_length=MAX_REPORTS)
     """Progress since the last recorded step."""
     steps: tuple[Step, ...] = Field(default=(), max_length=100)
     """Steps without a recorded result. They run concurrently; the next turn has all of their results."""
     end: TurnEnd | None = None
     """The end; None while there are steps."""
+
+
+class ReportProgress(Stored):
+    """`workflow.progress`: store progress before the turn ends, whose reply has it too."""
+
+    server: Token
+    tenant: Token
+    conversation_id: Token
+    run_id: Token
+    progress: Progress
+
+
+class ProgressReported(Stored):
+    """The reply to `workflow.progress`."""
+
+    stored: bool
+    """False if progress was stored less than a second ago, or is not behind this one."""
+
+
+class CancelTurn(Stored):
+    """`workflow.cancel.{server}.{t}.{c}`: end the function of a run; no reply to its turn counts any more."""
+
+    run_id: Token

@@ -58,7 +58,7 @@ _STREAMS = (
     names.DEAD,
     names.ADVISORIES,
 )
-WORKFLOW_REGISTRY: Final = ("register", "withdraw")
+WORKFLOW_REGISTRY: Final = ("register", "withdraw", "progress")
 """Actions of the workflow registry that the process of a tenant may request."""
 TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
@@ -194,6 +194,7 @@ def workflows() -> User:
         publish=(
             *_drives_runs(),
             subjects.workflow_turn(ANY, ANY, ANY),
+            subjects.workflow_cancel(ANY, ANY, ANY),
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS, names.DAMAGED),

@@ -143,6 +143,9 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return _cancel(state, event, data)
         case ConversationUpdated():
             return _update(state, event, data)
+        case WorkflowProgress():
+            run = state.run and replace(state.run, progress=data, progress_at=event.ts)
+            return replace(state, run=run)
         case WorkflowLinked():
             return replace(state, linked=with_ids(state.linked, data.workflow_run_id, at=event.ts))
         case HistoryCompacted():
@@ -150,7 +153,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case ToolCallCompleted():
             return _complete_calls(state, (event,))
         # The result of its step, in the same commit, holds what a user provided.
-        case WorkspaceChanged() | WorkflowProgress() | WorkflowOutput() | InputResolved() | UnknownEvent():
+        case WorkspaceChanged() | WorkflowOutput() | InputResolved() | UnknownEvent():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)

@@ -23,6 +23,7 @@ from banksman.contracts.events import (
     Owner,
     RunStatus,
     TrackedCall,
+    WorkflowProgress,
 )
 from banksman.contracts.messages import Content, Message, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
@@ -129,6 +130,9 @@ class Run:
     """Seconds it was parked; they do not count towards `run_timeout_s`."""
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decisions apply to the rest of the run."""
+    progress: WorkflowProgress | None = None
+    """What a workflow reported last."""
+    progress_at: datetime | None = None
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:

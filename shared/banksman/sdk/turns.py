@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from banksman.contracts.tools import call_digest
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 from banksman.contracts.workflow_turns import (
     DAY_S,
+    MAX_REPORTS,
+    PROGRESS_INTERVAL_S,
     FileOutput,
     InputStep,
     Output,
@@ -37,13 +40,25 @@ logger = logging.getLogger(__name__)
 
 CLEANUP_S = 5.0
 """Seconds within which a function must end after its turn."""
+REPORT_AFTER_S = 0.2
+"""Seconds after which progress is reported that the reply has not brought: most turns end before."""
 SETTLE_ROUNDS = 5
 """Rounds of the event loop in which the siblings of a task group request their first steps."""
 
 
-async def take_turn(workflow: Workflow, turn: WorkflowTurn) -> TurnReply:
-    """Run a function with its recorded results, and return what it needs next."""
+Report = Callable[[Progress], Awaitable[None]]
+
+
+async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | None = None) -> TurnReply:
+    """Run a function with its recorded results, and return what it needs next.
+
+    Args:
+        workflow: The function.
+        turn: The results.
+        report: Stores progress while the function computes; None leaves all of it to the reply.
+    """
     context = TurnContext(turn)
+    reporting = None if report is None else asyncio.create_task(_report(context, report))
     function = asyncio.create_task(_end_of(workflow, context), name=turn.run_id)
     blocked = asyncio.create_task(context.blocked.wait())
     try:
@@ -55,8 +70,11 @@ async def take_turn(workflow: Workflow, turn: WorkflowTurn) -> TurnReply:
         steps = () if end is not None else tuple(context.steps)
         return TurnReply(progress=tuple(context.reports), steps=steps, end=end)
     finally:
+        context.ended = True
         blocked.cancel()
         function.cancel()
+        if reporting is not None:
+            reporting.cancel()
         _, unfinished = await asyncio.wait({function}, timeout=CLEANUP_S)
         if unfinished:
             logger.error("%s does not end when it is cancelled", workflow.name)
@@ -69,9 +87,13 @@ class TurnContext:
     turn: WorkflowTurn
     steps: list[Step] = field(default_factory=list[Step])
     """Steps without a recorded result."""
-    reports: list[Progress] = field(default_factory=list[Progress])
+    reports: deque[Progress] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))
+    """The newest ones: a function may report each of many items."""
     outputs: list[Output] = field(default_factory=list[Output])
     blocked: asyncio.Event = field(default_factory=asyncio.Event)
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+    """True when the reply is complete, or the turn was cancelled: no step is accepted any more."""
     _used: set[str] = field(default_factory=set[str])
 
     @property
@@ -131,6 +153,7 @@ class TurnContext:
         # Until each recorded step has been repeated, the log has the progress already.
         if self.turn.results.keys() <= self._used:
             self.reports.append(Progress(step=step, total=total, message=message))
+            self.reported.set()
 
     def text(self, markdown: str) -> None:
         """See `WorkflowContext`."""
@@ -146,6 +169,8 @@ class TurnContext:
         self.outputs.append(FileOutput(path=path, title=title))
 
     async def _step(self, step: ToolStep | InputStep | RunStep) -> StepResult:
+        if self.ended:
+            raise asyncio.CancelledError
         if step.step in self._used:
             raise ValueError(f"step {step.step!r} is used twice")
         self._used.add(step.step)
@@ -157,6 +182,16 @@ class TurnContext:
         if known.digest != call_digest(*call_of(step)):
             raise ValueError(f"step {step.step!r} does something else than in an earlier execution")
         return known
+
+
+async def _report(context: TurnContext, report: Report) -> None:
+    """Report the newest progress, at most once in `PROGRESS_INTERVAL_S`."""
+    while True:
+        await context.reported.wait()
+        await asyncio.sleep(REPORT_AFTER_S)
+        context.reported.clear()
+        await report(context.reports[-1])
+        await asyncio.sleep(PROGRESS_INTERVAL_S)
 
 
 async def _end_of(workflow: Workflow, context: TurnContext) -> TurnEnd:

@@ -11,20 +11,21 @@ import logging
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import error_envelope
+from banksman.bus.envelope import RemoteError, checked_reply, error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
-from banksman.contracts.workflow_turns import TURN_S, TurnReply, WorkflowTurn
+from banksman.contracts.workflow_turns import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
 from banksman.runtime.event_loop import run
 from banksman.sdk.local import nats_settings
 from banksman.sdk.registry import request_registry
@@ -32,6 +33,9 @@ from banksman.sdk.turns import take_turn
 from banksman.sdk.workflows import Workflow
 
 logger = logging.getLogger(__name__)
+
+REPORT_TIMEOUT_S = 5.0
+"""Timeout of a report of progress in seconds."""
 
 
 class WorkflowServer:
@@ -61,7 +65,8 @@ class WorkflowServer:
         self._stop = asyncio.Event()
         self._stack = AsyncExitStack()
         self._bus: Bus | None = None
-        self._turns: set[asyncio.Task[None]] = set()
+        self._turns: dict[asyncio.Task[None], str] = {}
+        """The turns in progress, each with the tenant and the conversation of its run."""
 
     def run(self) -> None:
         """Serve until SIGINT or SIGTERM.
@@ -96,6 +101,9 @@ class WorkflowServer:
             turns = subjects.workflow_turn(self.name, ANY, ANY)
             subscription = await bus.subscribe(turns, self._received, self.name)
             self._stack.push_async_callback(subscription.unsubscribe)
+            # In no queue group: the broker does not know which process has the turn.
+            cancels = await bus.subscribe(subjects.workflow_cancel(self.name, ANY, ANY), self._cancelled)
+            self._stack.push_async_callback(cancels.unsubscribe)
             await bus.ready()
         except BaseException:
             await self._stack.aclose()
@@ -121,8 +129,13 @@ class WorkflowServer:
 
     async def _received(self, message: Message) -> None:
         turn = asyncio.create_task(self._reply(message), name=message.subject)
-        self._turns.add(turn)
-        turn.add_done_callback(self._turns.discard)
+        self._turns[turn] = _run_of(message)
+        turn.add_done_callback(self._turns.pop)
+
+    async def _cancelled(self, message: Message) -> None:
+        for turn, of_run in self._turns.items():
+            if of_run == _run_of(message):
+                turn.cancel()
 
     async def _reply(self, message: Message) -> None:
         assert self._bus is not None
@@ -147,13 +160,35 @@ class WorkflowServer:
             raise NotFound("workflow", turn.workflow)
         try:
             async with asyncio.timeout(TURN_S):
-                return await take_turn(workflow, turn)
+                return await take_turn(workflow, turn, partial(self._report, turn))
         except TimeoutError as error:
             text = f"{turn.workflow} reached no step within {TURN_S:g} s: what takes long must be a step"
             raise BadInput("turn", None, text) from error
+
+    async def _report(self, turn: WorkflowTurn, progress: Progress) -> None:
+        report = ReportProgress(
+            server=self.name,
+            tenant=turn.tenant,
+            conversation_id=turn.conversation_id,
+            run_id=turn.run_id,
+            progress=progress,
+        )
+        assert self._bus is not None
+        try:
+            subject = subjects.registry("workflow", "progress")
+            checked_reply(
+                await self._bus.request(subject, report.model_dump_json().encode(), REPORT_TIMEOUT_S)
+            )
+        except (RemoteError, Unavailable) as error:
+            logger.info("%s: progress is stored with the reply to the turn: %s", turn.run_id, error)
 
     async def _request(self, action: str, body: str) -> bytes:
         bus = self._bus
         if bus is None:
             raise RuntimeError(f"workflow server {self.name!r} is not connected: use it as a context manager")
         return await request_registry(bus, subjects.registry("workflow", action), body.encode())
+
+
+def _run_of(message: Message) -> str:
+    """Return tenant and conversation of a turn or a cancel: each run has a conversation of its own."""
+    return ".".join(message.subject.split(".")[-2:])

@@ -351,6 +351,7 @@ def _tenant_serves(one: Tenant) -> tuple[str, ...]:
             subjects.tool_call(server, one.tenant, ANY),
             subjects.tool_cancel(server, one.tenant, ANY),
             subjects.workflow_turn(server, one.tenant, ANY),
+            subjects.workflow_cancel(server, one.tenant, ANY),
         )
     )
 

@@ -42,6 +42,7 @@ from banksman.sdk.workflows import Workflow
 from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.forms import Forms
+from banksman.workflows.progress import ProgressReports
 from banksman.workflows.registry import Registry
 from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
@@ -92,7 +93,8 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
             stack, bus, BUILTIN, settings.workspaces.wait_s, settings.approvals.key_if_set()
         )
         await offer(bus, worker, BUILTIN)
-        router = workflow_router(worker.registry, Forms(worker.schemas))
+        reports = ProgressReports(worker.ports, worker.registry)
+        router = workflow_router(worker.registry, Forms(worker.schemas), reports)
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman workflows"))
         await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
         process.ready()

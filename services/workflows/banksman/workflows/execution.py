@@ -86,12 +86,12 @@ class WorkflowModel:
             return partial(self._end, owned, reply, reply.end)
         if any(isinstance(step, RunStep) for step in reply.steps):
             # Before the runs end: users follow the progress meanwhile.
-            await owned.commit(lambda _state: progress_events(reply))
+            await owned.commit(partial(_progress, reply))
             # An agent run may wait for its user for days.
             async with self.without_slot():
                 outcomes = await self._run_agents(owned, reply)
-            return partial(_requested, await self._steps(owned, reply, outcomes), ())
-        return partial(_requested, await self._steps(owned, reply, {}), progress_events(reply))
+            return partial(_requested, await self._steps(owned, reply, outcomes))
+        return partial(_requested, await self._steps(owned, reply, {}))
 
     async def _run_agents(self, owned: Ownership, reply: TurnReply) -> dict[str, ToolResult]:
         runs = [step for step in reply.steps if isinstance(step, RunStep)]
@@ -124,9 +124,9 @@ class WorkflowModel:
         )
 
     def _end(
-        self, owned: Ownership, reply: TurnReply, end: TurnEnd, _state: Conversation
+        self, owned: Ownership, reply: TurnReply, end: TurnEnd, state: Conversation
     ) -> tuple[EventBody, ...]:
-        events = (*progress_events(reply), *output_events(end))
+        events = (*_progress(reply, state), *output_events(end))
         if end.status == "failed":
             ending = _failure(end.content)
             return (*events, finished(owned.run, "failed", ending.message, ending))
@@ -143,10 +143,12 @@ class WorkflowModel:
         return tuple(events(state)) if isinstance(step, RequestModel) else ()
 
 
-def _requested(
-    steps: RequestedSteps, progress: tuple[EventBody, ...], state: Conversation
-) -> tuple[EventBody, ...]:
-    return () if state.run is None else (*progress, *steps.events(state, state.run))
+def _requested(steps: RequestedSteps, state: Conversation) -> tuple[EventBody, ...]:
+    return () if state.run is None else (*_progress(steps.reply, state), *steps.events(state, state.run))
+
+
+def _progress(reply: TurnReply, state: Conversation) -> tuple[EventBody, ...]:
+    return () if state.run is None else progress_events(reply, state.run.progress)
 
 
 def _check(reply: TurnReply) -> None:

@@ -6,6 +6,7 @@ from faststream.nats import NatsRouter
 
 from banksman.bus.control import CONCURRENCY, Received
 from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import (
     CheckWorkflow,
     ListWorkflows,
@@ -21,19 +22,21 @@ from banksman.contracts.registry import (
     WorkflowRegistration,
 )
 from banksman.contracts.subjects import ANY
+from banksman.contracts.workflow_turns import ProgressReported, ReportProgress
 from banksman.workflows.categories import by_category
 from banksman.workflows.commands import split_command
 from banksman.workflows.forms import Forms
+from banksman.workflows.progress import ProgressReports
 from banksman.workflows.registry import Registry
 
 QUEUE = "workflows"
 """Each request is served by one of the processes."""
 
 
-def workflow_router(registry: Registry, forms: Forms) -> NatsRouter:
+def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports) -> NatsRouter:
     """Return the handlers of the workflows' registry."""
     router = NatsRouter()
-    router.include_routers(_registration_router(registry))
+    router.include_routers(_registration_router(registry), _progress_router(reports))
 
     @router.subscriber(
         subjects.workflow_api("list"), queue=QUEUE, max_workers=CONCURRENCY, title="list workflows"
@@ -76,6 +79,23 @@ def workflow_router(registry: Registry, forms: Forms) -> NatsRouter:
         name, words = (request.workflow, []) if request.workflow else split_command(request.text)
         definition = await registry.get(name, request.tenant)
         return await forms.parsed(definition, request.tenant, request.parameters, words)
+
+    return router
+
+
+def _progress_router(reports: ProgressReports) -> NatsRouter:
+    router = NatsRouter()
+
+    @router.subscriber(subjects.registry("workflow", "progress"), queue=QUEUE, max_workers=CONCURRENCY)
+    @router.subscriber(
+        subjects.tenant_registry("workflow", "progress", ANY), queue=QUEUE, max_workers=CONCURRENCY
+    )
+    async def report(request: ReportProgress, message: Received) -> ProgressReported:
+        """Store the progress of a run during its turn."""
+        tenant = subjects.registering_tenant(message.subject)
+        if tenant not in (None, request.tenant):
+            raise BadInput("tenant", request.tenant, "the tenant of the account")
+        return ProgressReported(stored=await reports.store(request))
 
     return router
 

@@ -16,7 +16,7 @@ class WorkflowSettings(HealthSettings):
     """Runs that a process drives at a time; those that wait for a user or for an agent run do not count.
     Tenants share them."""
     waiting: int = Field(default=1000, ge=0, le=5000)
-    """Runs of a process that wait for an agent run without a slot, shared by tenants; more keep their slots."""
+    """Runs of a process that wait for an agent run without a slot; more keep theirs. Tenants share them."""
     example_tools: NatsSettings | None = None
     """The connection of a tenant to which the mock weather tool is offered; None does not serve it."""
     drain_s: float = Field(default=15.0, ge=0)

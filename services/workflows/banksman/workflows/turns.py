@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,8 +13,9 @@ from pydantic import ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
+from banksman.contracts.errors import Unavailable
 from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.workflow_turns import MAX_TURN_BYTES, TURN_S, TurnReply, WorkflowTurn
+from banksman.contracts.workflow_turns import MAX_TURN_BYTES, TURN_S, CancelTurn, TurnReply, WorkflowTurn
 from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowFailed
@@ -70,6 +73,9 @@ class ServedTurns:
                 budget_s=max(turn.left_s, 0.0) + TURN_S,
                 failure=f"no process of {definition.server!r} took the next turn of {definition.name!r}",
             )
+        except asyncio.CancelledError:
+            await self._cancel(definition, turn)
+            raise
         except RemoteError as error:
             raise WorkflowFailed(f"{definition.name}: its process refused the turn: {error}") from error
         try:
@@ -80,3 +86,9 @@ class ServedTurns:
             raise WorkflowFailed(
                 f"{definition.name}: the reply of its process cannot be read: {place}: {first['msg']}"
             ) from error
+
+    async def _cancel(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> None:
+        """End the function of a turn whose reply is not awaited any more; best effort."""
+        subject = subjects.workflow_cancel(definition.server, turn.tenant, turn.conversation_id)
+        with contextlib.suppress(Unavailable):
+            await self.bus.publish(subject, CancelTurn(run_id=turn.run_id).model_dump_json().encode())
