@@ -47,6 +47,14 @@ class ConversationChange(RequestBody):
     archived: bool | None = None
 
 
+class ExportedConversation(RequestBody):
+    """A conversation as the page exports it: its record, and its events as frames."""
+
+    conversation: JsonObject = Field(default_factory=dict)
+    """Its record, of which only the title is read."""
+    events: tuple[JsonObject, ...] = Field(min_length=1, max_length=50_000)
+
+
 class PromptBody(RequestBody):
     """The content of a system prompt."""
 
@@ -70,14 +78,6 @@ class WorkflowText(RequestBody):
     """`provider:model` for plain language; None for that of the default assistant."""
 
 
-class Listing(Stored, Generic[T]):
-    """A list in one page."""
-
-    items: tuple[T, ...]
-    next: None = None
-
-
-class ConversationPage(Stored):
 class SecretBody(RequestBody):
     """The value of a secret."""
 
@@ -88,6 +88,14 @@ class SecretBody(RequestBody):
     """8 to 8,000 characters without NUL."""
 
 
+class Listing(Stored, Generic[T]):
+    """A list in one page."""
+
+    items: tuple[T, ...]
+    next: None = None
+
+
+class ConversationPage(Stored):
     """A page of the list of conversations, newest first."""
 
     items: tuple[ConversationRecord, ...]
