@@ -274,9 +274,9 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(names.SCHEDULES, budget.share(2), replicas, max_value_bytes=MAX_SCHEDULE_BYTES),
         # Not republished: it holds secrets of tenants' servers.
         replace(bucket(names.MCP, budget.share(2), replicas), republish=None),
-        # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
         # Its values are encrypted.
         bucket(names.TENANT_SECRETS, budget.share(2), replicas),
+        # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )
 

@@ -124,8 +124,8 @@ NOT_OF_A_TENANT = {
     "/workflows/{name}",
     "/workflows/{name}/runs",
     "/operator/dead-letters/{letter_id}/replay",
-}
     "/context/secrets/{name}",
+}
 """Paths whose parameter names something of all tenants, or creates it."""
 
 

@@ -92,13 +92,13 @@ async def compose(
     schemas = await stack.enter_async_context(SchemaChecker())
     runs_of_tenants = Runs(bus, hub, views, conversations)
     key = settings.approvals.key()
+    box = SecretBox(key)
     enhanced_prompts = EnhancedPrompts(
         conversations, views, assistants, prompts, tools, settings.agent, placements
     )
     decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     created, queue = CreatedConversations(), RunQueue(bus)
     client_requests = ClientRequests(
-    box = SecretBox(key)
         views=views,
         conversations=conversations,
         created=created,

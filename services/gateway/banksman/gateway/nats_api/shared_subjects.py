@@ -50,8 +50,8 @@ PARAMETERS = {
     "prompt_id": "The system prompt.",
     "assistant_id": "The assistant.",
     "schedule_id": "The schedule.",
-}
     "secret": "The name of the secret.",
+}
 _COMMIT = "A stored commit. `replay` sends the same events as frames."
 PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
     ("live", "live.{tenant}.{conversation_id}", Commit, _COMMIT),

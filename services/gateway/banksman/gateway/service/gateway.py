@@ -22,10 +22,10 @@ from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.search import Search
 from banksman.gateway.service.step_details import StepDetails
+from banksman.gateway.service.tenant_secrets import SecretStore
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog
-from banksman.gateway.service.tenant_secrets import SecretStore
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
@@ -42,10 +42,10 @@ class Gateway:
     keys: Keys
     api_keys: ApiKeys
     mcp_servers: McpServers
+    secrets: SecretStore
     webhooks: Webhooks
     schedules: Schedules
     tickets: Tickets
-    secrets: SecretStore
     requests: ClientRequests
     conversations: Conversations
     views: Views
