@@ -40,7 +40,7 @@ from banksman.gateway.service.search import Search
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_secrets import SecretStore
-from banksman.gateway.service.tenant_store import assistant_store, policy_store, prompt_store
+from banksman.gateway.service.tenant_store import assistant_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog, Tools
