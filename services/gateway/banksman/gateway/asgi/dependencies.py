@@ -14,7 +14,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.gateway.identity_settings import Mode, Right
 from banksman.gateway.service.auth import READING, Caller, Keys, key_of
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.request_ids import unrepeated_id
+from banksman.gateway.service.idempotency import unrepeated_id
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
 

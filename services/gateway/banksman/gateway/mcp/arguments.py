@@ -9,7 +9,7 @@ from pydantic import Field
 from banksman.contracts.events import ItemDecision
 from banksman.contracts.frames import FrameId
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
-from banksman.gateway.service.request_ids import unrepeated_id
+from banksman.gateway.service.idempotency import unrepeated_id
 
 MAX_WAIT_S = 45
 """Clients end a call after 60 seconds by default, and lose its result."""

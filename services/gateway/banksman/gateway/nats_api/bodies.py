@@ -20,8 +20,8 @@ from banksman.contracts.frames import (
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
+from banksman.gateway.service.idempotency import unrepeated_id
 from banksman.gateway.service.request_checks import Request
-from banksman.gateway.service.request_ids import unrepeated_id
 
 OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 

@@ -25,10 +25,9 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, CreatedConversations, new_record, title_of
 from banksman.gateway.service.decisions import AWAITING_SECOND, Decisions, SubmittedDecision
-from banksman.gateway.service.idempotency import RequestIds
+from banksman.gateway.service.idempotency import RequestIds, ids_once, request_key
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.request_checks import Request, check_conversation
-from banksman.gateway.service.request_ids import ids_once, request_key
 from banksman.gateway.service.run_settings import model_name
 from banksman.gateway.service.run_starts import RunStarts
 from banksman.gateway.service.tenant_store import TenantStore

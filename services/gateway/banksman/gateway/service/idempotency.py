@@ -9,8 +9,14 @@ from pydantic import BaseModel
 
 from banksman.bus.kv import Entry
 from banksman.contracts.errors import Conflict, NotReady
+from banksman.contracts.frames import ApprovalDecision, ChatSend, Envelope, InputReply, RunCancel
 from banksman.contracts.ids import digest, new_id, run_id_for
 from banksman.contracts.wire import Stored
+from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.request_checks import Request
+
+_UNREPEATED = new_id("own-")
+"""Begins the ids that this process gives to requests. No client can guess it."""
 
 
 class RequestRecord(Stored):
@@ -145,3 +151,43 @@ class StoredRequests:
         if not stored.matches(record):
             raise Conflict("the request id was used before with another body")
         return stored.ids
+
+
+def unrepeated_id() -> str:
+    """Return the id of a request that came without one, so no client can repeat it."""
+    return new_id(f"{_UNREPEATED}-")
+
+
+async def ids_once(
+    requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return `ids` for a new request, those of the first one for a repeated request.
+
+    Raises:
+        Conflict: The request's id was used with another body.
+    """
+    if request.id.startswith(_UNREPEATED):
+        # Two durable writes less for a message in a new conversation.
+        return ids
+    key = request_key(caller, request)
+    exclude = {"id", "conversation_id"} if isinstance(request, Envelope) else {"id"}
+    return await requests.once(caller.tenant, key, request, ids, exclude=exclude)
+
+
+def request_key(caller: Caller, request: Request) -> str:
+    """Return the idempotency key of a request within its tenant.
+
+    The key includes the conversation, run or approval: a client may number its frames per conversation.
+    """
+    match request:
+        case ChatSend():
+            scope = request.conversation_id
+        case RunCancel():
+            scope = request.run_id
+        case ApprovalDecision():
+            scope = request.approval_id
+        case InputReply():
+            scope = request.request_id
+        case _:
+            scope = ""
+    return digest(f"{caller.user}\n{scope}\n{request.id}".encode())

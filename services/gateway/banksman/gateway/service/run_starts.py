@@ -14,9 +14,8 @@ from banksman.contracts.work import StartRun, SteerRun
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, CreatedConversations
-from banksman.gateway.service.idempotency import RequestIds
+from banksman.gateway.service.idempotency import RequestIds, ids_once
 from banksman.gateway.service.request_checks import check_content
-from banksman.gateway.service.request_ids import ids_once
 from banksman.gateway.service.run_settings import resolve
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views

@@ -13,8 +13,7 @@ from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowCheck
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
-from banksman.gateway.service.idempotency import RequestIds
-from banksman.gateway.service.request_ids import ids_once
+from banksman.gateway.service.idempotency import RequestIds, ids_once
 from banksman.gateway.service.run_settings import resolve
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.workflows import Workflows
