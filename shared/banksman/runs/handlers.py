@@ -6,12 +6,23 @@ compare-and-set, does not change ownership, and repeats its last step until the 
 
 from __future__ import annotations
 
-from banksman.contracts.events import CancelRequested, ConversationUpdated, EventBody, MessageCompleted
+from banksman.contracts.assistants import RunSettings
+from banksman.contracts.events import (
+    ApprovalForgotten,
+    CancelRequested,
+    ConversationUpdated,
+    EventBody,
+    MessageCompleted,
+    RunFinished,
+    RunStarted,
+)
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import (
     ApprovalReply,
     CancelRun,
     DeleteConversation,
+    ImportConversation,
+    ImportedRun,
     RenameConversation,
     ResumeRun,
     SteerRun,
@@ -175,6 +186,36 @@ async def on_delete(ports: Ports, signal: DeleteConversation) -> int | None:
         )
         await on_cancel(ports, cancel)
         return None
+
+
+async def on_import(ports: Ports, signal: ImportConversation) -> None:
+    """Append the runs of an imported conversation, each as one commit. Idempotent by `run_id`."""
+    for run in signal.runs:
+        bodies = _imported(signal.settings, run)
+        while True:
+            state = await ports.log.read(signal.tenant, signal.conversation_id)
+            if state.deleted or state.knows(run.run_id):
+                break
+            await append(ports, state, run.run_id, bodies)
+
+
+def _imported(settings: RunSettings, run: ImportedRun) -> tuple[EventBody, ...]:
+    own = settings.model_copy(update={"branch": run.branch, "model": run.model})
+    replies = (
+        MessageCompleted(
+            message_id=reply.message_id, role="assistant", content=reply.content, model=run.model
+        )
+        for reply in run.replies
+    )
+    ended = RunFinished(
+        status=run.status,
+        content=run.replies[-1].content if run.replies else "",
+        service=settings.service,
+        model=run.model,
+        iterations=len(run.replies),
+    )
+    asked = run.message
+    return RunStarted(message_id=asked.message_id, message=asked.content, settings=own), *replies, ended
 
 
 async def wake_queue(ports: Ports, state: Conversation) -> None:

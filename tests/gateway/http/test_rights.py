@@ -111,6 +111,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /workflows/categories": READ,
     "POST /workflows/parse": CHAT,
     "POST /context/conversations/{conversation_id}/title": CHAT,
+    "POST /context/conversations/import": CHAT,
     "GET /workflows/{name}": READ,
     "POST /workflows/{name}/runs": CHAT,
 }

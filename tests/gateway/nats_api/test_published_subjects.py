@@ -29,6 +29,17 @@ SERVED_ELSEWHERE = {
     "workflow parse",
 }
 """Requests that need the workflows service, which these tests do not run."""
+IMPORT: JsonObject = {
+    "events": [
+        {
+            "type": "run.started",
+            "run_id": "r1",
+            "data": {"message_id": "u1", "message": "Hi", "model": "demo:demo"},
+        },
+        {"type": "run.finished", "run_id": "r1", "data": {"status": "completed"}},
+    ]
+}
+"""The least that can be imported."""
 
 
 @dataclass
@@ -126,6 +137,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "approval reply": {"all": "approve"},
         "input reply": {"value": 1},
         "conversation rename": {"title": "t"},
+        "conversation import": IMPORT,
         "prompt create": {"content": "x"},
         "prompt update": {"content": "x"},
         "file read": {"path": "x"},
@@ -173,6 +185,7 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     ended = await documented.request("run read", {"wait_s": 5}, run_id=sent["run_id"])
     calls = await documented.request("run calls", run_id=sent["run_id"])
     titled = await documented.request("conversation title", conversation_id=conversation)
+    imported = await documented.request("conversation import", IMPORT)
     await documented.request("conversation rename", {"title": "Lifts"}, conversation_id=conversation)
     found = await documented.request("conversation list", {"q": "lift"})
     read = await documented.request("conversation read", conversation_id=conversation)
@@ -182,11 +195,11 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert [one["approval_id"] for one in pending["items"]] == [request.approval_id]
     assert (parked["status"], decided["outcome"]) == ("awaiting_approval", "approved")
     assert [run["run_id"] for run in runs["items"]] == [sent["run_id"]]
-    assert titled["title"] == "Cranes"
+    assert (titled["title"], imported["title"]) == ("Cranes", "Hi")
     assert (ended["status"], ended["content"], calls["total"]) == ("completed", "Done.", 0)
     assert [one["conversation_id"] for one in found["items"]] == [conversation]
     assert (read["title"], read["head_seq"] > 5, deleted) == ("Lifts", True, {"id": conversation})
-    assert left["items"] == []
+    assert [one["title"] for one in left["items"]] == ["Hi"]
 
 
 async def test_prompts_are_created_paged_enhanced_and_deleted(documented: Documented) -> None:

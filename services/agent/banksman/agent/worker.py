@@ -19,6 +19,7 @@ from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (
     CancelRun,
     DeleteConversation,
+    ImportConversation,
     RenameConversation,
     RunSignal,
     RunWork,
@@ -128,6 +129,8 @@ class Worker:
                 await handlers.on_steer(self.ports, signal.model_copy(update={"start": start}))
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
+            case ImportConversation():
+                await handlers.on_import(self.ports, signal)
             case DeleteConversation():
                 tombstone = await handlers.on_delete(self.ports, signal)
                 if tombstone is None:

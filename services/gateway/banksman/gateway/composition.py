@@ -24,6 +24,7 @@ from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
+from banksman.gateway.service.imports import Imports
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
@@ -168,6 +169,15 @@ async def compose(
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         workflows=workflows,
         workflow_texts=WorkflowTexts(workflows=workflows, model=one_request),
+        imports=Imports(
+            conversations=conversations,
+            assistants=assistants,
+            requests=requests,
+            queue=queue,
+            backlog=backlog,
+            clock=clock,
+            default_model=settings.default_model,
+        ),
         titles=Titles(
             enabled=settings.generates_titles,
             model_name=settings.gateway.title_model,

@@ -13,7 +13,12 @@ from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import EventPage, NewConversation
 from banksman.gateway.service import resources
-from banksman.gateway.service.bodies import Conversation, ConversationChange, ConversationPage
+from banksman.gateway.service.bodies import (
+    Conversation,
+    ConversationChange,
+    ConversationPage,
+    ExportedConversation,
+)
 from banksman.gateway.service.event_frames import encoded_event
 
 MAX_EVENTS = 1_000
@@ -31,6 +36,14 @@ async def create_conversation(
     """Create a conversation."""
     ack = await gateway.requests.handle(caller, creation(request_id, body))
     return await gateway.conversations.get(caller.tenant, ack.conversation_id or "")
+
+
+@routes.post("/context/conversations/import", status_code=201)
+async def import_conversation(
+    body: StrictBody[ExportedConversation], gateway: ServiceDep, caller: CallerDep, request_id: RequestId
+) -> ConversationRecord:
+    """Create a conversation with the messages of an exported one. Calls, files and costs are not imported."""
+    return await gateway.imports.create(caller, body, request_id)
 
 
 @routes.get("/context/conversations")

@@ -6,7 +6,7 @@ from banksman.bus.control import Received
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.nats_api import Replay
-from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, request_id_of, tenant_of
 from banksman.gateway.nats_api.messages import Deleted, ListCalls, ListConversations, ListPending, ReadRun
 from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.service import resources
@@ -16,6 +16,7 @@ from banksman.gateway.service.bodies import (
     Conversation,
     ConversationPage,
     EndedRun,
+    ExportedConversation,
     InputPage,
     Listing,
     Rename,
@@ -52,6 +53,11 @@ def add_conversations(api: Endpoints, gateway: Gateway) -> None:
     async def generate_title(message: Received) -> ConversationRecord:
         """Let a model write the title from the first exchange; a title that a person chose stays."""
         return await gateway.titles.generate(caller_of(message), named_by(message))
+
+    @api.serve("conversation", "import", errors=(ErrorCode.CONFLICT,))
+    async def import_conversation(request: ExportedConversation, message: Received) -> ConversationRecord:
+        """Create a conversation with the messages of an exported one; calls and files are not imported."""
+        return await gateway.imports.create(caller_of(message), request, request_id_of(message))
 
     @api.serve("conversation", "delete", "{conversation_id}", errors=(MISSING,))
     async def delete_conversation(message: Received) -> Deleted:

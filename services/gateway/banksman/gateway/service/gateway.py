@@ -12,6 +12,7 @@ from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
+from banksman.gateway.service.imports import Imports
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.operations import Operations
@@ -62,6 +63,7 @@ class Gateway:
     workflows: Workflows
     workflow_texts: WorkflowTexts
     titles: Titles
+    imports: Imports
     files: Files
     operations: Operations
     usage: UsageReports

@@ -126,6 +126,17 @@ export class Store {
     });
   }
 
+  /** Create a conversation from an exported file, and show it. @param {File} file */
+  async importFile(file) {
+    try {
+      const { imported } = await import('./importing.mjs');
+      this.open(await imported(this.api, file));
+      this.list.refresh();
+    } catch (error) {
+      this.toast(explain(error));
+    }
+  }
+
   async rename(id, title) {
     await this.#attempt(async () => {
       await this.api.renameConversation(id, title);

@@ -63,6 +63,11 @@ export class Api {
     return this.#json('PATCH', `context/conversations/${id}`, { title });
   }
 
+  /** Create a conversation with the messages of an exported one. @param {{conversation?: object, events: object[]}} exported */
+  importConversation(exported) {
+    return this.#json('POST', 'context/conversations/import', exported);
+  }
+
   /** Let a model write the title; one that a person chose stays. */
   generateTitle(id) {
     return this.#json('POST', `context/conversations/${id}/title`);

@@ -67,6 +67,7 @@ export class Api {
   conversations(options?: { query?: string; cursor?: string | null; limit?: number }): Promise<Page>;
   conversation(id: string): Promise<Record<string, unknown>>;
   renameConversation(id: string, title: string): Promise<Record<string, unknown>>;
+  importConversation(exported: { conversation?: object; events: object[] }): Promise<Record<string, unknown>>;
   generateTitle(id: string): Promise<Record<string, unknown>>;
   deleteConversation(id: string): Promise<null>;
   run(id: string): Promise<Record<string, unknown>>;

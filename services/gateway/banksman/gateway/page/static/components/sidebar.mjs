@@ -42,6 +42,7 @@ export function Sidebar() {
     ${!error && !loading && !items.length && !(query && hits.length) && html`<p class="sidebar-note">${t(query ? 'app.noResults' : 'sidebar.empty')}</p>`}
     ${next && html`<button type="button" class="link more" onClick=${() => store.list.more()}>${t('app.showMore')}</button>`}
     ${!query && html`<button type="button" class="link more" onClick=${() => store.list.showArchived(!archived)}>${t(archived ? 'sidebar.showOthers' : 'sidebar.showArchived')}</button>`}
+    ${!query && !archived && html`<${Import} />`}
     <${Account} />
   </nav>`;
 }
@@ -80,6 +81,19 @@ function Count({ view }) {
   const store = useStore();
   const count = view === 'approvals' ? store.inbox.waiting.value.length : 0;
   return count > 0 && html`<span class="count" aria-label=${t('inbox.waiting', { count })}>${count}</span>`;
+}
+
+/** Choose an exported conversation. */
+function Import() {
+  const store = useStore();
+  const picker = useRef(null);
+  const choose = async (event) => {
+    const [file] = event.target.files;
+    if (file) await store.importFile(file);
+    picker.current.value = '';
+  };
+  return html`<button type="button" class="link more" onClick=${() => picker.current.click()}>${t('import.title')}</button>
+    <input ref=${picker} type="file" accept=".json,application/json" hidden onChange=${choose} />`;
 }
 
 function Search() {
