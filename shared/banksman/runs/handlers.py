@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
-    ApprovalForgotten,
     CancelRequested,
     ConversationUpdated,
     EventBody,
