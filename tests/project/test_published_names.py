@@ -44,6 +44,9 @@ OTHER_NAMES = {
     "schedule list": 'subjects.api(TENANT, "schedule"',
     "schedule read": 'subjects.api(TENANT, "schedule"',
     "schedule delete": 'subjects.api(TENANT, "schedule"',
+    "secret list": 'subjects.api(tenant, "secret"',
+    "secret set": 'subjects.api(tenant, "secret"',
+    "secret delete": 'subjects.api(tenant, "secret"',
 }
 """What tests write where a client, or a variable, stands for the name."""
 WITHOUT_USE = {"call_limit"}

@@ -146,6 +146,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "output read": {"tool_call_id": "k1"},
         "schedule create": schedule,
         "schedule update": schedule,
+        "secret set": {"value": "a-secret-value"},
     }
     ids = {"run_id": "c1-0123456789ab", "approval_id": "c1-r-a", "request_id": "c1-r-a"}
     for title, operation in documented.requests.items():

@@ -19,13 +19,13 @@ def add_secrets(api: Endpoints, gateway: Gateway) -> None:
         """List the names of the secrets."""
         return Listing[SecretDescription](items=tuple(await gateway.secrets.list(tenant_of(message))))
 
-    @api.serve("secret", "set", "{secret}")
-    async def set_secret(request: SecretBody, message: Received) -> SecretDescription:
-        """Set a secret."""
-        return await gateway.secrets.set(caller_of(message), named_by(message), request.value)
-
     @api.serve("secret", "delete", "{secret}", errors=(ErrorCode.NOT_FOUND,))
     async def delete_secret(message: Received) -> Deleted:
         """Delete a secret."""
         await gateway.secrets.delete(tenant_of(message), named_by(message))
         return Deleted(id=named_by(message))
+
+    @api.serve("secret", "set", "{secret}")
+    async def set_secret(request: SecretBody, message: Received) -> SecretDescription:
+        """Set a secret."""
+        return await gateway.secrets.set(caller_of(message), named_by(message), request.value)
