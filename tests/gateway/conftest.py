@@ -15,6 +15,7 @@ import httpx
 import pytest
 from tests.support.fixtures import settings_of
 from tests.support.nats import Broker
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -26,6 +27,7 @@ from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
 from banksman.contracts.events import (
+    ApprovalForgotten,
     ApprovalItem,
     Commit,
     Event,
@@ -45,6 +47,7 @@ from banksman.gateway.app import Running, serving
 from banksman.gateway.identity_settings import ApiKey
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
 from banksman.runs.approval_policy import approval_requested
+from banksman.runs.approvals import resolution
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
 
@@ -283,6 +286,18 @@ class Agent:
             run_id=start.run_id,
             **logged.model_dump(exclude={"type"}),
         )
+
+    async def resolve(self, request: ApprovalRequest) -> None:
+        """Commit the stored reply to a request."""
+        _, reply = await ApprovalSlots(self.bus).read(self.tenant, request.approval_id)
+        assert reply is not None
+        await self.commit(request.conversation_id, request.run_id, *resolution(reply, request))
+
+    async def forget(self, conversation_id: str, approval_id: str) -> None:
+        """Commit the withdrawal of a remembered decision once a client requested it."""
+        subject = subjects.run_signal(self.tenant, conversation_id)
+        await eventually(lambda: last_message(self.bus, RUNS, subject), WAIT_TIMEOUT_S)
+        await self.commit(conversation_id, None, ApprovalForgotten(approval_id=approval_id, by="nats"))
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from banksman.contracts.events import ApprovalResolved, ItemDecision, RunFinished
-from banksman.contracts.work import ApprovalReply
+from banksman.contracts.events import ApprovalForgotten, ApprovalResolved, ItemDecision, RunFinished
+from banksman.contracts.work import ApprovalReply, ForgetDecision
 from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.approvals import problem, sign
 from tests.runs.plans import CallPlan, Plan, calls, needing_approval
 from tests.runs.random_schedule import forged
 from tests.runs.scenario import Scenario
-from tests.runs.world import KEY
+from tests.runs.world import KEY, TENANT
 
 NEEDS_APPROVAL = Plan((calls(needing_approval()),))
 TWO = calls(needing_approval(), needing_approval())
@@ -192,6 +192,24 @@ def test_a_decision_is_remembered_for_its_scope(remember: str | None, requests: 
     scenario.start(Plan((calls(needing_approval()),)))
     scenario.run(seconds=5)
     assert len(scenario.invariants.requested) == requests
+    scenario.end()
+
+
+@pytest.mark.parametrize("remember", ["run", "conversation"])
+def test_a_withdrawn_decision_applies_to_no_further_call(remember: str) -> None:
+    """P3. The next call needs approval again; a repeated withdrawal changes nothing."""
+    plan = Plan((calls(needing_approval()), calls(needing_approval(), CallPlan(lasts_s=5)), TWO))
+    scenario = parked(plan)
+    approval_id = scenario.approval_request.approval_id
+    scenario.decide(_approve(remember))
+    scenario.run_until(lambda: scenario.open_run.iteration == 2, seconds=5)
+    forget = ForgetDecision(tenant=TENANT, conversation_id="c", approval_id=approval_id, by="bob")
+    for repeat in range(2):
+        scenario.signal(f"forget-{repeat}", forget)
+    scenario.run(seconds=10)
+    assert scenario.open_run.waits
+    assert (scenario.state.remembered, scenario.open_run.remembered) == ((), ())
+    assert sum(isinstance(body, ApprovalForgotten) for body in scenario.bodies()) == 1
     scenario.end()
 
 

@@ -25,6 +25,7 @@ from banksman.contracts.work import (
     ApprovalRequest,
     CancelRun,
     DeleteConversation,
+    ForgetDecision,
     ImportConversation,
     RenameConversation,
     RunSignal,
@@ -293,20 +294,28 @@ class World:
                 await handlers.on_decision(ports, body)
             case "timers", ApprovalRequest():
                 await handlers.on_expiry(ports, body.tenant, body.conversation_id, body.approval_id)
-            case _, CancelRun():
-                await handlers.on_cancel(ports, body)
-            case _, SteerRun():
-                await handlers.on_steer(ports, body)
-            case _, RenameConversation():
-                await handlers.on_rename(ports, body)
-            case _, ImportConversation():
-                await handlers.on_import(ports, body)
-            case _, DeleteConversation():
-                await self._delete(ports, message)
+            case "signals", _:
+                await self._signal(ports, message)
             case _:
                 raise AssertionError(f"{queue}: {body}")
         if message.not_before is None:
             await Op("ack", lambda: self._ack(queue, message))
+
+    async def _signal(self, ports: Ports, message: Message) -> None:
+        signal: RunSignal = message.body
+        match signal:
+            case CancelRun():
+                await handlers.on_cancel(ports, signal)
+            case SteerRun():
+                await handlers.on_steer(ports, signal)
+            case RenameConversation():
+                await handlers.on_rename(ports, signal)
+            case ImportConversation():
+                await handlers.on_import(ports, signal)
+            case ForgetDecision():
+                await handlers.on_forget(ports, signal)
+            case DeleteConversation():
+                await self._delete(ports, message)
 
     async def _delete(self, ports: Ports, message: Message) -> None:
         conversation_id: str = message.body.conversation_id

@@ -99,6 +99,35 @@ async def test_several_calls_of_one_reply_are_one_approval_request(client: Clien
     assert [entry["result"]["stdout"] for entry in outcome["tool_calls"]] == ["1\n", "2\n", "3\n"]
 
 
+async def test_a_withdrawn_decision_asks_again_at_the_next_call(
+    system: System, client: Client, play: Play
+) -> None:
+    """R13: remembered for the conversation, it is listed with who and what, and withdrawn over HTTP."""
+    replies = [bash("echo 1"), bash("echo 1"), Reply(text="ok"), bash("echo 1"), Reply(text="ok")]
+    conversation = await client.create(play(*replies))
+    run_id = await client.chat(conversation, "go")
+    request = await client.question(run_id)
+    await client.request(
+        "approval.reply", approval_id=request["approval_id"], all="approve", remember="conversation"
+    )
+    await client.finished(run_id)
+    assert len(client.events(conversation, "approval.requested")) == 1
+
+    async with httpx.AsyncClient(base_url=system.url) as http:
+        (listed,) = [
+            one
+            for one in (await http.get("/context/remembered")).json()["items"]
+            if one["conversation_id"] == conversation
+        ]
+        withdrawn = await http.delete(f"/context/remembered/{listed['approval_id']}")
+    again = await client.chat(conversation, "once more")
+    assert (await client.question(again))["approval_id"] != request["approval_id"]
+    await client.approve(again)
+    assert (await client.finished(again))["status"] == "completed"
+    assert (listed["by"], listed["calls"][0]["arguments"]) == ("local", {"command": "echo 1"})
+    assert withdrawn.status_code == 204
+
+
 async def test_a_call_runs_with_its_edited_arguments(client: Client, play: Play) -> None:
     """An approval may edit a call; the edited call is executed, and invalid edits name the argument."""
     conversation = await client.create(play(bash("echo original"), Reply(text="ok")))

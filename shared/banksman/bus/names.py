@@ -21,6 +21,7 @@ FIRED_TIMERS: Final = "timers"
 
 TOOLS: Final = "tools"
 ASSISTANTS: Final = "assistants"
+ASSISTANT_REVISIONS: Final = "assistant-revisions"
 PROMPTS: Final = "prompts"
 WORKFLOW_DEFINITIONS: Final = "workflows"
 CONVERSATIONS: Final = "conversations"

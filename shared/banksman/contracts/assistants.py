@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from banksman.contracts.assistant_files import AssistantFiles
+from banksman.contracts.built_workflows import Built
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
@@ -58,6 +59,30 @@ class ApprovalTerms(Stored):
 
 
 ONE_APPROVER = ApprovalTerms()
+MAX_RULES = 100
+"""Rules of a tenant's policy."""
+
+
+class ApprovalPolicy(Stored):
+    """What a tenant decides about the calls of all its assistants (KV `policies`)."""
+
+    id: Token = "policy"
+    revision: int = 0
+    """The KV revision at which it was read."""
+    rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=MAX_RULES)
+    """Rules that are evaluated before those of an assistant."""
+    approvals: ApprovalTerms = ONE_APPROVER
+    """The least that applies to every approval request."""
+
+    def over(self, assistant: Assistant) -> Assistant:
+        """Return an assistant as this policy lets its runs begin."""
+        own = assistant.approvals
+        terms = ApprovalTerms(
+            approvers=max(self.approvals.approvers, own.approvers),
+            escalation=own.escalation or self.approvals.escalation,
+        )
+        rules = (*self.rules, *assistant.approval_policy)
+        return assistant.model_copy(update={"approval_policy": rules, "approvals": terms})
 
 
 FallbackModels = Annotated[
@@ -193,6 +218,8 @@ class WorkflowInvocation(Stored):
     """Who started it."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
+    built: Built | None = Field(default=None, exclude_if=lambda built: built is None)
+    """What a workflow without code does: its open runs do not change with it."""
 
 
 RunSettings.model_rebuild()

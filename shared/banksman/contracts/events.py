@@ -197,6 +197,15 @@ class ApprovalResolved(Stored):
     """Who approved the same before, where two users must; None for one approver."""
 
 
+class ApprovalForgotten(Stored):
+    """A remembered decision applies to no further call."""
+
+    type: Literal["approval.forgotten"] = "approval.forgotten"
+    approval_id: Token
+    """The approval request whose decision was remembered."""
+    by: str
+
+
 class ToolCallCompleted(Stored):
     """The one result of a call."""
 
@@ -367,6 +376,7 @@ KnownBody = Annotated[
     | ToolCallRequested
     | ApprovalRequested
     | ApprovalResolved
+    | ApprovalForgotten
     | ToolCallCompleted
     | WorkspaceChanged
     | WorkspaceRestored

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.events import (
+    ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
@@ -371,6 +372,7 @@ def detail_of(event: Event) -> Detail:
             | MessageCompleted()
             | ApprovalRequested()
             | ApprovalResolved()
+            | ApprovalForgotten()
             | RunFinished()
             | WorkflowProgress()
             | WorkflowOutput()

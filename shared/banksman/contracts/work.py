@@ -92,6 +92,17 @@ class RenameConversation(Stored):
     """Identifies a repeated request, even after another rename."""
 
 
+class ForgetDecision(Stored):
+    """Withdraw a remembered decision: it applies to no further call."""
+
+    v: Literal[1] = 1
+    type: Literal["forget"] = "forget"
+    tenant: Token
+    conversation_id: Token
+    approval_id: Token
+    by: str
+
+
 class DeleteConversation(Stored):
     """Delete a conversation: end its open run and commit a tombstone."""
 
@@ -133,7 +144,12 @@ class ImportConversation(Stored):
 
 
 RunSignal = Annotated[
-    CancelRun | SteerRun | RenameConversation | DeleteConversation | ImportConversation,
+    CancelRun
+    | SteerRun
+    | RenameConversation
+    | DeleteConversation
+    | ImportConversation
+    | ForgetDecision,
     Field(discriminator="type"),
 ]
 

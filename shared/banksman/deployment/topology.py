@@ -251,6 +251,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
     return (
         bucket(names.TOOLS, budget.share(5), replicas),
         bucket(names.ASSISTANTS, budget.share(5), replicas),
+        bucket(names.ASSISTANT_REVISIONS, budget.share(5), replicas),
         bucket(names.PROMPTS, budget.share(5), replicas),
         bucket(names.WORKFLOW_DEFINITIONS, budget.share(5), replicas),
         bucket(names.CONVERSATIONS, budget.share(40), replicas),
@@ -271,6 +272,7 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         bucket(
             names.DELIVERIES, budget.share(1), replicas, ttl_s=3 * DAY_S, max_value_bytes=MAX_DELIVERY_BYTES
         ),
+        bucket(names.POLICIES, budget.share(2), replicas),
         bucket(names.SCHEDULES, budget.share(2), replicas, max_value_bytes=MAX_SCHEDULE_BYTES),
         # Not republished: it holds secrets of tenants' servers.
         replace(bucket(names.MCP, budget.share(2), replicas), republish=None),

@@ -39,6 +39,7 @@ _BUCKETS = (
     names.DAMAGED,
 )
 _OF_GATEWAYS = (
+    names.ASSISTANT_REVISIONS,
     names.KEYS,
     names.WEBHOOKS,
     names.DELIVERIES,

@@ -12,6 +12,7 @@ from typing import assert_never
 
 from banksman.contracts.assistants import Branch
 from banksman.contracts.events import (
+    ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
@@ -141,6 +142,9 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return _finish(state, event)
         case CancelRequested():
             return _cancel(state, event, data)
+        case ApprovalForgotten(approval_id=approval_id):
+            run = state.run and replace(state.run, remembered=_without(state.run.remembered, approval_id))
+            return replace(state, run=run, remembered=_without(state.remembered, approval_id))
         case ConversationUpdated():
             return _update(state, event, data)
         case WorkflowProgress():
@@ -342,6 +346,10 @@ def _resolve(state: Conversation, run: Run, data: ApprovalResolved) -> Conversat
     if data.remember == "conversation":
         state = replace(state, remembered=(*state.remembered, approval))
     return replace(state, run=run)
+
+
+def _without(remembered: tuple[OpenApproval, ...], approval_id: str) -> tuple[OpenApproval, ...]:
+    return tuple(one for one in remembered if one.request.approval_id != approval_id)
 
 
 def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
+    ApprovalForgotten,
     CancelRequested,
     ConversationUpdated,
     EventBody,
@@ -20,6 +21,7 @@ from banksman.contracts.work import (
     ApprovalReply,
     CancelRun,
     DeleteConversation,
+    ForgetDecision,
     ImportConversation,
     ImportedRun,
     RenameConversation,
@@ -155,6 +157,18 @@ async def on_rename(ports: Ports, signal: RenameConversation) -> None:
             return
         renamed = ConversationUpdated(title=signal.title, request_id=signal.request_id)
         if await append(ports, state, None, (renamed,)) is not None:
+            return
+
+
+async def on_forget(ports: Ports, signal: ForgetDecision) -> None:
+    """Let a remembered decision apply to no further call. Idempotent by `approval_id`."""
+    while True:
+        state = await ports.log.read(signal.tenant, signal.conversation_id)
+        remembered = (*state.remembered, *(state.run.remembered if state.run else ()))
+        if all(one.request.approval_id != signal.approval_id for one in remembered):
+            return
+        forgotten = ApprovalForgotten(approval_id=signal.approval_id, by=signal.by)
+        if await append(ports, state, None, (forgotten,)) is not None:
             return
 
 

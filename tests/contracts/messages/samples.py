@@ -130,6 +130,7 @@ BODIES: tuple[events.EventBody, ...] = (
     events.ApprovalResolved(
         approval_id="a1", outcome="approved", by="ann", decisions=(DECISION,), remember="run"
     ),
+    events.ApprovalForgotten(approval_id="a1", by="ann"),
     events.ToolCallCompleted(result=RESULT),
     events.WorkspaceChanged(paths=({"path": "a.txt", "change": "created"},)),
     events.WorkspaceRestored(snapshot_ts=TS, lost_calls=("k1",), term=2),
@@ -220,6 +221,7 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         "signal.steer",
         work.SteerRun(**conversation, message_id="m5", content="And this", start=START, by="ann"),
     )
+    yield "signal.forget", work.ForgetDecision(**conversation, approval_id="a1", by="ann")
     yield "signal.rename", work.RenameConversation(**conversation, title="Pumps", request_id="rename-1")
     asked, replied = (work.ImportedMessage(message_id=name, content="text") for name in ("m6", "m7"))
     imported = work.ImportedRun(

@@ -92,7 +92,7 @@ async def test_the_second_user_sees_what_the_first_one_approved_and_decides(
 
 
 async def test_a_different_approval_is_refused_and_a_rejection_decides(two: TwoUsers) -> None:
-    """R13: nobody approves what the other one did not."""
+    """R13: no user approves what the other one did not."""
     request = await two.parked()
     await two.decide("alice", request.approval_id, all="approve")
     other = await two.decide("bob", request.approval_id, all="approve", remember="conversation")

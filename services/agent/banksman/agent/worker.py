@@ -19,6 +19,7 @@ from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (
     CancelRun,
     DeleteConversation,
+    ForgetDecision,
     ImportConversation,
     RenameConversation,
     RunSignal,
@@ -115,7 +116,7 @@ class Worker:
         return Conversation(work.tenant, work.conversation_id)
 
     async def on_signal(self, signal: RunSignal, message: WorkMessage) -> Outcome:
-        """Cancel, steer, rename or delete. Idempotent by run, message, request or conversation id.
+        """Handle a signal. Idempotent by the id of its run, message, request, approval or conversation.
 
         Raises:
             Poison: The message came on another subject.
@@ -131,6 +132,8 @@ class Worker:
                 await handlers.on_rename(self.ports, signal)
             case ImportConversation():
                 await handlers.on_import(self.ports, signal)
+            case ForgetDecision():
+                await handlers.on_forget(self.ports, signal)
             case DeleteConversation():
                 tombstone = await handlers.on_delete(self.ports, signal)
                 if tombstone is None:

@@ -13,6 +13,7 @@ from banksman.bus.publish import RunQueue
 from banksman.bus.sealing import SecretBox
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.service.api_keys import ApiKeys
+from banksman.gateway.service.assistant_revisions import AssistantHistories
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.backlog import Backlog
@@ -32,7 +33,9 @@ from banksman.gateway.service.one_request import OneRequest
 from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
+from banksman.gateway.service.policies import GovernedAssistants, Policies
 from banksman.gateway.service.prompts import Prompts
+from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.retention import Retention
 from banksman.gateway.service.run_starts import RunStarts
 from banksman.gateway.service.runs import Runs
@@ -41,7 +44,7 @@ from banksman.gateway.service.search import Search
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_secrets import SecretStore
-from banksman.gateway.service.tenant_store import assistant_store, prompt_store
+from banksman.gateway.service.tenant_store import assistant_store, policy_store, prompt_store
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog, Tools
@@ -87,7 +90,10 @@ async def compose(
     views = Views(log, damaged=damaged)
     conversations, approvals = Conversations(bus, views, clock), ApprovalSlots(bus)
     assistants, prompts = assistant_store(bus), prompt_store(bus)
+    policies = policy_store(bus)
     await stack.enter_async_context(assistants.recent)
+    await stack.enter_async_context(policies.recent)
+    governed = GovernedAssistants(assistants, policies)
     requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
     tools, workflows = Tools(bus), Workflows(bus)
     schemas = await stack.enter_async_context(SchemaChecker())
@@ -97,8 +103,9 @@ async def compose(
     enhanced_prompts = EnhancedPrompts(
         conversations, views, assistants, prompts, tools, settings.agent, placements
     )
-    decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key)
     created, queue = CreatedConversations(), RunQueue(bus)
+    remembered = RememberedDecisions(bus, conversations, views, queue, backlog)
+    decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key, remembered)
     client_requests = ClientRequests(
         views=views,
         conversations=conversations,
@@ -109,7 +116,7 @@ async def compose(
             views=views,
             conversations=conversations,
             created=created,
-            assistants=assistants,
+            assistants=governed,
             queue=queue,
             backlog=backlog,
             default_model=settings.default_model,
@@ -117,7 +124,7 @@ async def compose(
         workflow_starts=WorkflowStarts(
             workflows=workflows,
             conversations=conversations,
-            assistants=assistants,
+            assistants=governed,
             queue=queue,
             backlog=backlog,
             clock=clock,
@@ -164,7 +171,9 @@ async def compose(
         feeds=Feeds(bus, hub, views),
         approvals=PendingApprovals(bus, approvals, conversations),
         approval_slots=approvals,
-        assistants=Assistants(assistants, prompts, requests),
+        assistants=Assistants(assistants, prompts, requests, AssistantHistories(bus, clock)),
+        policies=Policies(policies),
+        remembered=remembered,
         prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         workflows=workflows,

@@ -8,6 +8,7 @@ from banksman.gateway.nats_api.conversations import add_conversations, add_pendi
 from banksman.gateway.nats_api.documents import add_assistants, add_prompts, add_tools, add_workflows
 from banksman.gateway.nats_api.endpoints import Endpoints
 from banksman.gateway.nats_api.files import add_files
+from banksman.gateway.nats_api.policies import add_policies
 from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.nats_api.schedules import add_schedules
 from banksman.gateway.nats_api.tenant_secrets import add_secrets
@@ -25,6 +26,14 @@ def api_endpoints(bus: Bus, gateway: Gateway, replays: Replays) -> Endpoints:
     add_runs(api, gateway, replays)
     add_pending(api, gateway)
     add_files(api, gateway)
-    for add in (add_prompts, add_assistants, add_workflows, add_schedules, add_tools, add_secrets):
+    for add in (
+        add_prompts,
+        add_assistants,
+        add_workflows,
+        add_schedules,
+        add_tools,
+        add_secrets,
+        add_policies,
+    ):
         add(api, gateway)
     return api

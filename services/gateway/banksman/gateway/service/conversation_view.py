@@ -8,6 +8,7 @@ from datetime import datetime
 
 from banksman.bus.log import StoredCommit
 from banksman.contracts.events import (
+    ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
@@ -53,6 +54,16 @@ class OpenApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class RememberedDecision:
+    """A decision that applies to further calls like those of its request."""
+
+    run_id: str
+    requested: ApprovalRequested
+    resolved: ApprovalResolved
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class OpenInput:
     """A workflow's request for a value that no user has provided."""
 
@@ -75,6 +86,8 @@ class ConversationView:
     runs: dict[str, RunView] = field(default_factory=dict[str, RunView])
     approvals: dict[str, OpenApproval] = field(default_factory=dict[str, OpenApproval])
     """Open approval requests by approval id."""
+    remembered: dict[str, RememberedDecision] = field(default_factory=dict[str, "RememberedDecision"])
+    """Decisions that apply to further calls, by approval id."""
     inputs: dict[str, OpenInput] = field(default_factory=dict[str, OpenInput])
     """Open requests for a value by request id."""
     outputs: dict[str, int] = field(default_factory=dict[str, int])
@@ -117,6 +130,8 @@ class ConversationView:
             case ConversationUpdated() as updated:
                 self.title = self.title if updated.title is None else updated.title
                 self.deleted = self.deleted or updated.status == "deleted"
+            case ApprovalForgotten(approval_id=approval_id):
+                self.remembered.pop(approval_id, None)
             case ToolCallCompleted(result=result):
                 self.outputs[result.tool_call_id] = stream_seq
             case UnknownEvent():
@@ -147,8 +162,12 @@ class ConversationView:
                 self._finish(run, finished, event, stream_seq)
             case ApprovalRequested() as requested:
                 self.approvals[requested.approval_id] = OpenApproval(run.run_id, requested)
-            case ApprovalResolved(approval_id=approval_id):
-                self.approvals.pop(approval_id, None)
+            case ApprovalResolved(approval_id=approval_id) as resolved:
+                decided = self.approvals.pop(approval_id, None)
+                if decided is not None and resolved.remember is not None:
+                    self.remembered[approval_id] = RememberedDecision(
+                        run.run_id, decided.requested, resolved, event.ts
+                    )
             case InputRequested(request_id=request_id) as wanted:
                 self.inputs[request_id] = OpenInput(run.run_id, wanted)
             case InputResolved(request_id=request_id):
@@ -162,6 +181,11 @@ class ConversationView:
         run.finished_at, run.finished_in = event.ts, stream_seq
         self.approvals = {key: open_ for key, open_ in self.approvals.items() if open_.run_id != run.run_id}
         self.inputs = {key: open_ for key, open_ in self.inputs.items() if open_.run_id != run.run_id}
+        self.remembered = {
+            key: one
+            for key, one in self.remembered.items()
+            if one.resolved.remember == "conversation" or one.run_id != run.run_id
+        }
 
     def _update_status(self, run: RunView) -> None:
         if run.finished_in or run.started_at is None or run.status == "cancelling":

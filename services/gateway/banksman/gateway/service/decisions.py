@@ -16,6 +16,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.first_approvals import confirming, first_approval
+from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
 from banksman.runs.approvals import problem, sign
@@ -97,6 +98,7 @@ class Decisions:
     schemas: SchemaChecker
     clock: Clock
     signing_key: bytes
+    remembered: RememberedDecisions
 
     async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
         """Check, sign and store a decision.
@@ -112,6 +114,8 @@ class Decisions:
         tools: Mapping[str, ToolDefinition] = {}
         if any(decision.arguments is not None for decision in submitted.decisions):
             tools = {tool.name: tool for tool in await self.tools.registered(tenant)}
+        if submitted.remember is not None:
+            await self.remembered.note(tenant, approval_id)
         check = partial(check_arguments, self.schemas, tenant, tools)
         attempt = partial(
             decide, self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, check

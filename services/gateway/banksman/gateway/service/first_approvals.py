@@ -13,7 +13,7 @@ class FirstSlot(Protocol):
     """The slot of the first of two approvals."""
 
     async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
-        """Return the first approval; None if nobody approved yet."""
+        """Return the first approval; None if no user approved yet."""
         ...
 
     async def store_first(self, first: FirstApproval) -> FirstApproval:

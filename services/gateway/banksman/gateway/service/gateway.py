@@ -18,7 +18,9 @@ from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
+from banksman.gateway.service.policies import Policies
 from banksman.gateway.service.prompts import Prompts
+from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.search import Search
@@ -58,6 +60,8 @@ class Gateway:
     approvals: PendingApprovals
     approval_slots: ApprovalSlots
     assistants: Assistants
+    policies: Policies
+    remembered: RememberedDecisions
     prompts: Prompts
     tools: ToolCatalog
     workflows: Workflows

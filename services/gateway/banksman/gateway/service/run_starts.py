@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from banksman.bus.publish import RunQueue
-from banksman.contracts.assistants import Assistant, Branch, RunSettings
+from banksman.contracts.assistants import Branch, RunSettings
 from banksman.contracts.errors import BadInput, NotFound, Refused
 from banksman.contracts.frames import Ack, ChatSend
 from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
@@ -15,9 +15,9 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, CreatedConversations
 from banksman.gateway.service.idempotency import RequestIds, ids_once
+from banksman.gateway.service.policies import GovernedAssistants
 from banksman.gateway.service.request_checks import check_content
 from banksman.gateway.service.run_settings import resolve
-from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views
 from banksman.runs.branches import Paths
 from banksman.runtime.failpoints import reach
@@ -32,7 +32,7 @@ class RunStarts:
     views: Views
     conversations: Conversations
     created: CreatedConversations
-    assistants: TenantStore[Assistant]
+    assistants: GovernedAssistants
     queue: RunQueue
     backlog: Backlog
     default_model: str | None

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
-from banksman.bus.names import ASSISTANTS, PROMPTS
-from banksman.contracts.assistants import Assistant, ToolSettings
+from banksman.bus.names import ASSISTANTS, POLICIES, PROMPTS
+from banksman.contracts.assistants import ApprovalPolicy, Assistant, ToolSettings
 from banksman.contracts.errors import Conflict, NotFound, Overloaded
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.streams import stream_info
@@ -25,7 +25,7 @@ DEFAULT_ASSISTANT = Assistant(
 DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAULT_PROMPT)
 """The system prompt that each tenant begins with."""
 
-D = TypeVar("D", Assistant, SystemPrompt)
+D = TypeVar("D", Assistant, SystemPrompt, ApprovalPolicy)
 
 TENANT_SHARE: Final = 8
 """The documents of one tenant fill about this fraction of their bucket at most."""
@@ -166,6 +166,11 @@ def assistant_store(bus: Bus) -> TenantStore[Assistant]:
 def prompt_store(bus: Bus) -> TenantStore[SystemPrompt]:
     """Return the store of system prompts."""
     return TenantStore(bus, PROMPTS, SystemPrompt, "system prompt", DEFAULT_SYSTEM_PROMPT)
+
+
+def policy_store(bus: Bus) -> TenantStore[ApprovalPolicy]:
+    """Return the store of approval policies: one for each tenant, without rules at first."""
+    return TenantStore(bus, POLICIES, ApprovalPolicy, "approval policy", ApprovalPolicy())
 
 
 def _size(document: BaseModel) -> int:

@@ -14,8 +14,8 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
 from banksman.gateway.service.idempotency import RequestIds, ids_once
+from banksman.gateway.service.policies import GovernedAssistants
 from banksman.gateway.service.run_settings import resolve
-from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.workflows import Workflows
 from banksman.runs.ports import Clock
 
@@ -30,7 +30,7 @@ class WorkflowStarts:
 
     workflows: Workflows
     conversations: Conversations
-    assistants: TenantStore[Assistant]
+    assistants: GovernedAssistants
     queue: RunQueue
     backlog: Backlog
     clock: Clock
@@ -80,7 +80,7 @@ class WorkflowStarts:
         if request.conversation_id is not None:
             record = await self.conversations.get(caller.tenant, request.conversation_id)
             name, settings = record.assistant, record.settings
-        assistant = await self.assistants.get(caller.tenant, name)
+        assistant = await self.assistants.in_use(caller.tenant, name)
         try:
             agent = resolve(assistant, settings, RunOverrides(), {}, self.default_model)
         except BadInput:
