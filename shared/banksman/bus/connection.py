@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
@@ -16,10 +15,10 @@ from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
-from nats.errors import SlowConsumerError
 
 from banksman.bus.client import SafeClient
 from banksman.bus.client import subscribe as nats_subscribe
+from banksman.bus.client_errors import ClientErrors
 from banksman.bus.errors import NO_RESPONSE, ConnectionLost, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
@@ -37,12 +36,6 @@ commit, so more of them only wait longer."""
 
 DISCONNECT_CHECK_S = 0.01
 """Seconds between checks while nats-py has noticed a disconnection but not reported it yet."""
-
-SAME_WARNING_S = 10.0
-"""Seconds until a warning of the client is logged again."""
-WARNINGS_REMEMBERED = 100
-
-_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 CLIENT_BUDGET_S = 7.0
 """Seconds that a request to the broker may take while a client waits: clients get a response within ten."""
@@ -97,9 +90,7 @@ class Bus:
         self._opened = False
         self._closing = False
         self._on_reconnect: list[Callable[[], None]] = []
-        self._on_slow_consumer: list[Callable[[str], None]] = []
-        self._logged_at: dict[str, float] = {}
-        """By warning: when it was logged last."""
+        self._errors = ClientErrors(name, inbox_prefix, self.stats, self.replies)
 
     @classmethod
     def create(
@@ -312,8 +303,8 @@ class Bus:
 
     def on_slow_consumer(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Call `callback` with each subject whose messages were dropped; return what removes the callback."""
-        self._on_slow_consumer.append(callback)
-        return lambda: self._on_slow_consumer.remove(callback)
+        self._errors.on_slow_consumer.append(callback)
+        return lambda: self._errors.on_slow_consumer.remove(callback)
 
     async def drain(self, timeout_s: float = 5.0) -> None:
         """Stop receiving, wait for running callbacks, send buffered messages, and close."""
@@ -354,53 +345,11 @@ class Bus:
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.5,
             "reconnect_to_server_handler": _next_server,
-            "error_cb": self._failed,
+            "error_cb": self._errors.report,
             "disconnected_cb": self._disconnected,
             "reconnected_cb": self._reconnected,
             "closed_cb": self._closed,
         }
-
-    async def _failed(self, error: Exception) -> None:
-        match error:
-            case SlowConsumerError():
-                self.stats.slow_consumer += 1
-                subject = error.sub.subject if error.sub else error.subject
-                self._log_rarely(f"messages dropped: the queue of {subject} is full")
-                for callback in tuple(self._on_slow_consumer):
-                    callback(subject)
-            # The server reports a forbidden publish only here, never to the publisher.
-            case _ if "permissions violation" in str(error).lower():
-                denied = _DENIED_PUBLISH.search(str(error))
-                requested = denied is not None and self.replies.forbidden(denied[1])
-                if denied and not requested and self._is_late_reply(denied[1]):
-                    logger.info("%s: a reply came too late: %s", self.name, error)
-                    return
-                self.stats.forbidden += 1
-                logger.error("%s: %s", self.name, error)
-            case NatsError() | OSError() | TimeoutError():
-                self.stats.errors += 1
-                self._log_rarely(f"{self.name}: {str(error) or type(error).__name__}")
-            case _:
-                self.stats.errors += 1
-                logger.error("%s: a subscription's callback failed", self.name, exc_info=error)
-
-    def _is_late_reply(self, subject: str) -> bool:
-        """Return whether a refused subject is the inbox of another user.
-
-        The server permits a reply for a limited time, and on the connection that received the request: one
-        that follows a partition is refused, and no process waits for it.
-        """
-        inbox = subject.lower().startswith("_inbox")
-        return inbox and not subject.lower().startswith(self.inbox_prefix.lower() + ".")
-
-    def _log_rarely(self, warning: str) -> None:
-        # nats-py reports each dropped message of a flood, and each failed attempt to connect.
-        now = time.monotonic()
-        if now - self._logged_at.get(warning, -SAME_WARNING_S) >= SAME_WARNING_S:
-            if len(self._logged_at) >= WARNINGS_REMEMBERED:
-                self._logged_at.clear()
-            self._logged_at[warning] = now
-            logger.warning(warning)
 
     async def _disconnected(self) -> None:
         self._connected.clear()
@@ -422,39 +371,6 @@ class Bus:
         self.closed.set()
         self._connected.set()  # wakes the waiters of `wait_connected`, which then check `closed`
         self.replies.close()
-
-
-async def keep_connecting(create: Callable[[], Bus], stop: asyncio.Event) -> Bus | None:
-    """Connect, however long it takes; return None if `stop` is set first.
-
-    Args:
-        create: Creates the bus of the next attempt, which reads its key file again.
-        stop: Ends the attempts.
-    """
-    while not stop.is_set():
-        bus = create()
-        if await _opened(bus, stop):
-            return bus
-        await bus.close()
-    return None
-
-
-async def _opened(bus: Bus, stop: asyncio.Event) -> bool:
-    opening = asyncio.create_task(bus.open())
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
-            return False
-        opening.result()
-    except Unavailable as error:
-        logger.warning("%s", error)
-        return False
-    finally:
-        opening.cancel()
-        stopped.cancel()
-        await asyncio.wait({opening, stopped})
-    return True
 
 
 def _next_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:

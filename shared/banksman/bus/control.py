@@ -17,12 +17,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import NoneType, TracebackType, UnionType
-from typing import Annotated, Any, Self, cast, get_args
-from urllib.parse import quote
+from types import TracebackType
+from typing import Annotated, Any, Self, cast
 
 from fast_depends.library import CustomField
 from faststream import (
@@ -47,10 +45,10 @@ from banksman.bus.envelope import error_envelope
 from banksman.bus.lasting_pulls import LastingPulls
 from banksman.bus.messages import Message
 from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, send_status, settle
+from banksman.bus.reply_schemas import add_replies
 from banksman.bus.settings import Replicas
 from banksman.bus.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError, ErrorCode
-from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.wire import parse_as
 
 logger = logging.getLogger(__name__)
@@ -187,7 +185,7 @@ class ControlPlane:
         document = cast(dict[str, Any], json.loads(self._specification.to_specification().to_json()))
         for subscriber in self._broker.subscribers:
             if isinstance(subscriber, CoreSubscriber):
-                _add_replies(document, subscriber.specification.name, _reply_models(subscriber.calls[0]))
+                add_replies(document, subscriber.specification.name, subscriber.calls[0])
         return document
 
     async def __aenter__(self) -> Self:
@@ -354,45 +352,3 @@ def _body_type(item: Any) -> Any:
     """Return the declared type of a handler's body; None when the handler takes none."""
     declared = [parameter.field_type for parameter in item.dependant.flat_params]
     return declared[0] if declared else None
-
-
-def _reply_models(item: Any) -> tuple[type[BaseModel], ...]:
-    """Return the models of which a handler declares that it replies one; none for bytes or no reply."""
-    declared = item.dependant.serializer.response_option["return"].field_type
-    found = get_args(declared) if isinstance(declared, UnionType) else (declared,)
-    return tuple(one for one in found if one not in (NoneType, None, bytes))
-
-
-def _add_replies(document: dict[str, Any], name: str, replies: tuple[type[BaseModel], ...]) -> None:
-    """Add what FastStream's document lacks: the reply of a request and its error envelope."""
-    components = document["components"]
-    channel = quote(name, safe="")
-    references: list[dict[str, str]] = []
-    for kind, models in (("Reply", replies), ("Error", (ErrorFrame,))):
-        if not models:
-            continue
-        payloads = [_add_schema(components["schemas"], model) for model in models]
-        message = f"{name}:{kind}"
-        components["messages"][message] = {
-            "title": message,
-            "payload": payloads[0] if len(payloads) == 1 else {"anyOf": payloads},
-        }
-        document["channels"][name]["messages"][kind] = {
-            "$ref": f"#/components/messages/{quote(message, safe=':')}"
-        }
-        references.append({"$ref": f"#/channels/{channel}/messages/{kind}"})
-    document["operations"][name]["reply"] = {
-        "channel": {"$ref": f"#/channels/{channel}"},
-        "messages": references,
-    }
-
-
-def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
-    """Add the schema of a model that is sent, and return the reference to it."""
-    # The names of generic models have brackets, which AsyncAPI does not permit.
-    name = re.sub(r"[^\w.-]+", "_", model.__name__).strip("_")
-    if name not in schemas:
-        schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
-        schemas |= schema.pop("$defs", {})
-        schemas[name] = schema
-    return {"$ref": f"#/components/schemas/{name}"}
