@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from banksman.bus.clock import BrokerClock
+from banksman.bus.connecting import keep_connecting
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.intake import Intake
@@ -20,7 +21,6 @@ from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
 from banksman.gateway.composition import compose
-from banksman.gateway.connecting import keep_connecting
 from banksman.gateway.front import Front, listening_front
 from banksman.gateway.nats_api.asyncapi import asyncapi
 from banksman.gateway.nats_api.bodies import api_body

@@ -11,7 +11,8 @@ from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connection import Bus, NatsSettings, keep_connecting
+from banksman.bus.connecting import keep_connecting
+from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub

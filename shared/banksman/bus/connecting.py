@@ -1,4 +1,4 @@
-"""The first connection to NATS, for a gateway that already serves clients."""
+"""The first connection to NATS of a service that waits for it, however long it takes."""
 
 from __future__ import annotations
 
