@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 AGENT = "services/agent/banksman/agent/"
-FOLD = "shared/banksman/runs/fold.py"
+FOLD = "shared/banksman/runs/fold_calls.py"
 STEPS = "shared/banksman/runs/steps.py"
 NATIVE = "tests/scenarios/test_native_loop.py::"
 ASSISTANTS = "tests/scenarios/test_assistants.py::"

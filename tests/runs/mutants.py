@@ -156,14 +156,14 @@ MUTANTS = (
     ),
     Mutant(
         "the count of a crash loop is reset",
-        "fold.py",
+        "fold_claims.py",
         "    if state.claims_in_row >= CRASH_LOOP_CLAIMS:\n        return state.claims_in_row\n",
         "",
         "A run in a crash loop continues after some of its calls were ended.",
     ),
     Mutant(
         "the time limit includes waiting for a user",
-        "fold.py",
+        "fold_claims.py",
         "waited_s=run.waited_s + waited",
         "waited_s=run.waited_s",
         "A run times out because its user decided late.",
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "edited arguments are dropped",
-        "fold.py",
+        "fold_calls.py",
         'edited = call.call.model_copy(update={"arguments": decision.arguments})',
         "edited = call.call",
         "What is executed is not what was approved.",
@@ -376,7 +376,7 @@ MUTANTS = (
     ),
     Mutant(
         "claims are not counted",
-        "fold.py",
+        "fold_claims.py",
         "    return state.claims_in_row + (not commit.after_reconnect and not alive)\n",
         "    return 1\n",
         "A run that kills its agents kills all of them.",

@@ -30,7 +30,6 @@ from banksman.contracts.events import (
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
-    TrackedCall,
     UnknownEvent,
     WorkflowLinked,
     WorkflowOutput,
@@ -38,17 +37,15 @@ from banksman.contracts.events import (
     WorkspaceChanged,
     WorkspaceRestored,
 )
-from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.messages import AssistantMessage, UserMessage
 from banksman.runs.branches import Paths
-from banksman.runs.history import compacted, restored_note, user_message_ids, with_results
+from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
+from banksman.runs.fold_claims import apply_owner
+from banksman.runs.history import compacted, restored_note, user_message_ids
 from banksman.runs.state import (
-    CLOSED_UNDECIDED,
-    CRASH_LOOP_CLAIMS,
     Conversation,
     Measured,
     OpenApproval,
-    OpenCall,
     QueuedRun,
     Run,
     replace,
@@ -61,7 +58,7 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
     """Return the state after one more commit. Apply commits in the order of the stream, each once."""
     if commit.snapshot is not None:
         return replace(state, stream_seq=stream_seq, snapshot_seq=stream_seq, since_snapshot=0)
-    state = _apply_owner(state, commit)
+    state = apply_owner(state, commit)
     return replace(
         apply_events(state, commit.events),
         stream_seq=stream_seq,
@@ -71,59 +68,13 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
     )
 
 
-def _apply_owner(state: Conversation, commit: Commit) -> Conversation:
-    return replace(
-        state,
-        run=_clocked(state, commit),
-        owner=commit.owner,
-        owner_epoch=commit.owner_epoch,
-        claims_in_row=_claims_in_row(state, commit),
-        claimants=_claimants(state, commit),
-    )
-
-
-def _claims_in_row(state: Conversation, commit: Commit) -> int:
-    # The limit sticks: otherwise the first commit that winds the run down would clear it, and the next owner
-    # would continue a run that is half ended.
-    if state.claims_in_row >= CRASH_LOOP_CLAIMS:
-        return state.claims_in_row
-    if not commit.claim:
-        return 0
-    if commit.events:
-        return 1
-    # A process that claims a second time is alive: on a machine without a free CPU, agents that get none for
-    # the length of a claim take a run over from each other, and none of them has crashed.
-    alive = commit.owner is not None and commit.owner.agent in state.claimants
-    return state.claims_in_row + (not commit.after_reconnect and not alive)
-
-
-def _claimants(state: Conversation, commit: Commit) -> frozenset[str]:
-    if not commit.claim or commit.owner is None:
-        return frozenset()
-    agent = frozenset({commit.owner.agent})
-    return agent if commit.events else state.claimants | agent
-
-
-def _clocked(state: Conversation, commit: Commit) -> Run | None:
-    """Return the open run; the clock of its time limit stops while the run is parked."""
-    run = state.run
-    if run is None:
-        return None
-    if commit.claim and run.parked_at is not None:
-        waited = max(0.0, (commit.ts - run.parked_at).total_seconds())
-        return replace(run, parked_at=None, waited_s=run.waited_s + waited)
-    if commit.owner is None and state.owner is not None:
-        return replace(run, parked_at=commit.ts)
-    return run
-
-
 def apply_events(state: Conversation, events: Iterable[Event]) -> Conversation:
     """Return the state after events, with ownership unchanged."""
     # Results that follow each other are added in one step: each step copies all calls of the reply, and a
     # model may request any number of them.
     for results, group in groupby(events, lambda event: isinstance(event.data, ToolCallCompleted)):
         if results:
-            state = _complete_calls(state, group)
+            state = complete_calls(state, group)
         else:
             for event in group:
                 state = _apply_event(state, event)
@@ -155,7 +106,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case HistoryCompacted():
             return _compact(state, event, data)
         case ToolCallCompleted():
-            return _complete_calls(state, (event,))
+            return complete_calls(state, (event,))
         # The result of its step, in the same commit, holds what a user provided.
         case WorkspaceChanged() | WorkflowOutput() | InputResolved() | UnknownEvent():
             return state
@@ -185,13 +136,13 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation
         case ProtocolRetry():
             return _retry(state, run, data)
         case ToolCallRequested():
-            return _request_call(state, run, data)
+            return request_call(state, run, data)
         case ApprovalRequested():
             listed = {item.tool_call_id for item in data.items}
             calls = tuple(replace(c, gate="waiting") if c.call.id in listed else c for c in run.calls)
             return replace(state, run=replace(run, calls=calls, approval=OpenApproval(data)))
         case ApprovalResolved():
-            return _resolve(state, run, data)
+            return resolve_approval(state, run, data)
         case InputRequested(tool_call_id=step):
             calls = tuple(replace(c, gate="awaiting") if c.call.id == step else c for c in run.calls)
             return replace(state, run=replace(run, calls=calls, inputs=(*run.inputs, data)))
@@ -199,6 +150,10 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation
             return _restore(state, run, data)
         case _:
             assert_never(data)
+
+
+def _without(remembered: tuple[OpenApproval, ...], approval_id: str) -> tuple[OpenApproval, ...]:
+    return tuple(one for one in remembered if one.request.approval_id != approval_id)
 
 
 def _start(state: Conversation, event: Event, data: RunStarted) -> Conversation:
@@ -319,73 +274,6 @@ def _retry(state: Conversation, run: Run, data: ProtocolRetry) -> Conversation:
     correction = UserMessage(message_id=data.message_id, content=data.correction)
     run = replace(run, malformed=data.attempt, answered_by=data.model, usage=run.usage + data.usage)
     return replace(state, run=run, history=(*state.history, reply, correction))
-
-
-def _request_call(state: Conversation, run: Run, data: ToolCallRequested) -> Conversation:
-    *before, reply = state.history
-    if not isinstance(reply, AssistantMessage):
-        raise ValueError(f"{data.call.id}: a call without the reply that requested it")
-    reply = reply.model_copy(update={"calls": (*reply.calls, data.call)})
-    unreadable = data.arguments_error is not None and not data.over_limit
-    malformed = run.malformed_before + 1 if unreadable else run.malformed
-    call = OpenCall(data.call, arguments_error=data.arguments_error, over_limit=data.over_limit)
-    run = replace(run, final=None, malformed=malformed, calls=(*run.calls, call))
-    return replace(state, run=run, history=(*before, reply))
-
-
-def _resolve(state: Conversation, run: Run, data: ApprovalResolved) -> Conversation:
-    if run.approval is None or run.approval.request.approval_id != data.approval_id or not run.undecided:
-        return state
-    approval = replace(run.approval, resolved=data)
-    calls = tuple(_decided(call, data) if call.gate == "waiting" else call for call in run.calls)
-    run = replace(run, approval=approval, calls=calls)
-    if data.outcome in CLOSED_UNDECIDED:
-        return replace(state, run=run)
-    if data.remember == "run":
-        run = replace(run, remembered=(*run.remembered, approval))
-    if data.remember == "conversation":
-        state = replace(state, remembered=(*state.remembered, approval))
-    return replace(state, run=run)
-
-
-def _without(remembered: tuple[OpenApproval, ...], approval_id: str) -> tuple[OpenApproval, ...]:
-    return tuple(one for one in remembered if one.request.approval_id != approval_id)
-
-
-def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:
-    decision = next((d for d in resolved.decisions if d.tool_call_id == call.call.id), None)
-    if resolved.outcome in CLOSED_UNDECIDED or decision is None:
-        return replace(call, gate="withdrawn")
-    if decision.decision == "reject":
-        return replace(call, gate="rejected", reason=decision.reason)
-    if decision.arguments is None:
-        return replace(call, gate="approved")
-    edited = call.call.model_copy(update={"arguments": decision.arguments})
-    return replace(call, gate="approved", call=edited, edited=True)
-
-
-def _complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:
-    run = state.run
-    if run is None:
-        return state
-    # A second result of the same call changes nothing: several owners may commit what a slot holds.
-    open_calls = {call.call.id: call.call for call in run.open_calls}
-    done: dict[str, ToolResult] = {}
-    for event in events:
-        if isinstance(event.data, ToolCallCompleted) and event.data.result.tool_call_id in open_calls:
-            done.setdefault(event.data.result.tool_call_id, event.data.result)
-    completed = [(open_calls[call_id], result) for call_id, result in done.items()]
-    tracked = (
-        TrackedCall(tool=call.name, params=call.arguments, result=result.content, iteration=run.iteration)
-        for call, result in completed
-    )
-    calls = (
-        replace(call, result=done[call.call.id]) if call.result is None and call.call.id in done else call
-        for call in run.calls
-    )
-    added = (ToolMessage(name=call.name, result=result) for call, result in completed)
-    run = replace(run, calls=tuple(calls), tracked=(*run.tracked, *tracked))
-    return replace(state, run=run, history=with_results(state.history, added))
 
 
 def _restore(state: Conversation, run: Run, data: WorkspaceRestored) -> Conversation:

@@ -1,0 +1,83 @@
+"""How events of calls change the state of a conversation: requested, decided, completed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from banksman.contracts.events import (
+    ApprovalResolved,
+    Event,
+    ToolCallCompleted,
+    ToolCallRequested,
+    TrackedCall,
+)
+from banksman.contracts.messages import AssistantMessage, ToolMessage
+from banksman.contracts.tools import ToolResult
+from banksman.runs.history import with_results
+from banksman.runs.state import CLOSED_UNDECIDED, Conversation, OpenCall, Run, replace
+
+
+def request_call(state: Conversation, run: Run, data: ToolCallRequested) -> Conversation:
+    """Return the state with a call that the last reply requested."""
+    *before, reply = state.history
+    if not isinstance(reply, AssistantMessage):
+        raise ValueError(f"{data.call.id}: a call without the reply that requested it")
+    reply = reply.model_copy(update={"calls": (*reply.calls, data.call)})
+    unreadable = data.arguments_error is not None and not data.over_limit
+    malformed = run.malformed_before + 1 if unreadable else run.malformed
+    call = OpenCall(data.call, arguments_error=data.arguments_error, over_limit=data.over_limit)
+    run = replace(run, final=None, malformed=malformed, calls=(*run.calls, call))
+    return replace(state, run=run, history=(*before, reply))
+
+
+def resolve_approval(state: Conversation, run: Run, data: ApprovalResolved) -> Conversation:
+    """Return the state with the decision on the open approval request; a second one changes nothing."""
+    if run.approval is None or run.approval.request.approval_id != data.approval_id or not run.undecided:
+        return state
+    approval = replace(run.approval, resolved=data)
+    calls = tuple(_decided(call, data) if call.gate == "waiting" else call for call in run.calls)
+    run = replace(run, approval=approval, calls=calls)
+    if data.outcome in CLOSED_UNDECIDED:
+        return replace(state, run=run)
+    if data.remember == "run":
+        run = replace(run, remembered=(*run.remembered, approval))
+    if data.remember == "conversation":
+        state = replace(state, remembered=(*state.remembered, approval))
+    return replace(state, run=run)
+
+
+def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:
+    decision = next((d for d in resolved.decisions if d.tool_call_id == call.call.id), None)
+    if resolved.outcome in CLOSED_UNDECIDED or decision is None:
+        return replace(call, gate="withdrawn")
+    if decision.decision == "reject":
+        return replace(call, gate="rejected", reason=decision.reason)
+    if decision.arguments is None:
+        return replace(call, gate="approved")
+    edited = call.call.model_copy(update={"arguments": decision.arguments})
+    return replace(call, gate="approved", call=edited, edited=True)
+
+
+def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:
+    """Return the state with the results of calls, of which each gets the first one."""
+    run = state.run
+    if run is None:
+        return state
+    # A second result of the same call changes nothing: several owners may commit what a slot holds.
+    open_calls = {call.call.id: call.call for call in run.open_calls}
+    done: dict[str, ToolResult] = {}
+    for event in events:
+        if isinstance(event.data, ToolCallCompleted) and event.data.result.tool_call_id in open_calls:
+            done.setdefault(event.data.result.tool_call_id, event.data.result)
+    completed = [(open_calls[call_id], result) for call_id, result in done.items()]
+    tracked = (
+        TrackedCall(tool=call.name, params=call.arguments, result=result.content, iteration=run.iteration)
+        for call, result in completed
+    )
+    calls = (
+        replace(call, result=done[call.call.id]) if call.result is None and call.call.id in done else call
+        for call in run.calls
+    )
+    added = (ToolMessage(name=call.name, result=result) for call, result in completed)
+    run = replace(run, calls=tuple(calls), tracked=(*run.tracked, *tracked))
+    return replace(state, run=run, history=with_results(state.history, added))
