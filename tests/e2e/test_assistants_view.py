@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.async_api import expect
 
-from tests.e2e.assistant_scenes import assistants
+from tests.e2e.assistant_scenes import ASSISTANT, assistants
 from tests.e2e.stage import Stage
 from tests.support.browser import opened, send_message
 from tests.support.polling import eventually
@@ -52,3 +52,29 @@ async def test_an_assistant_is_edited_with_a_preview_and_what_a_save_changes(sta
     assert [rule["action"] for rule in sent["approval_policy"]] == ["auto", "deny"]
     assert sent["limits"]["max_cost_usd"] == 0.5
     assert "id" not in sent and sent["service"] == "banksman"
+
+
+async def test_two_revisions_are_compared_and_the_earlier_one_is_restored(stage: Stage) -> None:
+    assistants(stage)
+    path = "context/assistants/cranes/revisions"
+    older = {**ASSISTANT, "revision": 3, "system_prompt": "You know ships."}
+    stage.resources |= {
+        path: {
+            "items": [
+                {"revision": 7, "at": "2026-01-02T10:00:00Z", "by": "grace", "current": True},
+                {"revision": 3, "at": None, "by": "", "current": False},
+            ]
+        },
+        f"{path}/3": older,
+        f"{path}/7": ASSISTANT,
+        f"POST {path}/3/restore": {**older, "revision": 8},
+    }
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/assistants/cranes")
+        await page.get_by_text("Earlier revisions").click()
+        difference = page.get_by_role("region", name="What differs")
+        await expect(difference.locator(".row.removed")).to_contain_text("You know ships.")
+        await expect(difference.locator(".row.added")).to_contain_text("You know cranes.")
+        await page.get_by_role("button", name="Restore revision 3").click()
+        await expect(page.get_by_role("textbox", name="Prompt")).to_have_value("You know ships.")
+    assert f"{path}/3/restore" in stage.uploads

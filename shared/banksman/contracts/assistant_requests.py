@@ -15,7 +15,7 @@ from banksman.contracts.assistants import (
     ModelOptions,
     ToolSettings,
 )
-from banksman.contracts.wire import JsonObject, Text, Token, Wire
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token, Wire
 
 
 class AssistantBody(Wire):
@@ -66,6 +66,53 @@ class AssistantList(Wire):
     items: tuple[Assistant, ...]
     next: None = None
     """Present because all lists have it; there is one page."""
+
+
+class AssistantRevision(Stored):
+    """One revision of an assistant."""
+
+    revision: int
+    at: Timestamp | None
+    """When it was stored; None if that is not known."""
+    by: str
+    """The user who stored it; empty if that is not known."""
+    current: bool
+    """Whether runs use it."""
+
+
+class AssistantRevisions(Stored):
+    """The stored revisions of an assistant, newest first."""
+
+    items: tuple[AssistantRevision, ...]
+
+
+class ChangedField(Stored):
+    """A field that differs between two revisions."""
+
+    field: str
+    before: JsonValue
+    after: JsonValue
+
+
+class AssistantChanges(Stored):
+    """How a revision differs from another one."""
+
+    since: int
+    revision: int
+    items: tuple[ChangedField, ...]
+
+
+class ReadRevision(Wire):
+    """Request one revision of the assistant that the subject names."""
+
+    revision: int = Field(ge=1)
+
+
+class CompareRevisions(ReadRevision):
+    """Request how a revision differs from another one."""
+
+    since: int | None = Field(default=None, ge=1)
+    """None for the stored one before it."""
 
 
 class AssistantDeleted(Wire):

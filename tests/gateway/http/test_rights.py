@@ -42,6 +42,10 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/runs/{run_id}/tool-calls/{tool_call_id}/output": READ,
     "GET /context/approvals": READ,
     "POST /context/approvals/{approval_id}": APPROVE,
+    "GET /context/policy": READ,
+    "PUT /context/policy": ADMIN,
+    "GET /context/remembered": READ,
+    "DELETE /context/remembered/{approval_id}": APPROVE,
     "GET /context/inputs": READ,
     "POST /context/inputs/{request_id}": APPROVE,
     "GET /context/assistants": READ,
@@ -64,6 +68,10 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/runs/{run_id}/steps": READ,
     "GET /context/runs/{run_id}/steps/{step_id}": READ,
     "POST /context/assistants/preview": CHAT,
+    "GET /context/assistants/{assistant_id}/revisions": READ,
+    "GET /context/assistants/{assistant_id}/revisions/{revision}": READ,
+    "GET /context/assistants/{assistant_id}/revisions/{revision}/changes": READ,
+    "POST /context/assistants/{assistant_id}/revisions/{revision}/restore": CHAT,
     "POST /context/chat": CHAT,
     "POST /context/chat/completions": CHAT,
     "POST /context/chat/messages": CHAT,
@@ -200,6 +208,8 @@ async def test_what_belongs_to_another_tenant_is_missing(guarded: Served, agent:
             if name == "run_id"
             else approval_id_for(run_id_for(new_id("c")))
             if name in ("approval_id", "request_id")
+            else "999999999"
+            if name == "revision"
             else new_id("x")
             for name in alice
         }
@@ -223,7 +233,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     start = await agent.started(conversation)
     await agent.begin(start)
     request = await agent.request_approval(start)
-    await http.post("/context/assistants", json={"id": (assistant := new_id("as"))})
+    made = await http.post("/context/assistants", json={"id": (assistant := new_id("as"))})
     await http.post("/v1/system-prompts", json={"id": (prompt := new_id("p")), "content": "Be brief."})
     key = (await http.post("/context/keys", json={"user": "ann"})).json()
     webhook = (await http.post("/context/webhooks", json=WEBHOOK)).json()
@@ -240,6 +250,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
         "step_id": request.items[0].tool_call_id,
         "approval_id": request.approval_id,
         "request_id": request.approval_id,
+        "revision": str(made.json()["revision"]),
         "assistant_id": assistant,
         "prompt_id": prompt,
         "key_id": key["id"],

@@ -138,6 +138,9 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "input reply": {"value": 1},
         "conversation rename": {"title": "t"},
         "conversation import": IMPORT,
+        "assistant revision": {"revision": 1},
+        "assistant changes": {"revision": 1, "since": 1},
+        "assistant restore": {"revision": 1},
         "prompt create": {"content": "x"},
         "prompt update": {"content": "x"},
         "file read": {"path": "x"},
@@ -201,6 +204,22 @@ async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     assert [one["conversation_id"] for one in found["items"]] == [conversation]
     assert (read["title"], read["head_seq"] > 5, deleted) == ("Lifts", True, {"id": conversation})
     assert [one["title"] for one in left["items"]] == ["Hi"]
+
+
+async def test_revisions_of_an_assistant_are_listed_read_compared_and_restored(
+    documented: Documented,
+) -> None:
+    first = await documented.request("assistant create", {"id": "cranes", "name": "Cranes"})
+    second = await documented.request("assistant update", {"name": "Lifts"}, assistant_id="cranes")
+    listed = await documented.request("assistant revisions", assistant_id="cranes")
+    older = {"revision": first["revision"]}
+    read = await documented.request("assistant revision", older, assistant_id="cranes")
+    both = {"revision": second["revision"], "since": first["revision"]}
+    changes = await documented.request("assistant changes", both, assistant_id="cranes")
+    restored = await documented.request("assistant restore", older, assistant_id="cranes")
+    assert [one["current"] for one in listed["items"]] == [True, False]
+    assert (read, restored["name"]) == (first, "Cranes")
+    assert changes["items"] == [{"field": "name", "before": "Cranes", "after": "Lifts"}]
 
 
 async def test_prompts_are_created_paged_enhanced_and_deleted(documented: Documented) -> None:

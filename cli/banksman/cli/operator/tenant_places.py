@@ -19,6 +19,7 @@ Filter = Callable[[str], str]
 TENANT_KEYS = (
     names.TOOLS,
     names.ASSISTANTS,
+    names.ASSISTANT_REVISIONS,
     names.PROMPTS,
     names.WORKFLOW_DEFINITIONS,
     names.CONVERSATIONS,

@@ -13,6 +13,7 @@ from banksman.bus.publish import RunQueue
 from banksman.bus.sealing import SecretBox
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.service.api_keys import ApiKeys
+from banksman.gateway.service.assistant_revisions import AssistantHistories
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.backlog import Backlog
@@ -170,7 +171,7 @@ async def compose(
         feeds=Feeds(bus, hub, views),
         approvals=PendingApprovals(bus, approvals, conversations),
         approval_slots=approvals,
-        assistants=Assistants(assistants, prompts, requests),
+        assistants=Assistants(assistants, prompts, requests, AssistantHistories(bus, clock)),
         policies=Policies(policies),
         remembered=remembered,
         prompts=Prompts(prompts, requests, enhanced_prompts),

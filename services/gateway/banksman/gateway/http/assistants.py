@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from fastapi import Response
+from typing import Annotated
+
+from fastapi import Path, Query, Response
 
 from banksman.contracts.assistant_requests import (
+    AssistantChanges,
     AssistantList,
+    AssistantRevisions,
     AssistantUpdate,
     NewAssistant,
 )
@@ -80,6 +84,43 @@ async def update_assistant(
 ) -> Assistant:
     """Replace an assistant."""
     return await gateway.assistants.update(caller, assistant_id, body)
+
+
+@routes.get("/context/assistants/{assistant_id}/revisions")
+async def list_revisions(assistant_id: str, gateway: ServiceDep, caller: CallerDep) -> AssistantRevisions:
+    """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
+    return await gateway.assistants.revisions(caller, assistant_id)
+
+
+Revision = Annotated[int, Path(ge=1)]
+
+
+@routes.get("/context/assistants/{assistant_id}/revisions/{revision}")
+async def read_revision(
+    assistant_id: str, revision: Revision, gateway: ServiceDep, caller: CallerDep
+) -> Assistant:
+    """Read an assistant as it was at a revision."""
+    return await gateway.assistants.revision(caller, assistant_id, revision)
+
+
+@routes.get("/context/assistants/{assistant_id}/revisions/{revision}/changes")
+async def compare_revisions(
+    assistant_id: str,
+    revision: Revision,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    since: Annotated[int | None, Query(ge=1)] = None,
+) -> AssistantChanges:
+    """Show the fields in which a revision differs from revision `since`, or from the one before it."""
+    return await gateway.assistants.changes(caller, assistant_id, revision, since)
+
+
+@routes.post("/context/assistants/{assistant_id}/revisions/{revision}/restore")
+async def restore_revision(
+    assistant_id: str, revision: Revision, gateway: ServiceDep, caller: CallerDep
+) -> Assistant:
+    """Store the content of a revision again, as a new revision."""
+    return await gateway.assistants.restore(caller, assistant_id, revision)
 
 
 @routes.delete("/context/assistants/{assistant_id}", status_code=204, response_class=Response)

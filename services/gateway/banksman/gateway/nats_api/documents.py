@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from banksman.bus.control import Received
 from banksman.contracts.assistant_requests import (
+    AssistantChanges,
     AssistantDeleted,
     AssistantList,
+    AssistantRevisions,
     AssistantUpdate,
+    CompareRevisions,
     NewAssistant,
+    ReadRevision,
 )
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import ErrorCode
@@ -96,6 +100,27 @@ def add_assistants(api: Endpoints, gateway: Gateway) -> None:
     async def update_assistant(request: AssistantUpdate, message: Received) -> Assistant:
         """Replace the assistant that the subject names."""
         return await gateway.assistants.update(caller_of(message), named_by(message), request)
+
+    @api.serve("assistant", "revisions", "{assistant_id}", errors=(MISSING,))
+    async def list_revisions(message: Received) -> AssistantRevisions:
+        """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
+        return await gateway.assistants.revisions(caller_of(message), named_by(message))
+
+    @api.serve("assistant", "revision", "{assistant_id}", errors=(MISSING,))
+    async def read_revision(request: ReadRevision, message: Received) -> Assistant:
+        """Read an assistant as it was at a revision."""
+        return await gateway.assistants.revision(caller_of(message), named_by(message), request.revision)
+
+    @api.serve("assistant", "changes", "{assistant_id}", errors=(MISSING,))
+    async def compare_revisions(request: CompareRevisions, message: Received) -> AssistantChanges:
+        """Show the fields in which a revision differs from `since`, or from the one before it."""
+        caller, assistant_id = caller_of(message), named_by(message)
+        return await gateway.assistants.changes(caller, assistant_id, request.revision, request.since)
+
+    @api.serve("assistant", "restore", "{assistant_id}", errors=(MISSING,))
+    async def restore_revision(request: ReadRevision, message: Received) -> Assistant:
+        """Store the content of a revision again, as a new revision."""
+        return await gateway.assistants.restore(caller_of(message), named_by(message), request.revision)
 
     @api.serve("assistant", "delete", "{assistant_id}", errors=(MISSING,))
     async def delete_assistant(message: Received) -> AssistantDeleted:

@@ -63,6 +63,18 @@ export class Api {
     return this.#json('PATCH', `context/conversations/${id}`, { title });
   }
 
+  async assistantRevisions(id) {
+    return (await this.#json('GET', `context/assistants/${id}/revisions`)).items;
+  }
+
+  assistantRevision(id, revision) {
+    return this.#json('GET', `context/assistants/${id}/revisions/${revision}`);
+  }
+
+  restoreAssistant(id, revision) {
+    return this.#json('POST', `context/assistants/${id}/revisions/${revision}/restore`);
+  }
+
   /** Create a conversation with the messages of an exported one. @param {{conversation?: object, events: object[]}} exported */
   importConversation(exported) {
     return this.#json('POST', 'context/conversations/import', exported);
@@ -111,6 +123,25 @@ export class Api {
   /** The tenant's open approval requests. */
   async approvals() {
     return (await this.#json('GET', 'context/approvals')).items;
+  }
+
+  /** The rules of the tenant that come before those of its assistants. */
+  policy() {
+    return this.#json('GET', 'context/policy');
+  }
+
+  /** Replace the policy; refused if another revision than `policy.revision` is stored. */
+  replacePolicy(policy) {
+    return this.#json('PUT', 'context/policy', policy);
+  }
+
+  /** The decisions that apply to further calls. */
+  async remembered() {
+    return (await this.#json('GET', 'context/remembered')).items;
+  }
+
+  withdrawRemembered(approvalId) {
+    return this.#json('DELETE', `context/remembered/${approvalId}`);
   }
 
   /** The values that workflows wait for. */

@@ -3,6 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { AssistantEditor } from '../components/assistants/editor.mjs';
+import { Revisions } from '../components/assistants/revisions.mjs';
 import { Frame } from '../components/view.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { addressOf } from '../router.mjs';
@@ -44,11 +45,16 @@ function OneAssistant({ id }) {
   const store = useStore();
   const [stored, setStored] = useState(id === NEW ? EMPTY : null);
   const [error, setError] = useState(null);
+  const [history, setHistory] = useState(false);
   const read = () => store.api.assistant(id).then(setStored, (failure) => setError(explain(failure)));
   useEffect(() => void (id !== NEW && read()), [id]);
   const actions = html`<a class="toggle" href=${addressOf('assistants')} aria-label=${t('assistant.list')}><${Icon} name="back" size=${16} /><span>${t('assistant.list')}</span></a>`;
   return html`<${Frame} title=${stored?.name || t(id === NEW ? 'assistant.new' : 'assistant.title')} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${stored && html`<${AssistantEditor} key=${stored.revision ?? NEW} stored=${stored} onStored=${setStored} onReload=${read} />`}
+    ${stored?.id && html`<details class="revisions" onToggle=${(event) => setHistory(event.currentTarget.open)}>
+      <summary>${t('revision.title')}</summary>
+      ${history && html`<${Revisions} id=${stored.id} current=${stored.revision} onRestored=${setStored} />`}
+    </details>`}
   <//>`;
 }

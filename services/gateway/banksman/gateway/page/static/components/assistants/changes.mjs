@@ -1,4 +1,4 @@
-/** What a save would change, line by line. */
+/** The difference of two versions of an assistant, line by line: what a save would change, or two revisions. */
 
 import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
@@ -10,9 +10,9 @@ function linesOf({ revision, ...assistant }) {
   return lines.join('');
 }
 
-export function Changes({ before, after }) {
-  return html`<section class="assistant-part" aria-label=${t('assistant.changes')}>
-    <h2>${t('assistant.changes')}</h2>
+export function Changes({ before, after, title = t('assistant.changes') }) {
+  return html`<section class="assistant-part" aria-label=${title}>
+    <h2>${title}</h2>
     <${Diff} path=${before.id} before=${linesOf(before)} after=${linesOf(after)} />
   </section>`;
 }
