@@ -31,6 +31,7 @@ missing_packages() {
     command -v node >/dev/null || echo nodejs
     command -v npm >/dev/null || echo npm
     command -v git >/dev/null || echo git
+    has_library libhighwayhash.so.0 || echo libhighwayhash0
     has_compose || compose_package
     if [ "$(id -u)" = 0 ]; then missing_for_privileged_tests; fi
 }

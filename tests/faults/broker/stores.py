@@ -48,6 +48,17 @@ def _flip(block: Path) -> None:
     block.write_bytes(content)
 
 
+def flip_in_message(block: Path, number: int) -> int:
+    """Flip a bit in the middle of a message of a block, the first one being 0; return its sequence."""
+    content = bytearray(block.read_bytes())
+    begin = end = 0
+    for _ in range(number + 1):
+        begin, end = end, end + (int.from_bytes(content[end : end + 4], "little") & 0x7FFFFFFF)
+    content[(begin + end) // 2] ^= 1
+    block.write_bytes(content)
+    return int.from_bytes(content[begin + 4 : begin + 12], "little")
+
+
 def cut_the_tail(stream: Path) -> None:
     """Cut the last kilobyte of the last block."""
     last = blocks(stream)[-1]

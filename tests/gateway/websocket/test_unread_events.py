@@ -20,7 +20,7 @@ async def test_a_subscription_outlives_a_broker_that_does_not_respond(
     start_gateway: GatewayFactory,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The client has its position: without the events it would wait for ever for those that follow."""
+    """The client has its position: without these events it would wait without end for the next ones."""
     async with lossy_wire(nats_server.port) as wire:
         settings = settings_of(nats_server).model_copy(update={"url": wire.url})
         async with start_gateway(nats=settings) as gateway, gateway.socket() as socket:

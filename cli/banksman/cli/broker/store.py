@@ -1,12 +1,13 @@
 """Prepares the store of nats-server and starts the server, so that the server reads its message files.
 
-`python -I -S store.py STORE_DIR COMMAND…` runs by its path and without site packages, so that it costs a few
-milliseconds at each start of the server.
+The preparation runs without site packages, so that it costs a few milliseconds at each start, and then
+becomes the server.
 
 An orderly stop writes an index of each stream (`msgs/index.db`). A server that finds it compares only the
 last checksum and reads no message. It then appends to files that a later rebuild, as after `kill -9`, cuts
 off at the first message with a wrong checksum: what was appended behind that message would be lost. Without
-the index the server reads and cuts its files before it accepts a message.
+the index the server reads and cuts its files before it accepts a message. Damaged messages are removed from
+the files first, so that it cuts off no others.
 
 A damaged state file of a consumer (`o.dat`) prevents the consumer from starting or from being created.
 Without the file the server starts the consumer from the messages of its stream. That is safe for all
@@ -18,30 +19,58 @@ import os
 import sys
 from pathlib import Path
 
+_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from banksman.cli.broker.store import main
+main()
+"""
 _STATE_MAGIC = 22
 _STATE_VERSIONS = (1, 2)
+_ROOT = Path(__file__).parents[3]
+"""Directory in which Python finds this module by its name."""
 
 
 def started(command: tuple[str, ...], store: Path) -> tuple[str, ...]:
     """Return the command line that prepares `store`, the server's `store_dir`, and becomes `command`."""
-    return (sys.executable, "-I", "-S", __file__, str(store), *command)
+    return (sys.executable, "-I", "-S", "-c", _PROGRAM, str(_ROOT), str(store), *command)
 
 
 def prepare(store: Path) -> list[str]:
-    """Remove the index of each stream and each damaged state file of a consumer. The server must not run.
+    """Remove indexes, damaged messages and damaged state files of consumers. The server must not run.
 
     Returns:
-        One sentence for each consumer whose state is rebuilt.
+        One sentence for each file with damaged messages, and for each consumer whose state is rebuilt.
 
     Raises:
-        OSError: a file cannot be read or removed.
+        OSError: a file cannot be read, replaced or removed.
     """
+    remove_indexes(store)
+    rebuilt = rebuild_states(store)
+    return [*_salvaged(store), *rebuilt]
+
+
+def remove_indexes(store: Path) -> None:
+    """Let the server read all files at its next start."""
     for index in store.glob("jetstream/*/streams/*/msgs/index.db"):
         index.unlink(missing_ok=True)
+
+
+def rebuild_states(store: Path) -> list[str]:
+    """Remove damaged state files of consumers; return one sentence for each."""
     damaged = damaged_states(store)
     for state in damaged.values():
         state.unlink()
     return [f"consumer {name}: its damaged state is rebuilt from the stream" for name in damaged]
+
+
+def _salvaged(store: Path) -> list[str]:
+    if not any(file.stat().st_size for file in store.glob("jetstream/*/streams/*/msgs/*.blk")):
+        return []
+    # The import takes longer than the rest, and a first start does not need it.
+    from banksman.cli.broker.salvage import salvage
+
+    return [str(salvaged) for salvaged in salvage(store)]
 
 
 def damaged_states(store: Path) -> dict[str, Path]:

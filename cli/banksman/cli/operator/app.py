@@ -65,6 +65,20 @@ def check(data_dir: DataDir = None, json: Json = False) -> None:
 
 
 @app.command()
+def salvage(
+    directory: Annotated[Path, typer.Argument(help="The `store_dir` of a nats-server that is stopped.")],
+    json: Json = False,
+) -> None:
+    """Remove damaged messages from a stopped nats-server's files, and list what is lost.
+
+    `banksman up` and `banksman nats` do this at each start. The exit code is 1 if messages are lost.
+    """
+    from banksman.cli.operator import salvage as salvages
+
+    exit_with(salvages.salvage(directory, as_json=json))
+
+
+@app.command()
 def accept(
     conversations: Annotated[
         list[str] | None, typer.Argument(help="TENANT/CONVERSATION, as listed by `check`.")

