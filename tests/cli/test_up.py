@@ -60,6 +60,20 @@ def test_killed_process_is_reported_and_restarted(shared_up: Up) -> None:
         assert response.status == 200
 
 
+def test_services_restart_after_the_process_that_forked_them_was_killed(shared_up: Up) -> None:
+    first = shared_up.pid_of("model-server")
+    template = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+    before = [event["event"] for event in shared_up.events if event.get("process") == "model-server"]
+
+    os.kill(template, signal.SIGKILL)
+    ended = shared_up.wait_for("ended", before.count("ended") + 1, process="model-server")
+    shared_up.wait_for("ready", before.count("ready") + 1, process="model-server")
+
+    assert template != shared_up.process.pid
+    assert ended["how"] == "was killed by SIGKILL"
+    assert shared_up.pid_of("model-server") != first
+
+
 def test_killed_nats_server_restarts_with_its_streams(shared_up: Up) -> None:
     os.kill(shared_up.pid_of("nats"), signal.SIGKILL)
 

@@ -20,7 +20,6 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import next_message
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNS
-from banksman.cli.ports import free_port
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
@@ -412,11 +411,8 @@ async def test_a_cancel_ends_a_running_command_and_its_children(
 @pytest.fixture(scope="module")
 def second_gateway(system: System, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """Another gateway of the same system, on its own port."""
-    port, health = free_port(), free_port()
-    first = system.service_pids("gateway")[-1]
-    variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
-    environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}
-    environment |= {"BANKSMAN_GATEWAY__PORT": str(port), "BANKSMAN_GATEWAY__HEALTH_PORT": str(health)}
+    environment = system.environments()["gateway"]
+    port = environment["BANKSMAN_GATEWAY__PORT"]
     output = tmp_path_factory.mktemp("gateway") / "gateway.log"
     command = [sys.executable, "-m", "banksman.cli", "gateway"]
     with output.open("wb") as out:

@@ -128,6 +128,12 @@ class System:
         assert self._process is not None
         return [pid for pid in descendants(self._process.pid) if name in _arguments(pid)]
 
+    def environments(self) -> dict[str, dict[str, str]]:
+        """Return the environments of one more process of each service, with ports of their own."""
+        variables = {**self._variables(), "BANKSMAN_DATA_DIR": str(self.data_dir)}
+        command = [sys.executable, "-m", "tests.support.planned"]
+        return json.loads(subprocess.run(command, env=variables, check=True, capture_output=True).stdout)
+
     def log(self) -> str:
         """Return the printed output, and the end of each service's log."""
         logs = sorted(self.data_dir.glob("logs/*.log"))

@@ -19,7 +19,6 @@ import pytest
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
-from banksman.cli.ports import free_port
 from banksman.contracts.assistants import RunSettings, ToolSettings
 from banksman.contracts.events import (
     ApprovalItem,
@@ -364,11 +363,8 @@ async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None
 @contextmanager
 def _gateway_with_clock(system: System, shift_s: int) -> Generator[str]:
     """Another gateway of the system, whose clock is ahead by this number of seconds."""
-    port, health = free_port(), free_port()
-    first = system.service_pids("gateway")[-1]
-    variables = Path(f"/proc/{first}/environ").read_bytes().decode().rstrip("\0").split("\0")
-    environment = {name: value for name, _, value in (entry.partition("=") for entry in variables)}
-    environment |= {"BANKSMAN_GATEWAY__PORT": str(port), "BANKSMAN_GATEWAY__HEALTH_PORT": str(health)}
+    environment = system.environments()["gateway"]
+    port = environment["BANKSMAN_GATEWAY__PORT"]
     environment |= shifted(shift_s)
     command = [sys.executable, "-m", "banksman.cli", "gateway"]
     output = system.data_dir / f"gateway{shift_s:+d}.out"

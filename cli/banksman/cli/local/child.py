@@ -21,12 +21,17 @@ def launched(command: tuple[str, ...], parent: int) -> tuple[str, ...]:
 def main() -> None:
     """Set the parent-death signal and exec the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
+    die_with(parent)
+    os.execvp(command[0], command)
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when `parent`, which started it, dies; end at once if it has died."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # A parent that died before prctl sends no signal.
     if os.getppid() != parent:
         sys.exit(1)
-    os.execvp(command[0], command)
 
 
 if __name__ == "__main__":

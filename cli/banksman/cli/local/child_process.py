@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 
 from banksman.cli.local.child import launched
+from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate, TemplateEnded
 from banksman.cli.local.logs import ChildLog
 from banksman.cli.local.plan import ProcessSpec
 from banksman.cli.local.screen import Screen
@@ -47,10 +49,17 @@ class Child:
     """One process across its restarts."""
 
     def __init__(
-        self, spec: ProcessSpec, log: ChildLog, screen: Screen, *, on_change: Callable[[], None]
+        self,
+        spec: ProcessSpec,
+        log: ChildLog,
+        screen: Screen,
+        template: ServiceTemplate,
+        *,
+        on_change: Callable[[], None],
     ) -> None:
         """Describe a process; `on_change` is called when it starts, becomes ready or ends."""
         self.spec = spec
+        self._template = template
         self.ready = asyncio.Event()
         """Set when the process reports readiness; cleared when it ends."""
         self.identity: ProcessIdentity | None = None
@@ -117,16 +126,12 @@ class Child:
         output, written = os.pipe()
         pump = asyncio.create_task(self._log.pump(output), name=f"log {self.spec.name}")
         try:
-            with os.fdopen(written, "wb", buffering=0) as out:
-                process = await asyncio.create_subprocess_exec(
-                    *launched(self.spec.command, os.getpid()),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    env=dict(self.spec.environment),
-                    # A Ctrl-C on the terminal is for the supervisor, which stops all in order.
-                    process_group=0,
-                )
+            try:
+                with os.fdopen(written, "wb", buffering=0) as out:
+                    process = await self._spawn(out.fileno())
+            except TemplateEnded:
+                # The next attempt starts another template.
+                return -signal.SIGKILL
             self.identity = ProcessIdentity.of(process.pid)
             self._on_change()
             # A stop during the start found no process to signal.
@@ -144,6 +149,21 @@ class Child:
             self.identity = None
             self.ready.clear()
             self._on_change()
+
+    async def _spawn(self, output: int) -> asyncio.subprocess.Process | ForkedProcess:
+        spec = self.spec
+        if spec.service and sys.platform == "linux":
+            request = ForkRequest(spec.service, " ".join(spec.command), spec.environment)
+            return await self._template.fork(request, output)
+        return await asyncio.create_subprocess_exec(
+            *launched(spec.command, os.getpid()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(spec.environment),
+            # A Ctrl-C on the terminal is for the supervisor, which stops all in order.
+            process_group=0,
+        )
 
     async def _watch(self, *, again: bool) -> None:
         """Poll the process until it is ready, and report it."""

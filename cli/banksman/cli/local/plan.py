@@ -11,6 +11,7 @@ from enum import IntEnum
 from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.ports import free_port
+from banksman.cli.services import SERVICES
 from banksman.cli.settings import UpSettings
 from banksman.deployment import users
 
@@ -39,6 +40,8 @@ class ProcessSpec:
     environment: Mapping[str, str]
     ready_url: str
     """Responds with 200 when the process is ready."""
+    service: str = ""
+    """The service that the template process forks; empty for another program."""
     needed: bool = True
     """False if the system is useful without it."""
     longest_pause_s: float = 10.0
@@ -88,6 +91,16 @@ class Plan:
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
+    @property
+    def service_names(self) -> tuple[str, ...]:
+        """The services that may be started."""
+        return tuple(name for name in SERVICES if name not in self.without)
+
+    @property
+    def common_environment(self) -> dict[str, str]:
+        """The variables of every process: no setting of a service, and no secret."""
+        return self._pick(_COMMON, "LC_")
+
     def server(self) -> ProcessSpec:
         """Return the process of nats-server. All others start after it is ready."""
         environment = {**SERVER_ENVIRONMENT, **self._pick((*_COMMON, *SERVER_VARIABLES))}
@@ -113,7 +126,7 @@ class Plan:
             *(self._service("agent", Stage.AGENT, users.AGENT, agent, name=name) for name in agents),
             self._service("gateway", Stage.GATEWAY, users.GATEWAY, models | self._gateway()),
         )
-        return tuple(spec for spec in specs if spec and spec.command[-1] not in self.without)
+        return tuple(spec for spec in specs if spec and spec.service not in self.without)
 
     def _service(
         self,
@@ -134,9 +147,8 @@ class Plan:
             "BANKSMAN_DATA_DIR": str(self.nats.data.path),
             f"{_section(service)}HEALTH_PORT": str(port),
         }
-        return ProcessSpec(
-            name or service, stage, _banksman(service), environment, _ready_url(port), needed=needed
-        )
+        command, ready_url = _banksman(service), _ready_url(port)
+        return ProcessSpec(name or service, stage, command, environment, ready_url, service, needed=needed)
 
     def _model_server(self) -> ProcessSpec:
         name, port = "model-server", free_port()
@@ -144,7 +156,7 @@ class Plan:
         environment = {
             **self._inherited_by(name), f"{section}HOST": "127.0.0.1", f"{section}PORT": str(port)
         }  # fmt: skip
-        return ProcessSpec(name, Stage.MODEL_SERVER, _banksman(name), environment, _ready_url(port))
+        return ProcessSpec(name, Stage.MODEL_SERVER, _banksman(name), environment, _ready_url(port), name)
 
     def _example_tools(self) -> dict[str, str]:
         if not self.settings.local.example_tools:

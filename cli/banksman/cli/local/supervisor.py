@@ -9,6 +9,7 @@ import signal
 from collections.abc import Coroutine
 
 from banksman.cli.local.child_process import Child
+from banksman.cli.local.forks import ServiceTemplate
 from banksman.cli.local.logs import ChildLog
 from banksman.cli.local.plan import Plan, ProcessSpec
 from banksman.cli.local.screen import Screen
@@ -31,6 +32,7 @@ class Supervisor:
         self._failure: Exception | None = None
         self._children: list[Child] = []
         self._ready = False
+        self._template = ServiceTemplate(plan.service_names, plan.common_environment)
 
     async def run(self) -> None:
         """Run the system until a signal stops it.
@@ -47,11 +49,14 @@ class Supervisor:
             await self._stop.wait()
             starting.cancel()
             await self._drain()
+        await self._template.close()
         if self._failure is not None:
             raise self._failure
 
     async def _start(self, group: asyncio.TaskGroup) -> None:
         """Start nats-server, then all other processes in parallel."""
+        # It imports the services while nats-server starts.
+        await self._template.start()
         await self._wait_until_ready([self._launch(group, self._plan.server())])
         await self._plan.nats.provision()
         await self._wait_until_ready([self._launch(group, spec) for spec in self._plan.services()])
@@ -71,7 +76,7 @@ class Supervisor:
             self._plan.nats.data.logs / f"{spec.name}.log",
             lambda text: self._screen.report("warning", spec.name, text=text),
         )
-        child = Child(spec, log, self._screen, on_change=self._changed)
+        child = Child(spec, log, self._screen, self._template, on_change=self._changed)
         self._children.append(child)
         group.create_task(self._stop_on_error(child.keep_alive()), name=spec.name)
         return child

@@ -1,0 +1,31 @@
+"""`python -m tests.support.planned` prints the environments of a second set of processes of a running system.
+
+The services of a system show theirs to no other process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from urllib.parse import urlsplit
+
+from banksman.cli.local.command import UpOptions
+from banksman.cli.local.nats import LocalNats
+from banksman.cli.local.plan import Plan
+from banksman.cli.ports import free_port
+from banksman.cli.state import DataDir
+
+
+def main() -> None:
+    settings = UpOptions().settings()
+    data = DataDir(settings.data_dir.resolve())
+    running = data.running()
+    assert running is not None, f"no system runs in {data.path}"
+    port, http_port = (urlsplit(url).port or 0 for url in (running.nats_url, running.monitoring_url))
+    plan = Plan(settings, LocalNats(data, port, http_port), free_port(), os.environ)
+    json.dump({spec.name: dict(spec.environment) for spec in plan.services()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
