@@ -48,7 +48,7 @@ from banksman.tool_runner.sandbox.docker import DockerSandbox
 from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp import build_filter
-from banksman.tool_runner.sandbox.spawner_process import OPTIONS_FD, SECCOMP_FD, STATUS_FD
+from banksman.tool_runner.sandbox.spawner_process import LIMITS, OPTIONS_FD, SECCOMP_FD, STATUS_FD
 from banksman.tool_runner.tools.toolbox import workspace_tools
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
@@ -69,12 +69,12 @@ class BareBwrap:
     """A small process of the sandbox's user that starts bwrap with the least possible overhead."""
 
     def __init__(self, identity: SandboxIdentity, workspace: Path) -> None:
-        limits, command = SandboxLimits(), SandboxCommand(SCRIPT, workspace, 20)
+        limits, command = SandboxLimits(), SandboxCommand(f"ulimit ${LIMITS}; {SCRIPT}", workspace, 20)
         options = bwrap_options(command, limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
         gate = options.index("BASH_ENV") - 1
         del options[gate : gate + 3]
         self._options = b"".join(os.fsencode(word) + b"\0" for word in options)
-        self._command = inner_command(command, limits)
+        self._command = inner_command(command)
         self._bwrap = find_bwrap()
         self._filter = build_filter()
         self._here, there = socket.socketpair()

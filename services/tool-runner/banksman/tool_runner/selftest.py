@@ -97,7 +97,7 @@ class _Probe:
             return _unavailable(error)
         ok = outcome.exit_code == 0
         detail = "a command runs" if ok else _describe(outcome)
-        return Check("sandbox", ok, detail, None if ok else "Check prlimit (package util-linux) and bash.")
+        return Check("sandbox", ok, detail, None if ok else "Check that bash is installed.")
 
     async def has_a_clean_environment(self) -> Check:
         """Check that no process in the sandbox has a variable of the runner."""

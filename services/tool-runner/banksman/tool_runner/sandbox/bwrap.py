@@ -3,10 +3,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 import time
-from collections.abc import AsyncGenerator
 
 from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.identity import SandboxIdentity
@@ -26,8 +24,9 @@ from banksman.tool_runner.sandbox.memory import memory_bytes
 from banksman.tool_runner.sandbox.output import CapturedOutput
 from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
 from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
-from banksman.tool_runner.sandbox.spawner import Spawner
+from banksman.tool_runner.sandbox.spawner import Spawner, Starter
 from banksman.tool_runner.sandbox.spawner_process import SECCOMP_FD, STATUS_FD, become_subreaper
+from banksman.tool_runner.sandbox.starters import Starters
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +55,15 @@ class BwrapSandbox:
         self._identity = identity
         self._limits = limits
         self._max_output_chars = max_output_chars
-        self._cgroups = cgroups
         # Twice as many may run at a time: see `Shares`.
         calls = 2 * limits.max_concurrent_calls
-        self._spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program(), calls)
+        spawner = Spawner(identity, find_bwrap(bwrap), seccomp_program(), calls)
+        self._starters = Starters(spawner, limits, cgroups)
         become_subreaper()
 
     def close(self) -> None:
-        """End the spawner, and remove its cgroups. No command may run afterwards."""
-        self._spawner.close()
-        if self._cgroups is not None:
-            self._cgroups.close()
+        """End the spawner and its starters, and remove their cgroups. No command may run afterwards."""
+        self._starters.close()
 
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
@@ -79,15 +76,16 @@ class BwrapSandbox:
             return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
         try:
-            async with self._cgroup() as cgroup:
-                call = self._spawn(command, output, on_output, stop, cgroup)
+            async with self._starters.one() as place:
+                cgroup = place.cgroup
+                call = self._spawn(command, output, on_output, stop, place.starter)
                 try:
                     await self._watch(call, command.timeout_s, stop, cgroup)
                 finally:
                     await call.end(self._limits.kill_wait_s)
                 killed = stop.reason
                 # The kernel may have killed the command between two looks of the watchdog.
-                if killed is None and cgroup is not None and await asyncio.to_thread(cgroup.exceeded_memory):
+                if killed is None and cgroup is not None and cgroup.exceeded_memory():
                     killed = "memory_limit"
             exit_code = call.exit_code() if killed is None else None
         except BaseException:
@@ -97,27 +95,12 @@ class BwrapSandbox:
         return SandboxOutcome(exit_code, output, killed, round((time.monotonic() - started) * 1000))
 
     async def sweep(self) -> None:
-        """Kill orphans of a killed spawner every second, until cancelled."""
+        """Kill orphans of a killed spawner, and end unused starters, every second until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
+            await self._starters.end_unused()
             if killed := await processes.kill_orphans():
                 log.warning("%d sandbox processes outlived their spawner and were killed", killed)
-
-    @contextlib.asynccontextmanager
-    async def _cgroup(self) -> AsyncGenerator[CallCgroup | None]:
-        """Create the cgroup of one call; end it with the block."""
-        if self._cgroups is None:
-            yield None
-            return
-        try:
-            cgroup = self._cgroups.create(self._limits)
-        except OSError as error:
-            raise SandboxUnavailable(f"cannot create a cgroup: {error}") from error
-        try:
-            yield cgroup
-        finally:
-            # Without the shield, a cancelled caller would leave the cgroup behind.
-            await asyncio.shield(asyncio.to_thread(cgroup.end))
 
     def _spawn(
         self,
@@ -125,7 +108,7 @@ class BwrapSandbox:
         output: CapturedOutput,
         on_output: OnOutput | None,
         stop: Stop,
-        cgroup: CallCgroup | None,
+        starter: Starter,
     ) -> BwrapCall:
         with contextlib.ExitStack() as given, contextlib.ExitStack() as on_failure:
             inbox: ListenerInbox | None = None
@@ -135,15 +118,11 @@ class BwrapSandbox:
                 given.callback(inbox.given.close)
                 on_failure.callback(inbox.close)
                 special["proxy"] = inbox.given.fileno()
-            for number, fd in enumerate(cgroup.open() if cgroup is not None else ()):
-                given.callback(os.close, fd)
-                special[f"cgroup{number}"] = fd
             options = bwrap_options(command, self._limits, seccomp_fd=SECCOMP_FD, status_fd=STATUS_FD)
-            inner = inner_command(command, self._limits)
-            tree = self._spawner.spawn(options, inner, on_end=stop.exited, special=special)
+            tree = starter.spawn(options, inner_command(command), on_end=stop.exited, special=special)
             on_failure.pop_all()
         max_output_bytes = self._limits.max_output_bytes
-        return BwrapCall(tree, self._spawner, output, stop, max_output_bytes, on_output, inbox)
+        return BwrapCall(tree, starter, output, stop, max_output_bytes, on_output, inbox)
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop, cgroup: CallCgroup | None) -> None:
         """Return when the command has ended or must be ended."""

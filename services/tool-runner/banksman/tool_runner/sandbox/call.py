@@ -11,7 +11,7 @@ from typing import cast
 from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import OnListener, OnOutput, SandboxUnavailable, Stop
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
-from banksman.tool_runner.sandbox.spawner import SpawnedTree, Spawner
+from banksman.tool_runner.sandbox.spawner import SpawnedTree, Starter
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class BwrapCall:
     def __init__(
         self,
         tree: SpawnedTree,
-        spawner: Spawner,
+        starter: Starter,
         output: CapturedOutput,
         stop: Stop,
         max_output_bytes: int,
@@ -36,7 +36,7 @@ class BwrapCall:
         """Become the owner of the descriptors of `tree`, and start to read its output."""
         self._proxy_inbox = proxy_inbox
         self._tree = tree
-        self._spawner = spawner
+        self._starter = starter
         self._status_fd = tree.status_fd
         self._streams: dict[Stream, int] = {"stdout": tree.stdout_fd, "stderr": tree.stderr_fd}
         self._output = output
@@ -57,14 +57,15 @@ class BwrapCall:
     async def end(self, wait_s: float) -> None:
         """Kill the remaining processes, read the rest of the output, and close all descriptors.
 
-        Waits at most `wait_s` seconds for the tree; the spawner handles processes that end later.
+        Waits at most `wait_s` seconds for the tree; the starter handles processes that end later.
         """
-        self._spawner.kill(self._tree)
+        self._starter.kill(self._tree)
         try:
             async with asyncio.timeout(wait_s):
                 await self._tree.ended.wait()
                 if self._tree.failure is not None:
-                    # Without a spawner, its orphans belong to the runner (bubblewrap issues 633 and 700).
+                    # Without a spawner, its starters and their orphans belong to the runner (bubblewrap
+                    # issues 633 and 700).
                     await processes.kill_orphans()
         except TimeoutError:
             log.warning("processes of a call were killed and have not ended within %g s", wait_s)

@@ -14,7 +14,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -28,13 +28,17 @@ _WANTED = ("memory", "pids", "cpu")
 _RUNNER = "banksman-runner"
 _CALLS = "banksman-calls-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_SPAWN_PROCESSES = 4
-"""Processes of bwrap itself, which count against `pids.max`."""
+_SPAWN_PROCESSES = 5
+"""The starter and the processes of bwrap itself, which count against `pids.max`."""
+_MAX_LEFT_BYTES = 8 * 1024 * 1024
+"""Memory of an earlier call, such as cached pages of its files, with which a cgroup is used again."""
 _CPU_PERIOD_US = 100_000
 _END_WAIT_S = 5.0
 _POLL_S = 0.005
 _OOM_COUNTERS = ("memory.events", "memory.oom_control")
 """Files with a line `oom_kill {number}`, of version 2 and of version 1."""
+_CHARGED = ("memory.current", "memory.usage_in_bytes")
+"""Files with the memory of a cgroup in bytes, of version 2 and of version 1."""
 
 
 class NotDelegated(Exception):
@@ -64,9 +68,12 @@ class Delegation:
 
 @dataclass(frozen=True, slots=True)
 class CallCgroup:
-    """The cgroup of one call."""
+    """The cgroup of a starter, which limits one call after another."""
 
     directories: tuple[Path, ...]
+    _existing: dict[tuple[str, ...], tuple[str, ...]] = field(
+        default_factory=dict[tuple[str, ...], tuple[str, ...]], repr=False
+    )
 
     def open(self) -> list[int]:
         """Open each `cgroup.procs`. A process that writes `0` to it joins, as do its later children."""
@@ -74,13 +81,30 @@ class CallCgroup:
 
     def exceeded_memory(self) -> bool:
         """Return whether the kernel killed a process of the call at its memory limit."""
-        for directory in self.directories:
-            for name in _OOM_COUNTERS:
-                with contextlib.suppress(OSError):
-                    counted = re.search(r"^oom_kill (\d+)$", (directory / name).read_text(), re.MULTILINE)
-                    if counted is not None and int(counted[1]) > 0:
-                        return True
+        for counter in self._files(*_OOM_COUNTERS):
+            with contextlib.suppress(OSError):
+                counted = re.search(rb"^oom_kill (\d+)$", _content(counter), re.MULTILINE)
+                if counted is not None and int(counted[1]) > 0:
+                    return True
         return False
+
+    def reusable(self, starter: int) -> bool:
+        """Return whether only the starter, and little memory, is left of the calls so far."""
+        try:
+            # Processes join and leave all hierarchies together.
+            if _content(str(self.directories[0] / "cgroup.procs")).split() != [b"%d" % starter]:
+                return False
+            left = sum(int(_content(charged)) for charged in self._files(*_CHARGED))
+        except OSError:
+            return False
+        return left <= _MAX_LEFT_BYTES and not self.exceeded_memory()
+
+    def _files(self, *names: str) -> tuple[str, ...]:
+        """Return those of the named files that exist; which, depends on version and controllers."""
+        if names not in self._existing:
+            paths = (directory / name for directory in self.directories for name in names)
+            self._existing[names] = tuple(str(path) for path in paths if path.exists())
+        return self._existing[names]
 
     def end(self) -> None:
         """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
@@ -98,7 +122,7 @@ class CallCgroup:
 
 
 class CallCgroups:
-    """Creates a cgroup for each call, below directories that only the runner uses."""
+    """Creates a cgroup for each starter, below directories that only the runner uses."""
 
     def __init__(self, hierarchies: tuple[Hierarchy, ...], locks: contextlib.ExitStack) -> None:
         self.hierarchies = hierarchies
@@ -343,6 +367,11 @@ def _limits(limits: SandboxLimits) -> tuple[tuple[str, str], ...]:
         ("cpu.cfs_period_us", str(_CPU_PERIOD_US)),
         ("cpu.cfs_quota_us", str(-1 if quota_us is None else quota_us)),
     )
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,6 +9,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from banksman.tool_runner.sandbox.spawner_process import STARTER_NAME
+
 _PROC = Path("/proc")
 
 
@@ -32,16 +34,17 @@ def descendants(pid: int) -> Iterator[int]:
 def orphans() -> list[int]:
     """Return the children of this process that a killed spawner left behind.
 
-    The runner is a subreaper, so the kernel reparents them to it. Only a spawner starts bwrap or creates pid
-    namespaces, so no other child of this process is among them.
+    The runner is a subreaper, so the kernel reparents them to it. Only a spawner starts starters and bwrap or
+    creates pid namespaces, so no other child of this process is among them.
     """
     own_depth = _namespace_depth(os.getpid())
-    return [pid for pid in children(os.getpid()) if _is_bwrap(pid) or _namespace_depth(pid) > own_depth]
+    return [pid for pid in children(os.getpid()) if _is_parent(pid) or _namespace_depth(pid) > own_depth]
 
 
-def _is_bwrap(pid: int) -> bool:
+def _is_parent(pid: int) -> bool:
+    """Return whether a process is a starter or bwrap."""
     try:
-        return (_PROC / str(pid) / "comm").read_text() == "bwrap\n"
+        return (_PROC / str(pid) / "comm").read_text().strip() in (STARTER_NAME, "bwrap")
     except OSError:
         return False
 

@@ -5,9 +5,9 @@ import math
 import os
 from pathlib import Path
 
-from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.limits import KIB, SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand
-from banksman.tool_runner.sandbox.spawner_process import GATE_FD, PROXY_PORT
+from banksman.tool_runner.sandbox.spawner_process import GATE_FD, LIMITS, PROXY_PORT
 
 WORKSPACE = "/workspace"
 INNER_ID = "1000"
@@ -29,10 +29,11 @@ def bwrap_options(
     command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
 ) -> list[str]:
     """Return the options of one bwrap call as they are written to `--args`."""
-    environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), _GATE)
+    rlimits = (LIMITS, _rlimits(command, limits))
+    environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), _GATE, rlimits)
     return [
         *_NAMESPACES,
-        # With a proxy, the spawner starts bwrap in a network namespace that it has created.
+        # With a proxy, the starter starts bwrap in a network namespace that it has created.
         *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
         *_file_system(command.workspace, limits),
         "--clearenv",
@@ -44,28 +45,17 @@ def bwrap_options(
     ]
 
 
-def inner_command(command: SandboxCommand, limits: SandboxLimits) -> list[str]:
-    """Return the command that bwrap starts: bash under the rlimits of one call.
+def inner_command(command: SandboxCommand) -> list[str]:
+    """Return the command that bwrap starts."""
+    return ["bash", "--noprofile", "--norc", "-c", command.script]
 
-    prlimit runs inside bwrap because the kernel counts RLIMIT_NPROC per user namespace. Set outside, it would
-    count the processes of all calls together.
-    """
+
+def _rlimits(command: SandboxCommand, limits: SandboxLimits) -> str:
+    """Return the options of bash's `ulimit`, which counts bytes in KiB."""
+    data_kib, file_kib = (math.ceil(size / KIB) for size in (limits.data_bytes, limits.file_size_bytes))
     cpu_s = max(limits.cpu_s, math.ceil(command.timeout_s))
-    return [
-        "prlimit",
-        f"--nproc={limits.max_processes}",
-        f"--data={limits.data_bytes}",
-        f"--fsize={limits.file_size_bytes}",
-        f"--cpu={cpu_s}",
-        f"--nofile={limits.max_open_files}",
-        "--core=0",
-        "--",
-        "bash",
-        "--noprofile",
-        "--norc",
-        "-c",
-        command.script,
-    ]
+    processes, files = limits.max_processes, limits.max_open_files
+    return f"-u {processes} -d {data_kib} -f {file_kib} -t {cpu_s} -n {files} -c 0"
 
 
 # bwrap refuses --disable-userns without an explicit --unshare-user, so --unshare-all is not used.

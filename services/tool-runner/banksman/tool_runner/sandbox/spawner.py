@@ -16,47 +16,139 @@ from banksman.tool_runner.sandbox.spawner_process import MAX_PACKET_BYTES, SEPAR
 _END_WAIT_S = 5.0
 
 
-class SpawnedTree:
-    """The process tree of one call, as the spawner reports it."""
+class Child:
+    """A process that the spawner or a starter starts, with its descendants, as its parent reports it."""
 
-    def __init__(
-        self, number: int, on_end: Callable[[], None], stdout_fd: int, stderr_fd: int, status_fd: int
-    ) -> None:
-        self.number = number
-        self.stdout_fd = stdout_fd
-        self.stderr_fd = stderr_fd
-        self.status_fd = status_fd
-        """The read end of the pipe for bwrap's report; the caller of `spawn` closes all three."""
+    def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
         self.pid: int | None = None
-        """Process id of the outer bwrap; None until the spawner has reported it."""
+        """None until the parent has reported it."""
         self.failure: str | None = None
-        """Why the tree was not started, or why the spawner was lost; None otherwise."""
+        """Why the process was not started, or why its parent was lost; None otherwise."""
         self.ended = asyncio.Event()
-        """Set when no process of the tree is left."""
+        """Set when neither the process nor a descendant is left."""
 
     def end(self, failure: str | None = None) -> None:
-        """Record that no process is left, or that the spawner was lost."""
+        """Record that no process is left, or that the parent was lost."""
         self.failure = failure
         self.ended.set()
         self._on_end()
 
 
-class Spawner:
-    """The runner's side of the spawner process, the parent of all sandboxes; see `spawner_process`.
+class SpawnedTree(Child):
+    """The process tree of one call; `pid` is that of the outer bwrap."""
 
-    The first call starts that process. If it ends, its sandboxes end too, and the next call starts another.
-    """
+    def __init__(self, on_end: Callable[[], None], stdout_fd: int, stderr_fd: int, status_fd: int) -> None:
+        super().__init__(on_end)
+        self.stdout_fd = stdout_fd
+        self.stderr_fd = stderr_fd
+        self.status_fd = status_fd
+        """The read end of the pipe for bwrap's report; the caller of `spawn` closes all three."""
 
-    def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes, calls: int) -> None:
-        """Create the client; at most `calls` sandboxes run at a time."""
-        self._identity = identity
-        self._bwrap = bwrap
-        self._seccomp = seccomp
-        self._calls = calls
-        self._process: subprocess.Popen[bytes] | None = None
-        self._trees: dict[int, SpawnedTree] = {}
+
+class _Channel:
+    """The runner's end of the channel to the spawner or to a starter; see `spawner_process`."""
+
+    def __init__(self, own: socket.socket, on_loss: Callable[[str], None]) -> None:
+        """Become the owner of a socket; `on_loss` is called when the other side ends or does not read."""
+        own.setblocking(False)
+        self._socket = own
+        self._on_loss = on_loss
+        self._children: dict[int, Child] = {}
         self._last_number = 0
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(own, self._receive)
+
+    @property
+    def connected(self) -> bool:
+        """True unless the other side has ended, which the event loop may not have handled yet."""
+        if self._socket.fileno() < 0:
+            return False
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    @property
+    def used(self) -> bool:
+        """True while a child has not ended."""
+        return bool(self._children)
+
+    def spawn(self, child: Child, descriptors: Sequence[int], names: Iterable[str]) -> None:
+        """Request the start of a child; see `spawner_process.MAX_SPAWN_FDS`."""
+        self._last_number += 1
+        self._children[self._last_number] = child
+        self._send(("spawn", str(self._last_number), *names), descriptors)
+
+    def kill(self, child: Child) -> None:
+        """Kill a child; no effect if it has ended."""
+        for number, each in self._children.items():
+            if each is child:
+                self._send(("kill", str(number)))
+                return
+
+    def send(self, content: bytes) -> None:
+        """Send the first packet."""
+        with contextlib.suppress(ConnectionError):
+            self._socket.send(content)
+
+    def shut(self) -> None:
+        """Let the other side end."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket.fileno() < 0:
+            return
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    def end_children(self, failure: str) -> None:
+        """Record that all children have ended, or that their parent was lost."""
+        children, self._children = self._children, {}
+        for child in children.values():
+            child.end(failure)
+
+    def _send(self, words: Sequence[str], descriptors: Sequence[int] = ()) -> None:
+        try:
+            socket.send_fds(self._socket, [SEPARATOR.join(word.encode() for word in words)], descriptors)
+        except OSError as error:
+            # Also raised if the other side no longer reads, because the socket does not block.
+            self._on_loss(f"the spawner accepts no calls: {error}")
+
+    def _receive(self) -> None:
+        packet = b""
+        with contextlib.suppress(ConnectionError):
+            packet = self._socket.recv(MAX_PACKET_BYTES)
+        match packet.decode().split("\0"):
+            case ["started", number, pid]:
+                self._children[int(number)].pid = int(pid)
+            case ["failed", number, reason]:
+                self._children.pop(int(number)).end(reason)
+            case ["ended", number]:
+                self._children.pop(int(number)).end()
+            case _:
+                self._on_loss("the spawner ended")
+
+
+class Starter:
+    """The runner's side of a starter, which starts one bwrap after another; see `spawner_process`."""
+
+    def __init__(self, identity: SandboxIdentity, own: socket.socket, kill: Callable[[Child], None]) -> None:
+        """Create the client of the starter at the other end of `own`; `kill` kills it."""
+        self._identity = identity
+        self._kill = kill
+        self._channel = _Channel(own, self._lose)
+        self.process = Child(self._on_end)
+
+    @property
+    def idle(self) -> bool:
+        """True if the starter has started, and no process of a command is left."""
+        return self.process.pid is not None and not self._channel.used and self._channel.connected
 
     def spawn(
         self,
@@ -68,15 +160,9 @@ class Spawner:
     ) -> SpawnedTree:
         """Start bwrap with the given options and command; `on_end` is called once.
 
-        `special` names descriptors for the spawner; see `spawner_process.MAX_SPAWN_FDS`. The caller closes
-        them, and those of the tree.
-
-        Raises:
-            SandboxUnavailable: the spawner cannot be started.
+        `special` names further descriptors; see `spawner_process.MAX_SPAWN_FDS`. The caller closes them, and
+        those of the tree.
         """
-        if self._process is None:
-            self._process = self._start()
-        self._last_number += 1
         # The write ends are closed in this process, so that the pipes end with the sandbox.
         with contextlib.ExitStack() as given, contextlib.ExitStack() as on_failure:
             packed = given.enter_context(_memfd(pack_command(options, command)))
@@ -86,22 +172,65 @@ class Spawner:
             # A command that opens /dev/stdout reopens the pipe by its path, which only its owner may do.
             self._identity.own(stdout)
             self._identity.own(stderr)
-            tree = SpawnedTree(self._last_number, on_end, stdout_fd, stderr_fd, status_fd)
-            self._trees[tree.number] = tree
-            self._send("spawn", tree, (packed, stdout, stderr, status, *special.values()), special)
+            tree = SpawnedTree(on_end, stdout_fd, stderr_fd, status_fd)
+            self._channel.spawn(tree, (packed, stdout, stderr, status, *special.values()), special)
             on_failure.pop_all()
         return tree
 
     def kill(self, tree: SpawnedTree) -> None:
         """Kill a tree; no effect if it has ended."""
-        if not tree.ended.is_set():
-            self._send("kill", tree)
+        self._channel.kill(tree)
+
+    def end(self) -> None:
+        """End the starter and the sandbox that it may have."""
+        self._channel.shut()
+        self._kill(self.process)
+
+    def _lose(self, reason: str) -> None:
+        """Kill a starter that ended or does not read; the spawner reports when nothing of it is left."""
+        self._channel.close()
+        self._kill(self.process)
+
+    def _on_end(self) -> None:
+        self._channel.close()
+        self._channel.end_children(self.process.failure or "the starter ended")
+
+
+class Spawner:
+    """The runner's side of the spawner process, the parent of all starters; see `spawner_process`.
+
+    The first call starts that process. If it ends, its starters and their sandboxes end too, and the next
+    call starts another.
+    """
+
+    def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes, calls: int) -> None:
+        """Create the client; at most `calls` sandboxes run at a time."""
+        self._identity = identity
+        self._bwrap = bwrap
+        self._seccomp = seccomp
+        self._calls = calls
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def starter(self, cgroup: Sequence[int]) -> Starter:
+        """Start a starter; `cgroup` has a descriptor of each `cgroup.procs` of its cgroup.
+
+        Raises:
+            SandboxUnavailable: the spawner cannot be started.
+        """
+        if self._process is None:
+            self._process = self._start()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            starter = Starter(self._identity, ours, self._channel.kill)
+            names = [f"cgroup{number}" for number in range(len(cgroup))]
+            self._channel.spawn(starter.process, (theirs.fileno(), *cgroup), names)
+        return starter
 
     def close(self) -> None:
-        """End the spawner and all its sandboxes."""
+        """End the spawner, its starters and all their sandboxes."""
         if self._process is None:
             return
-        self._channel.shutdown(socket.SHUT_WR)
+        self._channel.shut()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_WAIT_S)
         self._lose("the sandbox was closed")
@@ -127,52 +256,20 @@ class Spawner:
             except OSError as error:
                 ours.close()
                 raise SandboxUnavailable(f"cannot start the spawner: {error}") from error
-        ours.setblocking(False)
-        with contextlib.suppress(ConnectionError):
-            ours.send(self._seccomp)
-        self._channel = ours
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(ours, self._receive)
+        self._channel = _Channel(ours, self._lose)
+        self._channel.send(self._seccomp)
         return process
 
-    def _send(
-        self, verb: str, tree: SpawnedTree, descriptors: Sequence[int] = (), names: Iterable[str] = ()
-    ) -> None:
-        packet = SEPARATOR.join(word.encode() for word in (verb, str(tree.number), *names))
-        try:
-            socket.send_fds(self._channel, [packet], descriptors)
-        except OSError as error:
-            # Also raised if the spawner no longer reads, because the socket does not block.
-            self._lose(f"the spawner accepts no calls: {error}")
-
-    def _receive(self) -> None:
-        packet = b""
-        with contextlib.suppress(ConnectionError):
-            packet = self._channel.recv(MAX_PACKET_BYTES)
-        match packet.decode().split("\0"):
-            case ["started", number, pid]:
-                self._trees[int(number)].pid = int(pid)
-            case ["failed", number, reason]:
-                self._trees.pop(int(number)).end(reason)
-            case ["ended", number]:
-                self._trees.pop(int(number)).end()
-            case _:
-                self._lose("the spawner ended")
-
     def _lose(self, reason: str) -> None:
-        """Stop using the spawner and kill it. `--die-with-parent` then ends its sandboxes."""
+        """Stop using the spawner and kill it. Parent-death signals then end its starters and sandboxes."""
         if self._process is None:
             return
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._channel)
         # Closing the channel ends a spawner that still runs; the kill covers one that is stuck.
         self._channel.close()
         self._process.kill()
         self._process.wait()
         self._process = None
-        trees, self._trees = self._trees, {}
-        for tree in trees.values():
-            tree.end(reason)
+        self._channel.end_children(reason)
 
 
 @contextlib.contextmanager

@@ -1,16 +1,21 @@
-"""The spawner: the program that is the parent of every sandbox of a runner.
+"""The spawner and its starters: the program whose processes are the parents of a runner's sandboxes.
 
-It is small, has one thread, never runs as root, and outlives its runner for a moment. It kills the sandboxes
-that bwrap's parent-death signal does not reach: if the outer bwrap is killed while it starts, the sandbox
-stays alive forever (https://github.com/containers/bubblewrap/issues/633 and /700). One thread, because the
-kernel sends the parent-death signal when the *thread* that forked ends (prctl(2)).
+The runner starts the spawner, the spawner forks starters, and a starter starts one bwrap after another. A
+starter is already in a cgroup and in a user namespace with limits of its own, and bwrap inherits both: to
+enter them for each command costs more CPU time than bash, and moving a process into a cgroup waits for all
+processors. The runner reuses a starter only when no process is left of its last command.
 
-The runner starts it by path, without site-packages. After dropping root it may be unable to read files, so it
-uses only the standard library, imported at the top.
+All of them are small, have one thread, never run as root, and outlive their runner for a moment. They kill
+the sandboxes that bwrap's parent-death signal does not reach: if the outer bwrap is killed while it starts,
+the sandbox stays alive forever (https://github.com/containers/bubblewrap/issues/633 and /700). One thread,
+because the kernel sends the parent-death signal when the *thread* that forked ends (prctl(2)).
 
-Runner and spawner exchange packets of words separated by NUL. The runner sends `spawn {number} {names}` with
-descriptors, and `kill {number}`. The spawner sends `started {number} {pid}`, `failed {number} {reason}` and
-`ended {number}`.
+The runner starts the spawner by path, without site-packages. After dropping root it may be unable to read
+files, so it uses only the standard library, imported at the top.
+
+The runner exchanges packets of words separated by NUL with the spawner and with each starter. The runner
+sends `spawn {number} {names}` with descriptors, and `kill {number}`. The other side sends
+`started {number} {pid}`, `failed {number} {reason}` and `ended {number}`.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 MAX_PACKET_BYTES = 4096
 OPTIONS_FD, STATUS_FD, SECCOMP_FD = 3, 4, 5
@@ -35,12 +40,17 @@ GATE_FD, LIFE_FD = 6, 7
 PROXY_PORT = 3128
 """Port of the proxy on the loopback of a sandbox that may connect."""
 MAX_SPAWN_FDS = 8
-"""Descriptors of `spawn`: the packed command, standard output, standard error and bwrap's report, then those
-that the packet names.
+"""Descriptors of `spawn`, of which the packet names the last ones.
 
-proxy                    a socket, over which the spawner sends the listening socket of `PROXY_PORT`
-cgroup0 cgroup1 cgroup2  `cgroup.procs` of the sandbox's cgroup; of version 1, in each hierarchy
+of a starter  its channel; `cgroup0`, `cgroup1` and `cgroup2` are `cgroup.procs` of its cgroup, of version 1
+              in each hierarchy
+of bwrap      the packed command, standard output, standard error and bwrap's report; `proxy` is a socket,
+              over which the starter sends the listening socket of `PROXY_PORT`
 """
+STARTER_NAME = "bm-starter"
+"""Name of a starter in `/proc/{pid}/comm`."""
+LIMITS = "LIMITS"
+"""Variable of bash with the options of `ulimit` for the command; removed before the command starts."""
 SEPARATOR = b"\0"
 
 _GATE = b"""
@@ -54,16 +64,23 @@ do :; done
 unset one own BASH_REMATCH
 read -t 0 -u 7 && exit 1
 exec 6<&- 7<&-
+ulimit $LIMITS || exit 1
+unset LIMITS
 """
-"""Run by bash before the command, so that the command starts only when its end is certain.
+"""Run by bash before the command, so that the command starts only when its end is certain, and with limits.
 
 The first process of the namespace sets its parent-death signal and then installs the seccomp filter. The loop
 waits until that process has as many filters as bash, so the signal is set. Then `read` checks the pipe: if
 the spawner has already died, bash exits. If it dies later, the signal ends the sandbox. Kernels before 5.9 do
 not report `Seccomp_filters`; the loop then ends at once.
+
+The limits are set inside the sandbox because the kernel counts RLIMIT_NPROC per user namespace. Set outside,
+it would count the processes of bwrap too.
 """
 _HIGHEST_OOM_SCORE = b"1000"
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
@@ -88,7 +105,7 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _prctl(option: int, value: int) -> None:
+def _prctl(option: int, value: int | bytes) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
@@ -106,55 +123,25 @@ def _unpack_command(content: bytes) -> tuple[bytes, list[bytes]]:
     return packed[: int(length)], packed[int(length) :].split(SEPARATOR)
 
 
-class _OomScore:
-    """Makes the OOM killer choose a sandbox before the spawner.
-
-    A child inherits the score of its parent at fork. Writing the child's own file is not possible: it belongs
-    to root until exec has finished.
-    """
-
-    def __init__(self) -> None:
-        self._fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-        self._own = os.read(self._fd, 16)
-
-    @contextlib.contextmanager
-    def raised(self) -> Generator[None]:
-        """Give children started in the block the highest score. Resetting it needs no privilege."""
-        os.pwrite(self._fd, _HIGHEST_OOM_SCORE, 0)
-        try:
-            yield
-        finally:
-            os.pwrite(self._fd, self._own, 0)
+_Start = Callable[[Sequence[int], Mapping[bytes, int]], int]
+"""Starts a child with the descriptors of a packet, without names and by name; returns its process id."""
 
 
-class _Spawner:
-    """Starts and kills sandboxes, and reports each one when none of its processes is left."""
+class _Parent:
+    """Starts and kills children, and reports each one when none of its processes is left."""
 
-    def __init__(
-        self,
-        channel: socket.socket,
-        bwrap: str,
-        seccomp: bytes,
-        oom_score: _OomScore,
-        shares: Mapping[str, int],
-    ) -> None:
+    def __init__(self, channel: socket.socket, start: _Start) -> None:
         self._channel = channel
-        self._oom_score = oom_score
-        self._bwrap = bwrap
-        self._seccomp = seccomp
-        self._shares = shares
-        self._null = _reserve_low_descriptors()
-        self._gate = _memfd(_GATE)
-        self._life, _ = os.pipe2(os.O_CLOEXEC)
+        self._start = start
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._connected = True
         self._children: dict[int, int] = {}
         """Process ids of all children, by pidfd."""
-        self._calls: dict[int, int] = {}
-        """Numbers of calls, by the process id of the outer bwrap. All other children are orphans."""
+        self._started: dict[int, int] = {}
+        """Numbers of `spawn`, by the process id of the child. All other children are orphans."""
         self._awaited: dict[int, set[int]] = {}
-        """For each call whose bwrap has ended: the orphans that may belong to it."""
+        """For each number whose child has ended: the orphans that may belong to it."""
 
     def serve(self) -> None:
         """Serve until the runner has ended and no child is left."""
@@ -172,7 +159,7 @@ class _Spawner:
                 case [b"spawn", number, *names]:
                     self._spawn(int(number), descriptors, names)
                 case [b"kill", number]:
-                    self._kill(pid for pid, call in self._calls.items() if call == int(number))
+                    self._kill(pid for pid, each in self._started.items() if each == int(number))
                 case _:
                     self._end_all()
         finally:
@@ -183,7 +170,7 @@ class _Spawner:
         """Kill everything after the runner has ended."""
         self._connected = False
         self._poll.unregister(self._channel)
-        self._kill(self._calls)
+        self._kill(self._started)
 
     def _send(self, *words: str) -> None:
         with contextlib.suppress(ConnectionError):
@@ -195,26 +182,15 @@ class _Spawner:
             special = dict(zip(names, descriptors[common:], strict=True))
             pid = self._start(descriptors[:common], special)
         except OSError as error:
-            self._send("failed", str(number), f"cannot start {self._bwrap} as user {os.getuid()}: {error}")
+            self._send("failed", str(number), f"cannot start a process as user {os.getuid()}: {error}")
             self._adopt()
             return
-        self._calls[pid] = number
+        self._started[pid] = number
         self._watch(pid)
         self._send("started", str(number), str(pid))
 
-    def _start(self, descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
-        command, stdout, stderr, status = descriptors
-        options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
-        with contextlib.ExitStack() as opened, self._oom_score.raised():
-            files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
-            files |= {GATE_FD: self._gate, LIFE_FD: self._life}
-            files[OPTIONS_FD] = _pipe_with(options, opened)
-            files[SECCOMP_FD] = _pipe_with(self._seccomp, opened)
-            arguments = [os.fsencode(self._bwrap), b"--args", b"%d" % OPTIONS_FD, b"--", *words]
-            return _start_by_fork(arguments, files, special, self._shares)
-
     def _reap(self, pidfd: int) -> None:
-        """Reap a child that has ended; report its call if no other process of it can be left."""
+        """Reap a child that has ended; report its number if no other process of it can be left."""
         self._poll.unregister(pidfd)
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
         os.close(pidfd)
@@ -222,9 +198,9 @@ class _Spawner:
         self._adopt()
         for awaited in self._awaited.values():
             awaited.discard(pid)
-        if pid in self._calls:
-            number = self._calls.pop(pid)
-            self._awaited[number] = {pid for pid in self._children.values() if pid not in self._calls}
+        if pid in self._started:
+            number = self._started.pop(pid)
+            self._awaited[number] = {pid for pid in self._children.values() if pid not in self._started}
         for number in [number for number, awaited in self._awaited.items() if not awaited]:
             del self._awaited[number]
             self._send("ended", str(number))
@@ -241,6 +217,9 @@ class _Spawner:
             if pid not in known:
                 self._watch(pid)
                 self._kill([pid])
+                # It may be a child of an orphan that has just ended.
+                for awaited in self._awaited.values():
+                    awaited.add(pid)
 
     def _watch(self, pid: int) -> None:
         pidfd = os.pidfd_open(pid)
@@ -254,33 +233,130 @@ class _Spawner:
             os.kill(pid, signal.SIGKILL)
 
 
-def _start_by_fork(
-    arguments: list[bytes], files: Mapping[int, int], special: Mapping[bytes, int], shares: Mapping[str, int]
-) -> int:
-    """Fork and exec bwrap in a user namespace with limits of its own.
+class _Starters:
+    """Forks starters; see `_Start`."""
 
-    Where `special` names them, bwrap is also in a cgroup, and in a network namespace with a loopback and the
-    proxy's socket.
+    def __init__(self, bwrap: str, seccomp: bytes, shares: Mapping[str, int]) -> None:
+        self._bwrap = bwrap
+        self._seccomp = seccomp
+        self._shares = shares
+
+    def start(self, descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
+        """Fork a starter that serves its channel."""
+        (channel,) = descriptors
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            os.setsid()
+            # bwrap inherits the cgroup, so it is in it from the start.
+            for fd in special.values():
+                os.write(fd, b"0")
+            self._serve(channel, parent)
+        finally:
+            os._exit(0)
+
+    def _serve(self, channel_fd: int, parent: int) -> None:
+        with socket.socket(fileno=_only_descriptor(channel_fd)) as channel:
+            start: _Start = _Sandboxes(self._bwrap, self._seccomp).start
+            try:
+                _confine(self._shares)
+            except OSError as error:
+                start = _refusing(error)
+            # After the namespace was entered, because a change of the credentials resets the signal.
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:
+                _Parent(channel, start).serve()
+
+
+def _only_descriptor(fd: int) -> int:
+    """Move a descriptor above those of sandboxes, and close all others, such as those of other channels.
+
+    The numbers that sandboxes use are occupied, so that dup2 overwrites no descriptor in use.
     """
+    own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LIFE_FD + 1)
+    for number in range(OPTIONS_FD, LIFE_FD + 1):
+        os.dup2(0, number, inheritable=False)
+    os.closerange(LIFE_FD + 1, own)
+    os.closerange(own + 1, os.sysconf("SC_OPEN_MAX"))
+    return own
+
+
+def _refusing(error: OSError) -> _Start:
+    def start(descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
+        raise error
+
+    return start
+
+
+def _confine(shares: Mapping[str, int]) -> None:
+    """Enter a user namespace with limits of its own, and let the OOM killer choose this process first.
+
+    Sandboxes inherit the score. Writing the file of a child is not possible: it belongs to root until exec
+    has finished.
+    """
+    _prctl(_PR_SET_NAME, STARTER_NAME.encode())
+    # The /proc files of a process that is not dumpable belong to root (proc(5)).
+    _prctl(_PR_SET_DUMPABLE, 1)
+    _write("/proc/self/oom_score_adj", _HIGHEST_OOM_SCORE)
+    _enter_user_namespace()
+    for name, most in shares.items():
+        # The kernel counts these objects by user, and commands share one user.
+        _write(f"/proc/sys/user/{name}", b"%d" % most)
+    # No process with the same user id, such as a command, may trace it.
+    _prctl(_PR_SET_DUMPABLE, 0)
+    become_subreaper()
+
+
+class _Sandboxes:
+    """Starts bwrap; see `_Start`."""
+
+    def __init__(self, bwrap: str, seccomp: bytes) -> None:
+        self._bwrap = os.fsencode(bwrap)
+        self._seccomp = seccomp
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._gate = _memfd(_GATE)
+        self._life, _ = os.pipe2(os.O_CLOEXEC)
+
+    def start(self, descriptors: Sequence[int], special: Mapping[bytes, int]) -> int:
+        """Start bwrap; with `proxy`, in a network namespace with a loopback and the proxy's socket."""
+        command, stdout, stderr, status = descriptors
+        options, words = _unpack_command(os.pread(command, os.fstat(command).st_size, 0))
+        with contextlib.ExitStack() as opened:
+            files = {0: self._null, 1: stdout, 2: stderr, STATUS_FD: status}
+            files |= {GATE_FD: self._gate, LIFE_FD: self._life}
+            files[OPTIONS_FD] = _pipe_with(options, opened)
+            files[SECCOMP_FD] = _pipe_with(self._seccomp, opened)
+            arguments = [self._bwrap, b"--args", b"%d" % OPTIONS_FD, b"--", *words]
+            if b"proxy" in special:
+                return _start_by_fork(arguments, files, special[b"proxy"])
+            # It does not copy this process's memory, as fork would.
+            return os.posix_spawn(
+                self._bwrap,
+                arguments,
+                # bwrap's --clearenv does not clear its own initial environment, which /proc/1/environ shows.
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in files.items()],
+                setsid=True,
+                setsigdef=_DEFAULT,
+            )
+
+
+def _start_by_fork(arguments: list[bytes], files: Mapping[int, int], proxy: int) -> int:
+    """Fork and exec bwrap in a network namespace with a loopback and the proxy's socket."""
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
-        # Joining the cgroup before exec leaves no moment in which bwrap runs outside of it.
-        for name, fd in special.items():
-            if name.startswith(b"cgroup"):
-                os.write(fd, b"0")
-        _enter_namespaces(_CLONE_NEWNET if b"proxy" in special else 0)
-        _limit_shares(shares)
-        if b"proxy" in special:
-            _bring_loopback_up()
-            _send_listener(special[b"proxy"])
+        _unshare(_CLONE_NEWNET)
+        _bring_loopback_up()
+        _send_listener(proxy)
         for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
         for number, fd in files.items():
             os.dup2(fd, number)
-        # bwrap's --clearenv does not clear its own initial environment, which /proc/1/environ shows.
         os.execve(arguments[0], arguments, {})  # noqa: S606 - the words are the runner's
     except BaseException as error:
         # Standard error of the call becomes the message of `SandboxUnavailable`.
@@ -295,28 +371,24 @@ def _send_listener(proxy: int) -> None:
         socket.send_fds(runner, [b"listener"], [listener.fileno()])
 
 
-def _enter_namespaces(others: int) -> None:
+def _enter_user_namespace() -> None:
     """Enter a new user namespace, which other new namespaces require, with the same user."""
     uid, gid = os.getuid(), os.getgid()
-    # The /proc files of a process that is not dumpable belong to root (proc(5)).
-    _prctl(_PR_SET_DUMPABLE, 1)
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | others) != 0:
+    _unshare(_CLONE_NEWUSER)
+    _write("/proc/self/setgroups", b"deny")
+    _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+    _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+
+
+def _unshare(namespaces: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(namespaces) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"unshare: {os.strerror(number)}")
-    for name, content in (
-        ("setgroups", b"deny"),
-        ("uid_map", b"%d %d 1" % (uid, uid)),
-        ("gid_map", b"%d %d 1" % (gid, gid)),
-    ):
-        with open(f"/proc/self/{name}", "wb") as file:
-            file.write(content)
 
 
-def _limit_shares(shares: Mapping[str, int]) -> None:
-    """Limit what the namespace takes of objects that the kernel counts by user: commands share one user."""
-    for name, most in shares.items():
-        with open(f"/proc/sys/user/{name}", "wb") as file:
-            file.write(b"%d" % most)
+def _write(path: str, content: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        file.write(content)
 
 
 def _shares(calls: int) -> dict[str, int]:
@@ -370,16 +442,6 @@ def _memfd(content: bytes) -> int:
     return fd
 
 
-def _reserve_low_descriptors() -> int:
-    """Occupy all descriptor numbers that sandboxes use, so that dup2 overwrites no descriptor in use.
-
-    Returns a descriptor of `/dev/null`.
-    """
-    while (fd := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= LIFE_FD:
-        pass
-    return fd
-
-
 def _become(uid: int, gid: int) -> None:
     # Groups first: after setresuid, the process may no longer change them.
     os.setgroups([])
@@ -395,9 +457,6 @@ def main(channel_fd: int, bwrap: str, calls: int, user: Sequence[str]) -> None:
     for number in _IGNORED:
         # On SIGTERM, a runner drains its calls. The signal may have been sent to the whole cgroup or group.
         signal.signal(number, signal.SIG_IGN)
-    # Opened before dropping root: changing the user makes the process not dumpable, and the /proc files of
-    # such a process belong to root (proc(5)).
-    oom_score = _OomScore()
     if user:
         _become(*map(int, user))
     # No process with the same user id, such as a command, may trace it.
@@ -405,7 +464,8 @@ def main(channel_fd: int, bwrap: str, calls: int, user: Sequence[str]) -> None:
     become_subreaper()
     with socket.socket(fileno=channel_fd) as channel:
         channel.set_inheritable(False)
-        _Spawner(channel, bwrap, channel.recv(MAX_PACKET_BYTES), oom_score, _shares(calls)).serve()
+        starters = _Starters(bwrap, channel.recv(MAX_PACKET_BYTES), _shares(calls))
+        _Parent(channel, starters.start).serve()
 
 
 if __name__ == "__main__":
