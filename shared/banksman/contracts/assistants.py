@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from banksman.contracts.assistant_files import AssistantFiles
+from banksman.contracts.built_workflows import Built
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
@@ -217,6 +218,8 @@ class WorkflowInvocation(Stored):
     """Who started it."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
+    built: Built | None = Field(default=None, exclude_if=lambda built: built is None)
+    """What a workflow without code does: its open runs do not change with it."""
 
 
 RunSettings.model_rebuild()

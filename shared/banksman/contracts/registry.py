@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, OnReject, RunSettings
+from banksman.contracts.built_workflows import Built
 from banksman.contracts.categories import Category
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
@@ -69,6 +70,8 @@ def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[Too
 
 BUILTIN_SERVER = "builtin"
 """The server of the workflows that the platform provides."""
+STORED_SERVER = "stored"
+"""The server of the workflows without code, which users make."""
 
 
 class WorkflowDefinition(Stored):
@@ -83,7 +86,29 @@ class WorkflowDefinition(Stored):
     timeout_s: float = Field(default=3600.0, gt=0, le=7 * 86_400)
     """Seconds of work; time spent waiting for a user does not count."""
     server: Token = BUILTIN_SERVER
-    """The id of the server whose processes run its function."""
+    """The id of the server whose processes run its function; `stored` for a workflow without code."""
+    built: Built | None = Field(default=None, exclude_if=lambda built: built is None)
+    """What a workflow without code does; lists omit it."""
+    revision: int | None = Field(default=None, exclude_if=lambda revision: revision is None)
+    """The revision of a workflow without code; lists omit it."""
+
+
+class StoreWorkflow(Stored):
+    """`workflows.store`: create or replace a workflow without code; replies `WorkflowDefinition`."""
+
+    tenant: Token
+    definition: WorkflowDefinition
+    create: bool = False
+    """True creates it, and refuses a name that is taken; False replaces the stored one."""
+    revision: int | None = None
+    """The revision to replace; None replaces any."""
+
+
+class DeleteWorkflow(Stored):
+    """`workflows.delete`: delete a workflow without code; replies the deleted `WorkflowDefinition`."""
+
+    tenant: Token
+    name: Token
 
 
 class RegisterWorkflow(Stored):

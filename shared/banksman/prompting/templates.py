@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from banksman.contracts.errors import BadInput
@@ -41,9 +42,47 @@ def variables_of(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_split(found[1])[0] for found in _PLACEHOLDER.finditer(template)))
 
 
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """Braces in a template."""
+
+    path: str
+    default: str | None
+    """The text in place of a missing value; None requires a value."""
+
+
+def parts_of(template: str) -> Iterator[str | Placeholder]:
+    """Return the texts and the placeholders of a template in their order.
+
+    Raises:
+        BadInput: Braces contain no name.
+    """
+    end = 0
+    for found in _PLACEHOLDER.finditer(template):
+        if found.start() > end:
+            yield template[end : found.start()]
+        yield Placeholder(*_split(found[1]))
+        end = found.end()
+    if end < len(template):
+        yield template[end:]
+
+
+def look_up(path: str, variables: Mapping[str, JsonValue]) -> JsonValue:
+    """Return the value at a dotted path; None if it is missing. Numbers are positions in lists."""
+    node: JsonValue = cast(JsonValue, variables)
+    for step in path.split("."):
+        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
+            node = node[int(step)]
+        elif isinstance(node, Mapping):
+            node = node.get(step)
+        else:
+            return None
+    return node
+
+
 def _value(written: str, variables: Mapping[str, JsonValue]) -> str:
     path, default = _split(written)
-    value = _look_up(path, variables)
+    value = look_up(path, variables)
     if value is not None:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if default is None:
@@ -57,15 +96,3 @@ def _split(written: str) -> tuple[str, str | None]:
     if not _PATH.fullmatch(path):
         raise BadInput("system_prompt", "{{" + written + "}}", "a variable's name between the braces")
     return path, default.strip() if bar else None
-
-
-def _look_up(path: str, variables: Mapping[str, JsonValue]) -> JsonValue:
-    node: JsonValue = cast(JsonValue, variables)
-    for step in path.split("."):
-        if isinstance(node, list) and step.isdecimal() and int(step) < len(node):
-            node = node[int(step)]
-        elif isinstance(node, Mapping):
-            node = node.get(step)
-        else:
-            return None
-    return node

@@ -35,12 +35,12 @@ def check_form(schema: JsonObject) -> None:
 
 
 @contextmanager
-def naming_form() -> Generator[None]:
+def naming_form(name: str = "parameters_schema") -> Generator[None]:
     """Name the form in errors of a check that calls every schema that of a tool."""
     try:
         yield
     except BadInput as error:
-        field = error.field.replace("input_schema", "parameters_schema", 1)
+        field = error.field.replace("input_schema", name, 1)
         raise BadInput(field, error.value, error.expected) from error
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
+from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import WORKFLOW_DEFINITIONS
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
-from banksman.contracts.registry import BUILTIN_SERVER, WorkflowDefinition, WorkflowRegistration
+from banksman.contracts.registry import (
+    BUILTIN_SERVER,
+    STORED_SERVER,
+    StoreWorkflow,
+    WorkflowDefinition,
+    WorkflowRegistration,
+)
 from banksman.runs.schemas import SchemaChecker
 from banksman.workflows.forms import check_form, naming_form
 
@@ -36,9 +42,10 @@ class Registry:
             Conflict: Another server has registered a workflow of that name. Its registration is unchanged.
             Overloaded: The tenant has too many workflows.
         """
-        if definition.timeout_s > MAX_TIMEOUT_S:
-            raise BadInput("timeout_s", definition.timeout_s, f"at most {MAX_TIMEOUT_S:g} seconds")
+        if definition.server == STORED_SERVER or definition.built is not None:
+            raise BadInput("definition.server", definition.server, "the id of your workflow server")
         if tenant is None:
+            _check_time_limit(definition)
             check_form(definition.parameters_schema)
         else:
             await self._check_of_tenant(tenant, definition)
@@ -68,6 +75,36 @@ class Registry:
             if await self._bucket.delete(entry.key, revision=entry.revision):
                 return WorkflowRegistration(tenant=tenant, definition=entry.value)
 
+    async def store(self, request: StoreWorkflow) -> WorkflowDefinition:
+        """Create or replace a workflow without code; a repeated request finds what it stored.
+
+        Raises:
+            BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
+            NotFound: There is none to replace.
+            Conflict: The name is taken, or the stored one has another revision.
+            Overloaded: The tenant has too many workflows.
+        """
+        tenant, definition = request.tenant, request.definition
+        await self._check_of_tenant(tenant, definition)
+        key = _key(definition.name, tenant)
+        if request.create and (created := await self._bucket.create(key, definition)) is not None:
+            return definition.model_copy(update={"revision": created})
+        while True:
+            entry = await self._bucket.get(key)
+            if entry is None or (entry.value.server != STORED_SERVER and not request.create):
+                raise NotFound("workflow", definition.name)
+            if entry.value == definition:
+                return _with_revision(entry)
+            if request.create:
+                raise _taken(entry.value)
+            if request.revision not in (None, entry.revision):
+                raise Conflict(
+                    f"workflow {definition.name!r} is at revision {entry.revision}, not {request.revision}: "
+                    "read it again"
+                )
+            if (revision := await self._bucket.update(key, definition, entry.revision)) is not None:
+                return definition.model_copy(update={"revision": revision})
+
     async def get(self, name: str, tenant: str | None = None) -> WorkflowDefinition:
         """Return the definition of a workflow that a tenant's users may start.
 
@@ -79,7 +116,7 @@ class Registry:
             entry = await self._bucket.get(_key(name, tenant))
         if entry is None:
             raise NotFound("workflow", name)
-        return entry.value
+        return _with_revision(entry)
 
     async def all(self, tenant: str | None = None) -> tuple[WorkflowDefinition, ...]:
         """Return the workflows that a tenant's users may start, by name; None for those of all tenants.
@@ -90,10 +127,11 @@ class Registry:
         async for entry in self._bucket.entries():
             owner, dot, name = entry.key.rpartition(".")
             if not dot or (owner == tenant and name not in found):
-                found[name] = entry.value
+                found[name] = entry.value.model_copy(update={"built": None})
         return tuple(found[name] for name in sorted(found))
 
     async def _check_of_tenant(self, tenant: str, definition: WorkflowDefinition) -> None:
+        _check_time_limit(definition)
         if definition.server == BUILTIN_SERVER:
             raise BadInput("definition.server", definition.server, "the id of your workflow server")
         with naming_form():
@@ -106,6 +144,18 @@ class Registry:
         if _key(definition.name, tenant) not in known and len(known) >= MAX_WORKFLOWS:
             text = f"{MAX_WORKFLOWS} workflows are registered; withdraw one first"
             raise Overloaded(text, retry_after_s=60.0)
+
+
+def _check_time_limit(definition: WorkflowDefinition) -> None:
+    if definition.timeout_s > MAX_TIMEOUT_S:
+        raise BadInput("timeout_s", definition.timeout_s, f"at most {MAX_TIMEOUT_S:g} seconds")
+
+
+def _with_revision(entry: Entry[WorkflowDefinition]) -> WorkflowDefinition:
+    """Return a stored definition, one without code with its revision."""
+    if entry.value.built is None:
+        return entry.value
+    return entry.value.model_copy(update={"revision": entry.revision})
 
 
 def _taken(first: WorkflowDefinition) -> Conflict:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from faststream.nats import NatsRouter
 
 from banksman.bus.control import CONCURRENCY, Received
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import (
+    STORED_SERVER,
     CheckWorkflow,
+    DeleteWorkflow,
     ListWorkflows,
     ParsedWorkflow,
     ParseWorkflow,
     RegisterWorkflow,
+    StoreWorkflow,
     WithdrawWorkflow,
     WorkflowCategories,
     WorkflowChecked,
@@ -23,20 +28,27 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.subjects import ANY
 from banksman.contracts.workflow_turns import ProgressReported, ReportProgress
+from banksman.runs.schemas import SchemaChecker
+from banksman.workflows.built.checks import check_built, value_forms
 from banksman.workflows.categories import by_category
 from banksman.workflows.commands import split_command
-from banksman.workflows.forms import Forms
+from banksman.workflows.forms import Forms, naming_form
 from banksman.workflows.progress import ProgressReports
 from banksman.workflows.registry import Registry
+from banksman.workflows.tools import Tools
 
 QUEUE = "workflows"
 """Each request is served by one of the processes."""
 
 
-def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports) -> NatsRouter:
+def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports, tools: Tools) -> NatsRouter:
     """Return the handlers of the workflows' registry."""
     router = NatsRouter()
-    router.include_routers(_registration_router(registry), _progress_router(reports))
+    router.include_routers(
+        _registration_router(registry),
+        _progress_router(reports),
+        _built_router(registry, forms.schemas, tools),
+    )
 
     @router.subscriber(
         subjects.workflow_api("list"), queue=QUEUE, max_workers=CONCURRENCY, title="list workflows"
@@ -79,6 +91,30 @@ def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports) 
         name, words = (request.workflow, []) if request.workflow else split_command(request.text)
         definition = await registry.get(name, request.tenant)
         return await forms.parsed(definition, request.tenant, request.parameters, words)
+
+    return router
+
+
+def _built_router(registry: Registry, schemas: SchemaChecker, tools: Tools) -> NatsRouter:
+    router = NatsRouter()
+
+    @router.subscriber(
+        subjects.workflow_api("store"), queue=QUEUE, max_workers=CONCURRENCY, title="store a workflow"
+    )
+    async def store(request: StoreWorkflow) -> WorkflowDefinition:
+        """Create or replace a workflow without code."""
+        check_built(request.definition, partial(tools.find, request.tenant))
+        if (forms := value_forms(request.definition)) is not None:
+            with naming_form("built.steps.form"):
+                await schemas.check_schema(request.tenant, forms)
+        return await registry.store(request)
+
+    @router.subscriber(
+        subjects.workflow_api("delete"), queue=QUEUE, max_workers=CONCURRENCY, title="delete a workflow"
+    )
+    async def delete(request: DeleteWorkflow) -> WorkflowDefinition:
+        """Delete a workflow without code; its open runs go on."""
+        return (await registry.withdraw(request.tenant, request.name, STORED_SERVER)).definition
 
     return router
 

@@ -30,6 +30,7 @@ from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.sdk.workflows import WorkflowFailed
 from banksman.workflows.agent_runs import AgentRuns
+from banksman.workflows.built.execution import take_built_turn
 from banksman.workflows.execution import TakeTurn, WorkflowModel
 from banksman.workflows.forms import described, with_defaults
 from banksman.workflows.registry import Registry
@@ -92,6 +93,8 @@ class Worker:
         )
         if owned is not None:
             owned.workspace = start.in_conversation
+        if take_turn is not _conversation_deleted:
+            take_turn = _pinned(owned, take_turn)
         parameters = with_defaults(definition.parameters_schema, start.parameters)
         return await self._drive(message, start.run_id, state, owned, take_turn, parameters)
 
@@ -102,6 +105,7 @@ class Worker:
             return await self._drive(message, resume.run_id, state, owned, _withdrawn, {})
         definition, take_turn = await self._served(workflow.name, resume.tenant)
         parameters = with_defaults(definition.parameters_schema, workflow.parameters)
+        take_turn = _pinned(owned, take_turn)
         return await self._drive(message, resume.run_id, state, owned, take_turn, parameters)
 
     async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
@@ -173,7 +177,11 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
     policy = start.tools or NO_APPROVAL
     invocation = WorkflowInvocation(
-        name=start.workflow, parameters=start.parameters, user=start.user, agent=start.agent
+        name=start.workflow,
+        parameters=start.parameters,
+        user=start.user,
+        agent=start.agent,
+        built=definition.built,
     )
     return StartRun(
         tenant=start.tenant,
@@ -193,6 +201,17 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
         ),
         user=start.user,
     )
+
+
+def _pinned(owned: Ownership | None, take_turn: TakeTurn) -> TakeTurn:
+    """Return what takes the turns of a claimed run: the steps that it began with, if it has no code.
+
+    They may have been changed or deleted since.
+    """
+    workflow = None if owned is None else owned.run.settings.workflow
+    if workflow is None or workflow.built is None:
+        return take_turn
+    return partial(take_built_turn, workflow.built)
 
 
 async def _conversation_deleted(_turn: WorkflowTurn) -> TurnReply:

@@ -1,4 +1,4 @@
-"""Workflows: list, read, start."""
+"""Workflows: list, read, start; create, replace and delete those without code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import AcceptedRun, NewWorkflowRun
 from banksman.gateway.http.runs import Location, Wait, outcome
 from banksman.gateway.service.bodies import EndedRun, Listing, Run, WorkflowText
+from banksman.gateway.service.workflow_bodies import NewWorkflow, WorkflowUpdate
 
 routes = router("workflows")
 
@@ -38,8 +39,34 @@ async def parse_workflow(
 
 @routes.get("/workflows/{name}")
 async def read_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> WorkflowDefinition:
-    """Read a workflow with the JSON Schema of its parameters."""
+    """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
     return await gateway.workflows.get(caller.tenant, check_token(name, "name"))
+
+
+@routes.post("/workflows", status_code=201)
+async def create_workflow(
+    body: StrictBody[NewWorkflow], gateway: ServiceDep, caller: CallerDep
+) -> WorkflowDefinition:
+    """Create a workflow without code.
+
+    Its steps run one after the other: agent runs, tool calls, requests for a value, approval points. Texts
+    refer to parameters (`{{parameters.topic}}`) and to the values of earlier steps (`{{steps.outline}}`).
+    """
+    return await gateway.workflows.create(caller.tenant, body)
+
+
+@routes.put("/workflows/{name}")
+async def update_workflow(
+    name: str, body: StrictBody[WorkflowUpdate], gateway: ServiceDep, caller: CallerDep
+) -> WorkflowDefinition:
+    """Replace a workflow without code. Its open runs go on as they began."""
+    return await gateway.workflows.replace(caller.tenant, check_token(name, "name"), body)
+
+
+@routes.delete("/workflows/{name}", status_code=204, response_class=Response)
+async def delete_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> None:
+    """Delete a workflow without code. Its open runs go on."""
+    await gateway.workflows.delete(caller.tenant, check_token(name, "name"))
 
 
 @routes.post(

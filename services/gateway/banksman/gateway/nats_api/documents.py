@@ -29,6 +29,7 @@ from banksman.gateway.nats_api.messages import (
 from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, WorkflowText
 from banksman.gateway.service.enhanced_prompts import PromptContext
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.workflow_bodies import NewWorkflow, WorkflowUpdate
 
 MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
 
@@ -144,8 +145,24 @@ def add_workflows(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("workflow", "read", "{workflow}", errors=(MISSING,))
     async def read_workflow(message: Received) -> WorkflowDefinition:
-        """Read a workflow with the JSON Schema of its parameters."""
+        """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
         return await gateway.workflows.get(tenant_of(message), named_by(message))
+
+    @api.serve("workflow", "create", errors=(CONFLICT,))
+    async def create_workflow(request: NewWorkflow, message: Received) -> WorkflowDefinition:
+        """Create a workflow without code."""
+        return await gateway.workflows.create(tenant_of(message), request)
+
+    @api.serve("workflow", "update", "{workflow}", errors=(MISSING, CONFLICT))
+    async def update_workflow(request: WorkflowUpdate, message: Received) -> WorkflowDefinition:
+        """Replace a workflow without code. Its open runs go on as they began."""
+        return await gateway.workflows.replace(tenant_of(message), named_by(message), request)
+
+    @api.serve("workflow", "delete", "{workflow}", errors=(MISSING,))
+    async def delete_workflow(message: Received) -> Deleted:
+        """Delete a workflow without code. Its open runs go on."""
+        await gateway.workflows.delete(tenant_of(message), named_by(message))
+        return Deleted(id=named_by(message))
 
     @api.serve("workflow", "parse", errors=(MISSING,))
     async def parse_workflow(request: WorkflowText, message: Received) -> ParsedWorkflow:

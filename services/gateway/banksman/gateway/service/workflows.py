@@ -13,9 +13,11 @@ from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.registry import (
     CheckWorkflow,
+    DeleteWorkflow,
     ListWorkflows,
     ParsedWorkflow,
     ParseWorkflow,
+    StoreWorkflow,
     WorkflowCategories,
     WorkflowCategory,
     WorkflowChecked,
@@ -23,6 +25,7 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
+from banksman.gateway.service.workflow_bodies import NewWorkflow, WorkflowUpdate
 
 TIMEOUT_S = 5.0
 
@@ -63,11 +66,41 @@ class Workflows:
         try:
             return await self._request("start", check, WorkflowChecked)
         except RemoteError as error:
-            details = error.frame.details or {}
-            if "field" in details:
-                field = f"parameters.{details['field']}"
-                raise BadInput(field, None, str(details.get("expected"))) from error
-            raise
+            raise _of_field(error, "parameters.") from error
+
+    async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
+        """Store a new workflow without code; a repeated request returns what the first one stored.
+
+        Raises:
+            BadInput: A step, its reference or the form is wrong; the error names the field.
+            RemoteError: With code `conflict` if the name is taken.
+        """
+        store = StoreWorkflow(tenant=tenant, definition=body.definition(body.name), create=True)
+        return await self._store(store)
+
+    async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
+        """Replace a workflow without code. Its open runs go on as they began.
+
+        Raises:
+            BadInput: As `create`.
+            RemoteError: With code `not_found` if there is none, `conflict` if it has another revision.
+        """
+        store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
+        return await self._store(store)
+
+    async def delete(self, tenant: str, name: str) -> None:
+        """Delete a workflow without code. Its open runs go on.
+
+        Raises:
+            RemoteError: With code `not_found` if there is none.
+        """
+        await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
+
+    async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
+        try:
+            return await self._request("store", request, WorkflowDefinition)
+        except RemoteError as error:
+            raise _of_field(error, "") from error
 
     async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
         """Return the form that a command or given parameters fill, and what is wrong with them.
@@ -84,3 +117,11 @@ class Workflows:
             return reply.model_validate_json(data)
         except ValidationError as error:
             raise Unavailable(f"the workflows service sent an unreadable reply to {action!r}") from error
+
+
+def _of_field(error: RemoteError, prefix: str) -> BadInput | RemoteError:
+    """Return an error about a field as a mistake of the client; any other unchanged."""
+    details = error.frame.details or {}
+    if "field" not in details:
+        return error
+    return BadInput(f"{prefix}{details['field']}", details.get("value"), str(details.get("expected")))

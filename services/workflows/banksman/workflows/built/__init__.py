@@ -1,0 +1,1 @@
+"""Workflows without code: checked when they are stored, executed by the turns of all workflows."""
