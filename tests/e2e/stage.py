@@ -128,7 +128,7 @@ async def staged() -> AsyncGenerator[Stage]:
             return Response(found, media_type="application/octet-stream")
         return Response(json.dumps(found), media_type="application/json")
 
-    @app.api_route("/{path:path}", methods=["PUT", "PATCH", "POST"])
+    @app.api_route("/{path:path}", methods=["PUT", "PATCH", "POST", "DELETE"])
     async def store(request: Request, path: str) -> Response:
         stage.uploads[path] = await request.body()
         created = json.dumps(stage.resources.get(f"{request.method} {path}", {}))

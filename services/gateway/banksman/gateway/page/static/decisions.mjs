@@ -32,6 +32,15 @@ export function replyFor(items, decisionOf, { edits, reason, remember }) {
   return { ...body, ...(remember ? { remember } : {}), digests };
 }
 
+/** The outcome of the first of two approvals. */
+export const AWAITING_SECOND = 'awaiting_second';
+
+/** The reply that approves exactly what the first of two users approved. */
+export function confirmed(items, first) {
+  const digests = items.map((item) => item.digest);
+  return { decisions: first.decisions, ...(first.remember ? { remember: first.remember } : {}), digests };
+}
+
 function decisionFor(item, decision, edit, reason) {
   const base = { tool_call_id: item.tool_call_id, decision };
   if (decision === 'approve') return edit?.changed ? { ...base, arguments: edit.value } : base;

@@ -11,6 +11,7 @@
 /** @type {Record<string, View>} */
 export const VIEWS = {
   approvals: { load: () => import('./views/approvals.mjs'), title: 'inbox.title', icon: 'shield' },
+  rules: { load: () => import('./views/rules.mjs'), title: 'rules.title', icon: 'check', right: 'approve' },
   assistants: { load: () => import('./views/assistants.mjs'), title: 'assistant.list', icon: 'brain' },
   read: { load: () => import('./views/read.mjs'), title: 'read.title' },
   schedules: { load: () => import('./views/schedules.mjs'), title: 'schedule.title', icon: 'clock', right: 'chat' },

@@ -26,6 +26,13 @@ export type ApprovalDecision = {
   digests?: Array<string>;
 };
 
+/** A remembered decision applies to no further call. */
+export type ApprovalForgotten = {
+  /** The approval request whose decision was remembered. */
+  approval_id: string;
+  by: string;
+};
+
 /** One call of an approval request. */
 export type ApprovalItem = {
   tool_call_id: string;
@@ -43,6 +50,10 @@ export type ApprovalRequested = {
   approval_id: string;
   expires_at: string;
   items: Array<ApprovalItem>;
+  /** How it is decided; None for one approver and no escalation. */
+  terms?: ApprovalTerms | null;
+  /** When it goes to further users unless it is decided; None for never. */
+  escalates_at?: string | null;
 };
 
 /** The decision about an approval request, as stored in the stream APPROVALS. */
@@ -53,6 +64,16 @@ export type ApprovalResolved = {
   by: string;
   decisions?: Array<ItemDecision>;
   remember?: "run" | "conversation" | null;
+  /** Who approved the same before, where two users must; None for one approver. */
+  first_by?: string | null;
+};
+
+/** How approval requests are decided. */
+export type ApprovalTerms = {
+  /** Users who must approve the same calls with the same arguments. One rejection always decides. */
+  approvers?: 1 | 2;
+  /** None for requests that go no further. */
+  escalation?: Escalation | null;
 };
 
 /** An approval request was made, or closed by a decision or its run; read the list of open requests again. It may be sent without a change, and several changes may be sent as one. */
@@ -183,6 +204,16 @@ export type ErrorFrame = {
   retryable?: boolean;
   retry_after_s?: number | null;
   details?: Record<string, JsonValue> | null;
+};
+
+/** To whom an approval request goes further, and when. Everyone who may approve can decide it anyway. */
+export type Escalation = {
+  /** Seconds after the request; None for no time. */
+  after_s?: number | null;
+  /** Whether it goes further as soon as one user sets it aside. */
+  when_set_aside?: boolean;
+  /** The users to whom it goes; with none, everyone who may approve. */
+  users?: Array<string>;
 };
 
 /** A file of the workspace. */
@@ -771,6 +802,19 @@ export type EventFrame =
     conversation_id: string;
     run_id: string | null;
     data: ApprovalResolved;
+    iteration?: number;
+  }
+  | {
+    type: "approval.forgotten";
+    /** Number of the event in its conversation, 1..n without gaps. */
+    seq: number;
+    /** Number of the last event that this subscription was sent. */
+    prev_seq: number;
+    log_epoch: string;
+    ts: string;
+    conversation_id: string;
+    run_id: string | null;
+    data: ApprovalForgotten;
     iteration?: number;
   }
   | {

@@ -2,7 +2,7 @@
 
 import { useRef, useState } from 'preact/hooks';
 
-import { readEdit, replyFor, toggled } from '../decisions.mjs';
+import { AWAITING_SECOND, confirmed, readEdit, replyFor, toggled } from '../decisions.mjs';
 import { withoutPattern } from '../forms.mjs';
 import { explain, known, locale, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
@@ -15,13 +15,14 @@ export const ApprovalCard = memo(function ApprovalCard({ approval }) {
 });
 
 function Resolved({ approval }) {
-  const { outcome, by, decisions = [], remember } = approval.resolved;
+  const { outcome, by, decisions = [], remember, first_by: firstBy } = approval.resolved;
   const byCall = new Map(decisions.map((decision) => [decision.tool_call_id, decision]));
   return html`<section class=${`approval resolved ${outcome}`} role="group" aria-label=${t('approval.decided')}>
     <p class="approval-outcome">
       <${Icon} name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'} size=${16} />
       <strong>${known(`approval.outcome.${outcome}`, outcome)}</strong>
       ${by && html`<span>${t('approval.by', { user: by })}</span>`}
+      ${firstBy && html`<span>${t('approval.firstBy', { user: firstBy })}</span>`}
       ${remember && html`<span>${known(`approval.remembered.${remember}`, '')}</span>`}
     </p>
     <ul class="approval-trace">
@@ -49,22 +50,26 @@ function Pending({ approval }) {
   const [sending, setSending] = useState(false);
   const [error, setError] = useState(null);
   const items = approval.items;
+  const { first, terms } = store.inbox.state.value.items.find((one) => one.id === approval.id) ?? {};
+  const waitsForOthers = first?.by === store.welcome.value?.user;
   const invalid = items.some((item) => edits[item.tool_call_id]?.problem);
   const count = (decision) => items.filter((item) => choices[item.tool_call_id] === decision).length;
   const chosen = count('approve') + count('reject');
 
   const submit = async (decisionOf) => {
     if (sending || invalid) return;
+    const reply = first && items.every((item) => decisionOf(item) === 'approve') ? confirmed(items, first) : replyFor(items, decisionOf, { edits, reason, remember });
     setSending(true);
     setError(null);
     try {
-      await store.inbox.decide(approval.id, replyFor(items, decisionOf, { edits, reason, remember }));
+      const ack = await store.inbox.decide(approval.id, reply);
+      if (ack.outcome === AWAITING_SECOND) setSending(false);
     } catch (failure) {
       setError(withoutPattern(explain(failure)));
       setSending(false);
     }
   };
-  const approveAll = () => submit(() => 'approve');
+  const approveAll = () => waitsForOthers || submit(() => 'approve');
   const rejectAll = () => submit(() => 'reject');
   const toggleEdit = (item) => setEdits(toggled(edits, item));
   const editFocused = () => {
@@ -106,6 +111,7 @@ function Pending({ approval }) {
       <span>${t('approval.reason')}</span>
       <input type="text" maxlength="2000" value=${reason} onInput=${(event) => setReason(event.target.value)} />
     </label>`}
+    ${first ? html`<${First} first=${first} items=${items} />` : terms?.approvers === 2 && html`<p class="approval-first">${t('approval.needsTwo')}</p>`}
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     <footer class="approval-actions">
       ${chosen > 0 && items.length > 1
@@ -117,7 +123,7 @@ function Pending({ approval }) {
           >
             ${chosen < items.length ? t('approval.undecided', { count: items.length - chosen }) : t('approval.submit', { approved: count('approve'), rejected: count('reject') })}
           </button>`
-        : html`<button type="button" class="button primary" disabled=${sending || invalid} onClick=${approveAll}>
+        : html`<button type="button" class="button primary" disabled=${sending || invalid || waitsForOthers} onClick=${approveAll}>
               ${items.length > 1 ? t('approval.approveAll', { count: items.length }) : t('approval.approve')} <kbd>A</kbd>
             </button>
             <button type="button" class="button" disabled=${sending} onClick=${rejectAll}>
@@ -134,6 +140,15 @@ function Pending({ approval }) {
       </label>
     </footer>
   </section>`;
+}
+
+/** What the first of two users approved: the second one approves exactly this. */
+function First({ first, items }) {
+  const byCall = new Map(first.decisions.map((decision) => [decision.tool_call_id, decision]));
+  return html`<div class="approval-first" role="note">
+    <p>${t('approval.first', { user: first.by })}</p>
+    <ul class="approval-trace">${items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}</ul>
+  </div>`;
 }
 
 function titleOf(items) {

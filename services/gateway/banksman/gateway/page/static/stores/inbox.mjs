@@ -5,6 +5,7 @@
 
 import { computed, signal } from '@preact/signals';
 
+import { AWAITING_SECOND } from '../decisions.mjs';
 import { explain, t } from '../strings.mjs';
 
 const READ_DELAY_MS = 150;
@@ -23,6 +24,8 @@ const entryOf = (item) => ({
   requestedAt: item.requested_at,
   expiresAt: item.expires_at,
   items: item.items,
+  first: item.first ?? null,
+  terms: item.terms ?? null,
   resolved: null,
 });
 
@@ -58,7 +61,7 @@ export class Inbox {
   /** @throws {import('../client/connection.mjs').RequestError} which the card shows */
   async decide(id, reply) {
     const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply });
-    this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };
+    if (ack.outcome !== AWAITING_SECOND) this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };
     return ack;
   }
 

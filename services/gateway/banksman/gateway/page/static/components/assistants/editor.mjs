@@ -10,6 +10,7 @@ import { Changes } from './changes.mjs';
 import { AssistantFiles } from './files.mjs';
 import { Policy } from './policy.mjs';
 import { PromptPreview } from './preview.mjs';
+import { Terms } from './terms.mjs';
 import { ToolChoice } from './tools.mjs';
 
 /** Limits of a run: the field, and the steps of its number. A limit without a number does not apply. */
@@ -53,6 +54,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
     <${Prompt} draft=${draft} change=${change} />
     <${ToolChoice} tools=${draft.tools} onChange=${(tools) => change({ tools: { ...draft.tools, ...tools } })} />
     <${Policy} rules=${draft.approval_policy} onChange=${(rules) => change({ approval_policy: rules })} />
+    <${Terms} terms=${draft.approvals} onChange=${(approvals) => change({ approvals })} />
     <${LimitFields} limits=${draft.limits} onChange=${(limits) => change({ limits: { ...draft.limits, ...limits } })} />
     <${AssistantFiles} files=${draft.files} onChange=${(files) => change({ files })} />
     ${changed && stored.id && html`<${Changes} before=${stored} after=${draft} />`}

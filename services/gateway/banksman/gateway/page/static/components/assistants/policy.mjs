@@ -5,12 +5,12 @@ import { IconButton, html } from '../ui.mjs';
 
 const ACTIONS = ['ask', 'auto', 'deny'];
 
-/** @param {{rules: object[], onChange: (rules: object[]) => void}} properties */
-export function Policy({ rules, onChange }) {
+/** @param {{rules: object[], onChange: (rules: object[]) => void, title?: string}} properties */
+export function Policy({ rules, onChange, title = t('assistant.policy') }) {
   const replace = (at, fields) => onChange(rules.map((rule, other) => (other === at ? { ...rule, ...fields } : rule)));
   const up = (at) => onChange(rules.with(at - 1, rules[at]).with(at, rules[at - 1]));
   return html`<fieldset class="assistant-part">
-    <legend>${t('assistant.policy')}</legend>
+    <legend>${title}</legend>
     <p class="muted">${t('assistant.policyText')}</p>
     <ol class="policy">
       ${rules.map((rule, at) => html`<${Rule} key=${at} rule=${rule} first=${at === 0} onChange=${(fields) => replace(at, fields)} onUp=${() => up(at)} onRemove=${() => onChange(rules.toSpliced(at, 1))} />`)}
