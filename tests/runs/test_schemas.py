@@ -12,7 +12,7 @@ import pytest
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem
+from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem, check_schema
 from tests.support.polling import eventually
 from tests.support.system import descendants
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -72,7 +72,7 @@ async def test_schema_that_was_too_expensive_is_refused_at_once_for_its_tenant_a
 
     assert first is not None and "too much time or memory (SIG" in first.expected
     assert again is not None and "cannot be applied" in again.expected
-    assert other is not None and "not valid" in other.expected
+    assert other is not None and "must fit one of the alternatives" in other.expected
 
 
 async def test_check_that_takes_too_much_memory_is_ended(checker: SchemaChecker) -> None:
@@ -193,11 +193,11 @@ async def test_deep_nesting_is_refused_before_it_is_read(checker: SchemaChecker)
 @pytest.mark.parametrize(
     ("value", "parameter", "expected"),
     [
-        ({"n": "x"}, "n", '"x" is not valid under any'),
+        ({"n": "x"}, "n", "must be an integer or null"),
         ({"n": None}, "n", ""),
-        ({"list": [1, {"k": 2}]}, "list.1.k", '2 is not of type "string"'),
+        ({"list": [1, {"k": 2}]}, "list.1.k", "must be a string"),
         ({"list": [{}]}, "list.0.k", "is required"),
-        ({"other": 1}, "arguments", "'other' was unexpected"),
+        ({"other": 1}, "other", "is not a known field"),
     ],
 )
 def test_problem_names_the_argument_and_the_reason(value: JsonObject, parameter: str, expected: str) -> None:
@@ -217,3 +217,55 @@ def test_problem_names_the_argument_and_the_reason(value: JsonObject, parameter:
         assert (problem.parameter, expected in problem.expected) == (parameter, True)
     else:
         assert problem is None
+
+
+TEXTS: list[tuple[dict[str, Any], Any, str]] = [
+    ({"type": "string"}, 3, "x must be a string, got 3"),
+    ({"type": ["string", "null"]}, 3, "x must be a string or null, got 3"),
+    ({"enum": ["a", "b"]}, "c", "x must be one of 'a' or 'b', got 'c'"),
+    ({"enum": [*range(25)]}, "c", f"x must be one of {', '.join(map(str, range(20)))} and 5 more, got 'c'"),
+    ({"const": 5}, 4, "x must be 5, got 4"),
+    ({"minimum": 3}, 1, "x must be at least 3, got 1"),
+    ({"exclusiveMaximum": 3}, 3, "x must be less than 3, got 3"),
+    ({"multipleOf": 3}, 4, "x must be a multiple of 3, got 4"),
+    ({"minLength": 3}, "a", "x must have at least 3 characters, got 'a'"),
+    ({"minItems": 1}, [], "x must have at least 1 item, got []"),
+    ({"minProperties": 1}, {}, "x must have at least 1 field, got {}"),
+    ({"pattern": "^[a-z]{1,3}$"}, "A B", "x must match pattern '^[a-z]{1,3}$', got 'A B'"),
+    ({"uniqueItems": True}, [1, 1], "x must not repeat an item, got [1, 1]"),
+    ({"contains": {"type": "string"}}, [1], "x must contain as many items of the kind that"),
+    ({"not": {"type": "string"}}, "a", "x must not fit the schema in 'not', got 'a'"),
+    ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, "x must have names that fit"),
+    ({"prefixItems": [{}], "unevaluatedItems": False}, [1, 2], "x must have no further items, got [1, 2]"),
+    ({"properties": {"a": {}}, "additionalProperties": False}, {"b": 1}, "x.b is not a known field"),
+    ({"additionalProperties": False}, {"ab": 1}, "x must have no fields, got"),
+    ({"unevaluatedProperties": False}, {"ab": 1}, "x.ab is not a known field"),
+    ({"required": ["ab"]}, {}, "x.ab is required"),
+    ({"anyOf": [{"minimum": 3}, {"maximum": 0}]}, 1, "x must be at least 3 or at most 0, got 1"),
+    ({"anyOf": [{"type": "string"}, {"required": ["a"]}]}, {}, "x.a is required"),
+    ({"oneOf": [{"type": "integer"}, {"minimum": 1}]}, 1, "x must fit exactly one of the alternatives"),
+]
+
+
+@pytest.mark.parametrize(("rule", "value", "text"), TEXTS)
+def test_a_broken_rule_is_stated_like_any_other_mistake(rule: dict[str, Any], value: Any, text: str) -> None:
+    """Field, what is expected, what was received: no text of the library."""
+    problem = argument_problem({"properties": {"x": rule}}, {"x": value})
+
+    assert problem is not None and str(problem).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "text"}, "input_schema.properties.x.type must be one of 'array'"),
+        ({"minimum": "a"}, "input_schema.properties.x.minimum must be a number, got 'a'"),
+        ({"required": "a"}, "input_schema.properties.x.required must be a list, got 'a'"),
+        ({"$ref": "#/missing"}, "input_schema.$ref must refer to a part of the schema"),
+    ],
+)
+def test_a_mistake_in_a_schema_is_stated_like_any_other(schema: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        check_schema({"properties": {"x": schema}})
+
+    assert str(refused.value).startswith(text)

@@ -133,7 +133,7 @@ def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
     except RecursionError as error:
         raise BadInput(what, None, f"JSON nested at most {MAX_DEPTH} deep") from error
     except ValueError as error:
-        raise BadInput(what, None, f"valid JSON ({error})") from error
+        raise BadInput(what, None, f"valid JSON; {json_fault(error)}") from error
     if depth_of(value) > MAX_DEPTH:
         raise BadInput(what, None, f"JSON nested at most {MAX_DEPTH} deep")
     return value
@@ -239,6 +239,13 @@ def expected(mistake: ErrorDetails) -> str:
     for pattern, replacement in _PLAIN:
         message = pattern.sub(replacement, message)
     return message
+
+
+def json_fault(error: Exception) -> str:
+    """Return what is wrong with a JSON text: the place, or the rule of ours that it breaks."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is broken at line {error.lineno}, column {error.colno}"
+    return str(error)
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> JsonObject:

@@ -1,7 +1,7 @@
 """The rules for JSON Schemas of tools and forms, and the check of values against them.
 
-Patterns run in linear time (the `regex` crate), and references are never fetched. The module imports nothing
-of this project, so that `schema_process` starts quickly.
+Patterns run in linear time (the `regex` crate), and references are never fetched. The module imports
+little of this project, so that `schema_process` starts quickly.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 import jsonschema_rs
+
+from banksman.runs.schema_texts import MAX_TEXT_CHARS, Fault, Path, fault_of
 
 MAX_SCHEMA_BYTES = 64 * 1024
 """Maximum size of a schema, in bytes of JSON."""
@@ -21,8 +23,6 @@ MAX_SCHEMA_DEPTH = 64
 """Maximum number of nested objects and lists in a schema."""
 MAX_RULES = 1_000
 """Maximum number of subschemas that apply to one value, with every `$ref` replaced by its target."""
-MAX_TEXT_CHARS = 2_000
-"""Characters of an error message, which may repeat the value."""
 
 _MAX_ERRORS = 50
 """Number of errors from which the reported one is chosen."""
@@ -45,14 +45,6 @@ _IGNORED_AT_TOP = ("$id", "$schema")
 """Schemas are read as draft 2020-12 without a base URI, whatever they state."""
 
 Schema = dict[str, Any]
-Path = tuple[str | int, ...]
-
-
-class Fault(NamedTuple):
-    """The first place that breaks a rule."""
-
-    path: Path
-    expected: str
 
 
 class UnusableSchema(Exception):
@@ -103,10 +95,7 @@ def value_fault(schema: str, value: Any) -> Fault | None:
     if validator.is_valid(value):
         return None
     error = _clearest(islice(validator.iter_errors(value), _MAX_ERRORS))
-    path = tuple(error.instance_path)
-    if error.kind.name == "required":
-        return Fault((*path, cast(Any, error.kind).property), "is required")
-    return Fault(path, error.message[:MAX_TEXT_CHARS])
+    return fault_of(error)
 
 
 @lru_cache(maxsize=_VALIDATORS)
@@ -116,8 +105,12 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
         if not _within_depth(parsed):
             raise UnusableSchema(f"it has more than {MAX_SCHEMA_DEPTH} nested objects and lists")
         return _compile(_plain(parsed))
+    except jsonschema_rs.ValidationError as error:
+        fault = _compile_fault(error)
+        place = ".".join(str(part) for part in fault.path)
+        raise UnusableSchema(f"{place} {fault.expected}"[:MAX_TEXT_CHARS]) from error
     except (ValueError, RecursionError) as error:
-        raise UnusableSchema(str(error).partition("\n")[0][:MAX_TEXT_CHARS]) from error
+        raise UnusableSchema(f"it cannot be read: {type(error).__name__}") from error
 
 
 def _compile(schema: Schema) -> jsonschema_rs.Validator:
@@ -128,9 +121,7 @@ def _compile_fault(error: jsonschema_rs.ValidationError) -> Fault:
     path = tuple(error.instance_path)
     if path and (path[-1] == "pattern" or "patternProperties" in path[-2:]):
         return Fault(path, "a short pattern without look-around and back-references")
-    if error.kind.name == "$ref" or not path:
-        return Fault(("$ref",), error.message[:MAX_TEXT_CHARS])
-    return Fault(path, error.message[:MAX_TEXT_CHARS])
+    return fault_of(error) if path else Fault(("$ref",), fault_of(error).expected)
 
 
 def _plain(schema: Schema) -> Schema:

@@ -40,7 +40,7 @@ class ArgumentProblem:
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.parameter}: {self.expected}"
+        return str(BadInput(self.parameter, self.value, self.expected))
 
 
 @dataclass(frozen=True, slots=True)

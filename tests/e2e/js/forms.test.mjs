@@ -83,7 +83,7 @@ test('the rule of a pattern is stated in words, never as a regular expression', 
   assert.equal(patternWords('^(a|b)+$'), null);
   assert.equal(filled({ name: 'My Name' }).errors.name, 'Must be one or more of: lower-case letters.');
   assert.equal(firstViolation('x', { type: 'string', pattern: '^(?:ab)+$', examples: ['abab'] }), 'Does not have the required form, such as abab.');
-  assert.equal(withoutPattern('name: "A B" does not match "^[a-z]{1,3}$"'), 'name: "A B" does not have the required form');
+  assert.equal(withoutPattern("name must match pattern '^[a-z]{1,3}$', got 'A B'"), "name does not have the required form, got 'A B'");
 });
 
 test('text arguments are edited as they are, other ones as JSON', () => {

@@ -13,6 +13,7 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.wire import json_fault
 from banksman.contracts.usage import CommitUsage
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.errors import error_body
@@ -188,7 +189,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadInput("body", None, f"valid JSON ({error})") from error
+        raise BadInput("body", None, f"valid JSON; {json_fault(error)}") from error
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 

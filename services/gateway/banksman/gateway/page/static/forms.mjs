@@ -315,7 +315,7 @@ function classWords(set) {
 
 /** An error of the server without the pattern that it names. */
 export function withoutPattern(message) {
-  return message.replaceAll(/does not match "(?:[^"\\]|\\.)*"/g, t('check.form'));
+  return message.replaceAll(/must match pattern '(?:[^'\\]|\\.)*'/g, t('check.form'));
 }
 
 /**
