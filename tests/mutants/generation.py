@@ -61,8 +61,8 @@ MUTANTS = (
         "R84",
         "every tool is allowed",
         AGENT + "catalog.py",
-        "if allowed is None or tool.name in allowed)",
-        "if True or allowed)",
+        "return settings.allowed_tools is None or tool.name in settings.allowed_tools",
+        "return True",
         ASSISTANTS + "test_only_the_tools_named_by_an_assistant_are_offered",
     ),
     Mutant(

@@ -77,13 +77,13 @@ def enhance(
         mermaid: Whether to add the diagram instructions.
     """
     budget_chars = budget_tokens * CHARS_PER_TOKEN
-    order = _least_first(tools, needs)
-    kept, dropped = _without(tools, order[: max(0, len(tools) - max_tools)])
+    surplus = max(0, len(tools) - max_tools)
+    kept, dropped = _without(tools, _least_first(tools, needs)[:surplus] if surplus else ())
     additions = _additions(kept, protocol, shortened=False, mermaid=mermaid)
     shortened = bool(kept) and len(additions) > budget_chars
     if shortened:
         additions = _additions(kept, protocol, shortened=True, mermaid=mermaid)
-        left = [tool for tool in order if tool.name not in dropped]
+        left = [tool for tool in _least_first(tools, needs) if tool.name not in dropped]
         kept, too_long = _without(kept, _excess(kept, left, len(additions) - budget_chars))
         dropped += too_long
         additions = _additions(kept, protocol, shortened=True, mermaid=mermaid)

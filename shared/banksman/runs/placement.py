@@ -99,6 +99,8 @@ class Placements:
             on_change=self._changed,
             ttl_s=LEASE_TTL_S[bus.settings.replicas],
         )
+        self._processes: dict[str, tuple[ToolServerProcess, ...]] = {}
+        """The live processes by tool server, since its leases changed last: each step of a run needs them."""
         self._began_at = float("-inf")
         self._renewed_at: dict[str, float] = {}
         """When the last renewal of each lease arrived here, by the clock of the event loop."""
@@ -284,6 +286,7 @@ class Placements:
         return await self._owners.update(key, record, over.revision) is not None
 
     def _changed(self, key: str, entry: Entry[RunnerLease] | None) -> None:
+        self._processes.pop(key.partition(".")[0], None)
         now = asyncio.get_running_loop().time()
         if entry is not None:
             self._renewed_at[key] = now
@@ -293,9 +296,14 @@ class Placements:
         for callback in self._on_end:
             callback()
 
-    def _instances(self, server: str) -> list[ToolServerProcess]:
-        found = (ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))
-        return [one for one in found if one is not None]
+    def _instances(self, server: str) -> tuple[ToolServerProcess, ...]:
+        known = self._processes.get(server)
+        if known is None:
+            found = (ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))
+            known = tuple(one for one in found if one is not None)
+            if known:
+                self._processes[server] = known
+        return known
 
     def _lease_of(self, runner: str) -> RunnerLease | None:
         entry = self._leases.get(runner)

@@ -55,9 +55,8 @@ def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None)
         overrides: The operator's prices by `provider:model`, which replace and extend the list.
     """
     name = "demo:demo" if model == "demo" else model
-    usage = _consistent(usage)
     if own := _without_suffix(name, overrides or {}) or _without_suffix(name, _UNLISTED):
-        return _own_cost(own, usage)
+        return _own_cost(own, _consistent(usage))
     return _listed_cost(name, usage)
 
 
@@ -112,6 +111,7 @@ def _listed_cost(model: str, usage: Usage) -> float | None:
     from genai_prices import Usage as ListedUsage
 
     vendor, listed = found
+    usage = _consistent(usage)
     tokens = ListedUsage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from faststream.nats import NatsRouter
 
-from banksman.bus.control import CONCURRENCY, Received
+from banksman.bus.control import Received
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall
 from banksman.contracts.subjects import ANY
@@ -15,12 +15,13 @@ def tool_router(server: str, calls: Calls) -> NatsRouter:
     """Return the handlers of one process."""
     router = NatsRouter()
 
-    @router.subscriber(subjects.tool_call(server, ANY, ANY), max_workers=CONCURRENCY, title="tool.call")
+    # One worker: both handlers return at once, and several cost each message a task and a queue.
+    @router.subscriber(subjects.tool_call(server, ANY, ANY), title="tool.call")
     async def call(request: CallRequest, message: Received) -> CallReply | None:
         """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
         return calls.on_call(request, message.subject)
 
-    @router.subscriber(subjects.tool_cancel(server, ANY, ANY), max_workers=CONCURRENCY, title="tool.cancel")
+    @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")
     async def cancel(request: CancelCall, message: Received) -> CallReply | None:
         """End a call and store its result."""
         return calls.on_cancel(request, message.subject)

@@ -76,10 +76,10 @@ class ToolCatalog:
         workspace = WORKSPACE_TOOLS if self._runner_serves() or used & WORKSPACE_NAMES else ()
         served = (
             one.definition
-            for one in self._registered(tenant)
+            for one in self._registered(tenant, settings)
             if self._served(one) or (one.definition.name in used and self._away(one))
         )
-        tools = tuple(_allowed((*workspace, *served), settings))
+        tools = (*(tool for tool in workspace if _allows(settings, tool)), *served)
         if not tools:
             logger.warning(
                 "no tools are left to offer; the run continues as plain text",
@@ -91,12 +91,16 @@ class ToolCatalog:
         """Return the tools of servers that are live or away; a call waits for a server that is away."""
         if not (self._enabled and settings.enabled):
             return ()
-        away = (one.definition for one in self._registered(tenant) if self._served(one) or self._away(one))
-        return tuple(_allowed(away, settings))
+        allowed = self._registered(tenant, settings)
+        return tuple(one.definition for one in allowed if self._served(one) or self._away(one))
 
-    def _registered(self, tenant: str) -> Iterator[ToolRegistration]:
+    def _registered(self, tenant: str, settings: ToolSettings) -> Iterator[ToolRegistration]:
         registered = visible_to(tenant, (entry.value for entry in self.registered.entries()))
-        return (one for one in registered if one.definition.name not in WORKSPACE_NAMES)
+        return (
+            one
+            for one in registered
+            if one.definition.name not in WORKSPACE_NAMES and _allows(settings, one.definition)
+        )
 
     def _runner_serves(self) -> bool:
         runners = [lease for lease in self._placements.leases() if lease.workspaces]
@@ -119,6 +123,5 @@ class ToolCatalog:
         return server is not None and self._placements.absent_s(server, one.tenant) < self._away_s
 
 
-def _allowed(tools: Iterable[ToolDefinition], settings: ToolSettings) -> Iterator[ToolDefinition]:
-    allowed = settings.allowed_tools
-    return (tool for tool in tools if allowed is None or tool.name in allowed)
+def _allows(settings: ToolSettings, tool: ToolDefinition) -> bool:
+    return settings.allowed_tools is None or tool.name in settings.allowed_tools
