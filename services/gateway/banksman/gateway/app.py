@@ -30,8 +30,9 @@ from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.log_room import LogRoom
 from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.websocket.connection import CallerSockets, ConnectionContext
+from banksman.gateway.websocket.connection import ConnectionContext
 from banksman.gateway.websocket.connections import Connections
+from banksman.gateway.websocket.session import CallerSockets
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess

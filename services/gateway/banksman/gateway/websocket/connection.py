@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 from pydantic import BaseModel
 from starlette.websockets import WebSocket
 
-from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Refused, Unauthorized
+from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,
@@ -37,17 +36,16 @@ from banksman.contracts.frames import (
     error_frame,
 )
 from banksman.contracts.ids import new_id
-from banksman.gateway.service.auth import READING, Caller
+from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
+from banksman.gateway.websocket.session import CallerSockets, Session
 from banksman.gateway.websocket.subscriptions import Subscriptions
 from banksman.gateway.websocket.transport import (
-    FORBIDDEN,
     INTERNAL_ERROR,
     RATE_LIMITED,
     SECOND_HELLO,
     TIMED_OUT,
-    UNAUTHENTICATED,
     CloseFrame,
     Transport,
 )
@@ -60,28 +58,6 @@ INFLIGHT = 64
 """Requests that may wait for their reply."""
 WARNINGS = 100
 """Refused frames in a burst after which the connection is closed; the allowance refills by one a second."""
-EXPIRED = "the token has expired"
-
-
-@dataclass(frozen=True, slots=True)
-class CallerSockets:
-    """The number of greeted websockets of each caller."""
-
-    limit: int
-    _open: Counter[tuple[str, str]] = field(default_factory=lambda: Counter[tuple[str, str]]())
-
-    def add(self, caller: Caller) -> bool:
-        """Count a websocket; return False if the caller has as many as it may have."""
-        if self._open[caller.tenant, caller.user] >= self.limit:
-            return False
-        self._open[caller.tenant, caller.user] += 1
-        return True
-
-    def remove(self, caller: Caller) -> None:
-        """Count a websocket no longer."""
-        self._open[caller.tenant, caller.user] -= 1
-        if not self._open[caller.tenant, caller.user]:
-            del self._open[caller.tenant, caller.user]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +80,7 @@ class Connection:
         self._context = context
         self._settings = context.gateway.settings
         self._transport = Transport(websocket)
-        self._upgrade_caller = caller
-        """The caller whose token or ticket came with the upgrade."""
-        self._caller: Caller | None = None
-        """The authenticated caller, from `hello` on."""
-        self._counted: Caller | None = None
-        """The caller for whom this websocket is counted."""
-        self._expiry: asyncio.TimerHandle | None = None
-        """Closes the connection when the caller's key expires."""
+        self._session = Session(context.gateway.keys, context.sockets, caller, self.end)
         self._subscriptions = Subscriptions(
             context.gateway, self._transport.outbox, send=self.send, spawn=self._spawn
         )
@@ -141,10 +110,7 @@ class Connection:
             ending = INTERNAL_ERROR, "internal error"
         finally:
             greeting.cancel()
-            if self._expiry is not None:
-                self._expiry.cancel()
-            if self._counted is not None:
-                self._context.sockets.remove(self._counted)
+            self._session.close()
             await self._subscriptions.close()
             if ending is not None:
                 await self._transport.close(*ending)
@@ -159,8 +125,7 @@ class Connection:
 
     def revoke(self, key: str) -> None:
         """Close the connection if its caller uses the key with this SHA-256."""
-        if self._caller is not None and self._caller.key == key:
-            self.end(UNAUTHENTICATED, "the key was revoked")
+        self._session.revoke(key)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._group.create_task(work)
@@ -169,15 +134,15 @@ class Connection:
 
     def _check_greeted(self) -> None:
         """Close a connection that sends no `hello` in time."""
-        if self._caller is None:
+        if self._session.caller is None:
             self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
         """Receive frames until the connection ends; refuse invalid ones and accept the others."""
         while (text := await self._transport.receive()) is not None:
-            if self._caller is not None and self._caller.expired:
-                self.end(UNAUTHENTICATED, EXPIRED)
-            elif not self._rate.take():
+            if self._session.has_expired():
+                continue
+            if not self._rate.take():
                 self._refuse_rate(text)
             else:
                 try:
@@ -210,11 +175,12 @@ class Connection:
             case Ping():
                 now = datetime.now(UTC).isoformat()
                 self.send(Pong(reply_to=frame.id, t=frame.t, ts=now))
-            case Hello() if self._caller is not None:
+            case Hello() if self._session.caller is not None:
                 self.end(SECOND_HELLO, "a second hello")
             case Hello():
-                self._authenticate(frame)
-            case _ if self._caller is None:
+                if self._session.greet(frame.token):
+                    self._enqueue(frame)
+            case _ if self._session.caller is None:
                 error = BadInput("type", frame.type, "hello as the first frame")
                 self.send(error_frame(error, frame.id))
             case _ if len(self._requests) >= INFLIGHT:
@@ -222,31 +188,6 @@ class Connection:
                 self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
             case _:
                 self._enqueue(frame)
-
-    def _authenticate(self, hello: Hello) -> None:
-        known = self._upgrade_caller
-        try:
-            caller = known if known and not hello.token else self._context.gateway.keys.caller(hello.token)
-            caller.check("context")
-            caller.need(*READING)
-        except BanksmanError as error:
-            self.end(_refusal_code(error), str(error))
-            return
-        if not self._context.sockets.add(caller):
-            self.end(RATE_LIMITED, f"more than {self._context.sockets.limit} websockets of one user")
-            return
-        self._counted = caller
-        self._set_caller(caller)
-        self._enqueue(hello)
-
-    def _set_caller(self, caller: Caller) -> None:
-        """Serve a caller until the caller's key expires."""
-        self._caller = caller
-        if self._expiry is not None:
-            self._expiry.cancel()
-        if (remaining_s := caller.remaining_s) is not None:
-            loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(remaining_s, self.end, UNAUTHENTICATED, EXPIRED)
 
     async def _welcome(self, caller: Caller, hello: Hello) -> None:
         feeds, not_resumed = await self._subscriptions.resume(caller, hello.resume)
@@ -287,7 +228,7 @@ class Connection:
 
     async def _handle(self, frame: ClientFrame) -> None:
         """Handle a request, and send its reply or its error."""
-        caller = self._caller
+        caller = self._session.caller
         assert caller is not None
         try:
             match frame:
@@ -300,7 +241,7 @@ class Connection:
                     await self._subscriptions.follow_approvals(caller)
                     self.send(Ack(reply_to=frame.id))
                 case AuthRefresh():
-                    self._refresh(frame, caller)
+                    self._refresh(caller, frame)
                 case ConversationCreate():
                     await self._create(caller, frame)
                 case ChatSend() | RunCancel() | ApprovalDecision() | WorkflowStart() | InputReply():
@@ -326,25 +267,6 @@ class Connection:
         feed = await self._subscriptions.open(caller, live)
         await self._subscriptions.start(feed, None, quiet=True)
 
-    def _refresh(self, frame: AuthRefresh, caller: Caller) -> None:
-        try:
-            fresh = self._context.gateway.keys.caller(frame.token)
-        except Unauthorized as error:
-            self.end(UNAUTHENTICATED, str(error))
-            return
-        if fresh.tenant != caller.tenant:
-            self.end(FORBIDDEN, "the token belongs to another tenant")
-            return
-        self._set_caller(fresh)
-        self.send(Ack(reply_to=frame.id))
-
-
-def _refusal_code(error: BanksmanError) -> int:
-    match error:
-        case Unauthorized():
-            return UNAUTHENTICATED
-        case Refused():
-            # The client retries after it: nothing is wrong with its token.
-            return INTERNAL_ERROR
-        case _:
-            return FORBIDDEN
+    def _refresh(self, caller: Caller, frame: AuthRefresh) -> None:
+        if self._session.refresh(frame.token, caller):
+            self.send(Ack(reply_to=frame.id))
