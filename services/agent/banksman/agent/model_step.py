@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
+from banksman.agent.call_checks import argument_problems, old_contents
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
 from banksman.agent.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.deltas import Deltas
-from banksman.agent.model_request import Completion, complete_with_fallback, unless_cancelled
+from banksman.agent.model_request import complete_with_fallback, unless_cancelled
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Calls,
@@ -38,7 +39,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
-from banksman.contracts.calls import Delta, FileRead
+from banksman.contracts.calls import Delta
 from banksman.contracts.errors import (
     BanksmanError,
     ErrorCode,
@@ -60,15 +61,12 @@ from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.placement import Placements
 from banksman.runs.pricing import cost
-from banksman.runs.schemas import ArgumentProblem, SchemaChecker
+from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of, timed_out
 from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
-
-MAX_DIFF_BYTES = 100_000
-"""Bytes of an existing file that are read to show what a write would change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +141,19 @@ class ModelStep:
             text="",
         )
         with Deltas(self.bus, state.tenant, empty, prepared.protocol, owned.confirm) as deltas:
-            return await self._complete_with(owned, prepared, deltas)
-
-    async def _complete_with(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Build:
-        try:
-            reply = await self._reply(owned, prepared, deltas)
-        except ProviderFailed as refusal:
-            compaction = await self.compactor.after_refusal(owned, prepared.request, refusal)
-            if compaction is not None:
-                return compaction
-            if not deltas.streamed:
-                raise
-            logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
-            return partial(_failure, owned, refusal, await self._partial(owned, prepared, deltas))
-        if reply is None:
-            return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
-        return RecordedReply(reply)
+            try:
+                reply = await self._reply(owned, prepared, deltas)
+            except ProviderFailed as refusal:
+                compaction = await self.compactor.after_refusal(owned, prepared.request, refusal)
+                if compaction is not None:
+                    return compaction
+                if not deltas.streamed:
+                    raise
+                logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
+                return partial(_failure, owned, refusal, await self._partial(owned, prepared, deltas))
+            if reply is None:
+                return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
+            return RecordedReply(reply)
 
     async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
         """Return what was streamed of a reply that the end of its run cut off. Clients show this text."""
@@ -210,13 +205,15 @@ class ModelStep:
             requested_at=now,
             expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
             call_ids=call_ids,
-            usage=written.usage.model_copy(update={"cost_usd": self._cost(completion)}),
+            usage=written.usage.model_copy(
+                update={"cost_usd": cost(completion.model, written.usage, self.settings.prices)}
+            ),
             model=completion.model,
             provider=completion.provider,
             provider_state=written.provider_state,
             tools=tools,
-            problems=await self._problems(owned.state.tenant, executed, call_ids, tools),
-            old_contents=await self._old_contents(owned.state, executed),
+            problems=await argument_problems(self.schemas, owned.state.tenant, executed, call_ids, tools),
+            old_contents=await old_contents(self.placements, owned.state, executed),
             approvals_full=await self._approvals_full(owned.state.tenant, executed),
         )
 
@@ -224,23 +221,6 @@ class ModelStep:
         """Return why the tenant may store no further approval request; None if it may, or calls nothing."""
         size = sum(len(json.dumps(call.arguments)) for call in calls)
         return await self.tenants.approvals.problem(tenant, size) if calls else None
-
-    async def _problems(
-        self,
-        tenant: str,
-        calls: tuple[RequestedCall, ...],
-        call_ids: tuple[str, ...],
-        tools: dict[str, ToolDefinition],
-    ) -> dict[str, ArgumentProblem]:
-        """Return why arguments do not fit the schema of their tool, by call id."""
-        found: dict[str, ArgumentProblem] = {}
-        for call, call_id in zip(calls, call_ids, strict=False):
-            tool = tools.get(call.name)
-            if tool is None or call.arguments_error is not None:
-                continue
-            problem = await self.schemas.argument_problem(tenant, tool, call.arguments or {})
-            found |= {} if problem is None else {call_id: problem}
-        return found
 
     def _callable_tools(
         self, state: Conversation, run: Run, prepared: _Prepared
@@ -294,27 +274,6 @@ class ModelStep:
         if entry is None:
             raise NotFound("system prompt", prompt_id)
         return entry.value.content
-
-    def _cost(self, completion: Completion) -> float | None:
-        return cost(completion.model, completion.reply.usage, self.settings.prices)
-
-    async def _old_contents(self, state: Conversation, calls: tuple[RequestedCall, ...]) -> dict[str, str]:
-        """Return the contents of the files that calls would overwrite, for the approver to compare."""
-        found: dict[str, str] = {}
-        for call in calls:
-            path = (call.arguments or {}).get("path")
-            if call.name == "write_file" and isinstance(path, str) and path not in found:
-                text = await self._old_content(state, path)
-                found |= {} if text is None else {path: text}
-        return found
-
-    async def _old_content(self, state: Conversation, path: str) -> str | None:
-        request = FileRead(path=path[:4096], max_bytes=MAX_DIFF_BYTES)
-        try:
-            reply = await self.placements.files(state.tenant, state.conversation_id, request)
-        except BanksmanError:
-            return None  # A new file, or no runner: the approver sees the new content only.
-        return reply.text
 
 
 def _failure(

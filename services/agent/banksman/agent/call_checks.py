@@ -1,0 +1,54 @@
+"""What is found out about the calls of a reply before they are recorded."""
+
+from __future__ import annotations
+
+from banksman.agent.protocols.base import RequestedCall
+from banksman.contracts.calls import FileRead
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.tools import ToolDefinition
+from banksman.runs.placement import Placements
+from banksman.runs.schemas import ArgumentProblem, SchemaChecker
+from banksman.runs.state import Conversation
+
+MAX_DIFF_BYTES = 100_000
+"""Bytes of an existing file that are read to show what a write would change."""
+
+
+async def argument_problems(
+    schemas: SchemaChecker,
+    tenant: str,
+    calls: tuple[RequestedCall, ...],
+    call_ids: tuple[str, ...],
+    tools: dict[str, ToolDefinition],
+) -> dict[str, ArgumentProblem]:
+    """Return why arguments do not fit the schema of their tool, by call id."""
+    found: dict[str, ArgumentProblem] = {}
+    for call, call_id in zip(calls, call_ids, strict=False):
+        tool = tools.get(call.name)
+        if tool is None or call.arguments_error is not None:
+            continue
+        problem = await schemas.argument_problem(tenant, tool, call.arguments or {})
+        found |= {} if problem is None else {call_id: problem}
+    return found
+
+
+async def old_contents(
+    placements: Placements, state: Conversation, calls: tuple[RequestedCall, ...]
+) -> dict[str, str]:
+    """Return the contents of the files that calls would overwrite, for the approver to compare, by path."""
+    found: dict[str, str] = {}
+    for call in calls:
+        path = (call.arguments or {}).get("path")
+        if call.name == "write_file" and isinstance(path, str) and path not in found:
+            text = await _old_content(placements, state, path)
+            found |= {} if text is None else {path: text}
+    return found
+
+
+async def _old_content(placements: Placements, state: Conversation, path: str) -> str | None:
+    request = FileRead(path=path[:4096], max_bytes=MAX_DIFF_BYTES)
+    try:
+        reply = await placements.files(state.tenant, state.conversation_id, request)
+    except BanksmanError:
+        return None  # A new file, or no runner: the approver sees the new content only.
+    return reply.text
