@@ -14,6 +14,7 @@ from tests.e2e.assistant_scenes import assistants
 from tests.e2e.run_scenes import OTHER_RUN, runs
 from tests.e2e.stage import RUN, Stage
 from tests.e2e.test_rules import POLICY, REMEMBERED
+from tests.e2e.workflow_scenes import BUILT
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 
 pytestmark = pytest.mark.timeout(240)
@@ -211,6 +212,12 @@ async def rules(page: Page, stage: Stage) -> None:
     await expect(page.get_by_role("button", name="Withdraw")).to_be_visible()
 
 
+async def built_workflow(page: Page, stage: Stage) -> None:
+    stage.resources |= {"workflows/announce": BUILT}
+    await page.goto(f"{stage.url}/#/workflows/announce")
+    await expect(page.get_by_role("listitem", name="Step 3")).to_be_visible()
+
+
 async def models(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Model:").click()
     await expect(page.get_by_text("400,000 tokens of context")).to_be_visible()
@@ -235,7 +242,7 @@ VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
     refused, inbox, people, invitation, invited, schedules, new_schedule, operations, settings, palette,
     one_run, one_step, two_runs,
-    rules, assistant, models, ended, login,
+    rules, built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

@@ -29,6 +29,7 @@ export class Store {
     this.toasts = signal([]);
     this.panel = signal(null);
     this.sidebar = signal(false);
+    /** Whether the workflows are shown; an object for the form of one, with the values that it begins with. */
     this.workflowsOpen = signal(false);
     /** Counts the changes of workspaces, whose files are then read again. */
     this.filesVersion = signal(0);

@@ -14,6 +14,7 @@ export const VIEWS = {
   rules: { load: () => import('./views/rules.mjs'), title: 'rules.title', icon: 'check', right: 'approve' },
   assistants: { load: () => import('./views/assistants.mjs'), title: 'assistant.list', icon: 'brain' },
   read: { load: () => import('./views/read.mjs'), title: 'read.title' },
+  workflows: { load: () => import('./views/workflows.mjs'), title: 'workflow.title', icon: 'workflow', right: 'chat' },
   schedules: { load: () => import('./views/schedules.mjs'), title: 'schedule.title', icon: 'clock', right: 'chat' },
   runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
   people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },

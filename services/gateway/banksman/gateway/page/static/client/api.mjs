@@ -63,6 +63,27 @@ export class Api {
     return this.#json('PATCH', `context/conversations/${id}`, { title });
   }
 
+  workflow(name) {
+    return this.#json('GET', `workflows/${name}`);
+  }
+
+  createWorkflow(workflow) {
+    return this.#json('POST', 'workflows', workflow);
+  }
+
+  replaceWorkflow(name, workflow) {
+    return this.#json('PUT', `workflows/${name}`, workflow);
+  }
+
+  deleteWorkflow(name) {
+    return this.#json('DELETE', `workflows/${name}`);
+  }
+
+  /** The workflow and the parameters that a text names. @param {string} text a command or plain language */
+  parseWorkflow(text) {
+    return this.#json('POST', 'workflows/parse', { text });
+  }
+
   async assistantRevisions(id) {
     return (await this.#json('GET', `context/assistants/${id}/revisions`)).items;
   }
@@ -123,6 +144,11 @@ export class Api {
   /** The tenant's open approval requests. */
   async approvals() {
     return (await this.#json('GET', 'context/approvals')).items;
+  }
+
+  /** Take a request out of the user's inbox; it stays open. */
+  setAside(approvalId) {
+    return this.#json('POST', `context/approvals/${approvalId}/aside`);
   }
 
   /** The rules of the tenant that come before those of its assistants. */

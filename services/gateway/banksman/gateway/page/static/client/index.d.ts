@@ -67,6 +67,11 @@ export class Api {
   conversations(options?: { query?: string; cursor?: string | null; limit?: number }): Promise<Page>;
   conversation(id: string): Promise<Record<string, unknown>>;
   renameConversation(id: string, title: string): Promise<Record<string, unknown>>;
+  workflow(name: string): Promise<Record<string, unknown>>;
+  createWorkflow(workflow: object): Promise<Record<string, unknown>>;
+  replaceWorkflow(name: string, workflow: object): Promise<Record<string, unknown>>;
+  deleteWorkflow(name: string): Promise<null>;
+  parseWorkflow(text: string): Promise<Record<string, unknown>>;
   assistantRevisions(id: string): Promise<Array<Record<string, unknown>>>;
   assistantRevision(id: string, revision: number): Promise<Record<string, unknown>>;
   restoreAssistant(id: string, revision: number): Promise<Record<string, unknown>>;
@@ -76,6 +81,7 @@ export class Api {
   run(id: string): Promise<Record<string, unknown>>;
   workflows(): Promise<Array<Record<string, unknown>>>;
   approvals(): Promise<Array<Record<string, unknown>>>;
+  setAside(approvalId: string): Promise<null>;
   policy(): Promise<Record<string, unknown>>;
   replacePolicy(policy: Record<string, unknown>): Promise<Record<string, unknown>>;
   remembered(): Promise<Array<Record<string, unknown>>>;

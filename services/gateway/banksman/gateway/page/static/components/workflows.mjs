@@ -4,6 +4,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 
 import { fieldsOf, initialValues, readForm, withoutPattern } from '../forms.mjs';
 import { explain, t } from '../strings.mjs';
+import { withDefaults } from '../workflow_draft.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
 
@@ -13,10 +14,14 @@ export function WorkflowDialog() {
   const [error, setError] = useState(null);
   const [query, setQuery] = useState('');
   const [chosen, setChosen] = useState(null);
+  const [named] = useState(store.workflowsOpen.value);
   const close = () => (store.workflowsOpen.value = false);
   useEffect(() => {
     store.api.workflowCategories().then(
-      (page) => setCategories(page.items),
+      (page) => {
+        setCategories(page.items);
+        setChosen(page.items.flatMap((category) => category.workflows).find((one) => one.name === named?.name) ?? null);
+      },
       (failure) => setError(explain(failure)),
     );
   }, []);
@@ -45,7 +50,7 @@ export function WorkflowDialog() {
       </div>
       <div class="workflow-form">
         ${chosen
-          ? html`<${WorkflowForm} key=${chosen.name} workflow=${chosen} onBack=${() => setChosen(null)} onStarted=${close} />`
+          ? html`<${WorkflowForm} key=${chosen.name} workflow=${chosen} values=${chosen.name === named?.name ? named.parameters : {}} onBack=${() => setChosen(null)} onStarted=${close} />`
           : html`<p class="empty">${t('workflow.choose')}</p>`}
       </div>
     </div>
@@ -58,8 +63,9 @@ function matching(categories, query) {
   return categories.map((category) => ({ ...category, workflows: category.workflows.filter(fits) })).filter((category) => category.workflows.length);
 }
 
-function WorkflowForm({ workflow, onBack, onStarted }) {
+function WorkflowForm({ workflow, values, onBack, onStarted }) {
   const store = useStore();
+  const schema = useMemo(() => withDefaults(workflow.parameters_schema, values), [workflow]);
   const start = async (parameters) => {
     await store.startWorkflow(workflow.name, parameters);
     onStarted();
@@ -67,7 +73,7 @@ function WorkflowForm({ workflow, onBack, onStarted }) {
   return html`<button type="button" class="link back" onClick=${onBack}><${Icon} name="back" size=${15} />${t('workflow.all')}</button>
     <h3>${workflow.title || workflow.name}</h3>
     <p class="muted">${workflow.description}</p>
-    <${SchemaForm} schema=${workflow.parameters_schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
+    <${SchemaForm} schema=${schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
 }
 
 let forms = 0;

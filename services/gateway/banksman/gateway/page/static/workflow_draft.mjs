@@ -1,0 +1,90 @@
+/** A workflow without code while a person builds it: its form fields, its steps and the body that is sent. Pure. */
+
+/** Kinds of a form field and their JSON Schema. @type {Record<string, object>} */
+export const FIELD_KINDS = {
+  text: { type: 'string' },
+  long: { type: 'string', 'x-hint': 'multiline' },
+  number: { type: 'number' },
+  choice: { type: 'string' },
+  yes: { type: 'boolean' },
+};
+
+/** The step types in the order of the menu, with the fields of a new one. @type {Record<string, () => object>} */
+export const NEW_STEPS = {
+  prompt: () => ({ prompt: '' }),
+  tool: () => ({ tool: '', arguments: {} }),
+  input: () => ({ message: '' }),
+  approval: () => ({ message: '' }),
+};
+
+/** The name in the address and in references. @param {string} title */
+export function nameOf(title) {
+  const plain = title.normalize('NFKD').replaceAll(/[\u0300-\u036f]/g, '').toLowerCase();
+  return plain.replaceAll(/[^a-z0-9]+/g, '_').replaceAll(/^_+|_+$/g, '').slice(0, 48);
+}
+
+/** @param {object[]} steps @param {string} type */
+export function withStep(steps, type) {
+  const taken = new Set(steps.map((step) => step.name));
+  let count = 1;
+  while (taken.has(`${type}${count}`)) count += 1;
+  return [...steps, { type, name: `${type}${count}`, ...NEW_STEPS[type]() }];
+}
+
+/** Move the entry at `at` by one place. */
+export function moved(items, at, step) {
+  const to = at + step;
+  if (to < 0 || to >= items.length) return items;
+  const next = items.toSpliced(at, 1);
+  next.splice(to, 0, items[at]);
+  return next;
+}
+
+/** What the texts of the step at `at` may refer to. @returns {string[]} */
+export function referencesAt({ fields, steps }, at) {
+  const parameters = fields.filter(({ name }) => name).map(({ name }) => `{{parameters.${name}}}`);
+  return [...parameters, ...steps.slice(0, at).map(({ name }) => `{{steps.${name}}}`)];
+}
+
+export const EMPTY = { title: '', description: '', category: 'general', timeout_s: 3600, fields: [], steps: [], result: '', name: null, revision: null };
+
+/** The draft of a stored workflow. A property of a kind that the form does not know stays as it is. */
+export function draftOf({ name, title, description, category, timeout_s, parameters_schema: schema, built, revision }) {
+  const required = new Set(schema?.required ?? []);
+  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => ({ name: field, label: property.title ?? '', kind: kindOf(property), choices: property.enum ?? [], required: required.has(field), property }));
+  return { name, title, description, category, timeout_s, revision, fields, steps: built.steps, result: built.result ?? '', schema };
+}
+
+function kindOf({ type, enum: choices, ...property }) {
+  if (choices) return choices.every((one) => typeof one === 'string') ? 'choice' : 'other';
+  if (type === 'string') return property['x-hint'] === 'multiline' ? 'long' : property['x-hint'] ? 'other' : 'text';
+  return { number: 'number', integer: 'number', boolean: 'yes' }[type] ?? 'other';
+}
+
+/** The body that stores a draft. */
+export function bodyOf(draft) {
+  const { title, description, category, timeout_s, steps, result, revision } = draft;
+  const built = { steps, ...(result.trim() ? { result } : {}) };
+  return { title: title.trim(), description, category: category.trim() || 'general', timeout_s, parameters_schema: schemaOf(draft), built, ...(revision ? { revision } : {}) };
+}
+
+function schemaOf({ fields, schema }) {
+  const named = fields.filter(({ name }) => name);
+  const properties = Object.fromEntries(named.map((field) => [field.name, propertyOf(field)]));
+  const required = named.filter((field) => field.required).map(({ name }) => name);
+  return { ...schema, type: 'object', properties, required };
+}
+
+function propertyOf({ kind, label, choices, property = {} }) {
+  if (kind === 'other') return property;
+  const same = kindOf(property) === kind;
+  const kept = same ? property : { description: property.description };
+  const written = { ...kept, ...(same ? {} : FIELD_KINDS[kind]), ...(label ? { title: label } : {}), ...(kind === 'choice' ? { enum: choices } : {}) };
+  return Object.fromEntries(Object.entries(written).filter(([, value]) => value !== undefined));
+}
+
+/** A form whose fields begin with these values. @param {object} schema @param {object} values */
+export function withDefaults(schema, values) {
+  const properties = Object.entries(schema?.properties ?? {}).map(([name, property]) => [name, name in values ? { ...property, default: values[name] } : property]);
+  return { ...schema, properties: Object.fromEntries(properties) };
+}
