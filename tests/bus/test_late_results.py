@@ -67,9 +67,9 @@ def call_request(tenant: str, tickets: CallTickets | None = None, *, idempotent:
     )
 
 
-def runner_calls(bus: Bus) -> RunnerCalls:
+def runner_calls(bus: Bus, *, holds_lease: bool = False) -> RunnerCalls:
     """Return the call state of a runner process, on a connection with a runner's permissions."""
-    slots = LeasedSlots(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: False)
+    slots = LeasedSlots(CallSlots(bus, may_read=False), runner_epoch=1, holds=lambda: holds_lease)
     return RunnerCalls(
         runner="r1",
         runner_epoch=1,

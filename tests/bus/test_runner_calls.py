@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.tools import ToolResult
 from banksman.runs.runner import Execute, RunnerCalls
+from tests.bus.builders import finished
 from tests.bus.test_late_results import call_request, runner_calls
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
+from tests.support.polling import eventually
 
 
 async def test_an_interrupted_call_never_starts_again_in_the_same_process(
@@ -41,6 +45,32 @@ async def test_an_interrupted_call_never_starts_again_in_the_same_process(
             facts = await CallSlots(bus).read(tenant, request.attempt)
     assert executed == [request.attempt]
     assert facts.started is not None and facts.finished is None
+
+
+async def test_a_call_whose_start_was_not_acknowledged_runs_when_the_broker_responds(
+    nats_server: NatsServer, bus: Bus, tenant: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its owner reads the stored start, and would wait for a result until the call's time limit."""
+    executed: list[str] = []
+
+    async def succeeds(request: CallRequest) -> ToolResult:
+        executed.append(request.attempt)
+        return finished(request.attempt, output="done").result
+
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        # A client's connection waits for 7 s instead of 30.
+        async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
+            runner, request = runner_calls(lossy, holds_lease=True), call_request(tenant)
+            assert runner.admit(request)[1]
+            wire.loses = lambda subject, _: subject.startswith("_INBOX")
+            performing = asyncio.create_task(runner.perform(request, succeeds))
+            await eventually(lambda: "not stored yet" in caplog.text)
+            wire.loses = lambda *_: False
+            await performing
+            facts = await CallSlots(bus).read(tenant, request.attempt)
+    assert executed == [request.attempt]
+    assert facts.started is not None and facts.finished is not None
 
 
 async def _perform(runner: RunnerCalls, request: CallRequest, execute: Execute) -> None:

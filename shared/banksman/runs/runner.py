@@ -14,7 +14,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.dead import store_late_result
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted, LateResult
-from banksman.contracts.errors import BanksmanError, Overloaded, Refused
+from banksman.contracts.errors import BanksmanError, Refused, Unavailable
 from banksman.contracts.tools import ToolResult
 from banksman.runtime.failpoints import reach
 from banksman.runtime.shares import Shares
@@ -187,18 +187,22 @@ class LeasedSlots:
     async def start(self, tenant: str, started: CallStarted) -> bool:
         """Store the start; return True only if this very call stored it.
 
+        It is repeated while the broker is away. Owners would wait for the result of a start that is stored,
+        until the time limit of the call, although it never ran.
+
         Raises:
-            Unavailable: Whether it is stored is not known, so the call must not run.
-            Overloaded: Storage is full, and the lease is lost.
+            Refused: Whether it is stored is not known, and the lease is lost: the call must not run.
         """
         await reach("runner.before_claim")
+        may_be_stored = False
         while True:
             try:
-                fresh = (await self._slots.store_started(tenant, started)).fresh
+                written = await self._slots.store_started(tenant, started)
                 await reach("runner.after_claim")
-                return fresh
-            except Overloaded as full:
-                await self._pause(started.attempt, full)
+                return written.fresh or (may_be_stored and not written.taken)
+            except Refused as refused:
+                may_be_stored = may_be_stored or isinstance(refused, Unavailable)
+                await self._pause(started.attempt, refused)
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
         """Store the result unless one is stored.

@@ -192,9 +192,13 @@ class SimulatedUser:
         frame["after_seq"] = position.after_seq
         if position.log_epoch is not None:
             frame["log_epoch"] = position.log_epoch
-        # If the connection is lost meanwhile, the next one subscribes again.
-        with contextlib.suppress(TimeoutError):
+        socket = self._socket
+        try:
             await self.request(frame, repeats=False)
+        except TimeoutError:
+            # The next connection subscribes again.
+            if socket is not None:
+                await socket.close()
 
     def _receive(self, frame: Frame) -> None:
         if (waiting := self._waiting.get(str(frame.get("reply_to")))) is not None and not waiting.done():
