@@ -28,6 +28,7 @@ from banksman.deployment.declarations import MAX_MESSAGE_BYTES
 from banksman.model_server import Gate, Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests, until
 from tests.support.client import Client, Frame
+from tests.support.paths import ROOT
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -470,14 +471,19 @@ async def _ending(model: ScriptedModel, name: str) -> str:
     return await until(ended)
 
 
-async def test_the_example_of_a_chat_in_javascript_follows_its_run_and_approves(
-    system: System, node_examples: Path, play: Play
+@pytest.mark.parametrize("language", ["javascript", "python"])
+async def test_the_example_of_a_chat_over_nats_follows_its_run_and_approves(
+    system: System, node_examples: Path, play: Play, language: str
 ) -> None:
     """R114: with nothing but a NATS client and docs/clients.md."""
+    program = {
+        "javascript": ("node", str(node_examples / "chat.mjs")),
+        "python": (sys.executable, "-I", str(ROOT / "examples/chat_over_plain_nats.py")),
+    }
     model = play(bash("echo over-nats"), Reply(text="It printed over-nats."))
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANKSMAN_", "NATS_"))}
     process = await asyncio.create_subprocess_exec(
-        *("node", str(node_examples / "chat.mjs"), "local", "run `echo over-nats`"),
+        *(*program[language], "local", "run `echo over-nats`"),
         env={**environment, "BANKSMAN_DATA_DIR": str(system.data_dir), "BANKSMAN_MODEL": model},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -489,4 +495,5 @@ async def test_the_example_of_a_chat_in_javascript_follows_its_run_and_approves(
         if process.returncode is None:
             process.kill()
     assert process.returncode == 0, output
-    assert output == '… bash {"command":"echo over-nats"}\n… approved\nIt printed over-nats.\n'
+    spaced = output.replace('":"', '": "')
+    assert spaced == '… bash {"command": "echo over-nats"}\n… approved\nIt printed over-nats.\n'
