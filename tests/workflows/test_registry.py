@@ -115,7 +115,7 @@ async def test_checked_start_returns_parameters_with_defaults(link: Bus, service
         ({"name": 7}, "name"),
         ({"name": "demo", "template": "cobol"}, "template"),
         ({"name": "demo", "description": "x" * 2001}, "description"),
-        ({"name": "demo", "colour": "red"}, "parameters"),
+        ({"name": "demo", "colour": "red"}, "colour"),
     ],
 )
 async def test_an_invalid_workflow_parameter_is_named(

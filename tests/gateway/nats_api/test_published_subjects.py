@@ -27,6 +27,9 @@ SERVED_ELSEWHERE = {
     "workflow categories",
     "workflow read",
     "workflow parse",
+    "workflow create",
+    "workflow update",
+    "workflow delete",
 }
 """Requests that need the workflows service, which these tests do not run."""
 IMPORT: JsonObject = {
