@@ -32,8 +32,7 @@ export function replyFor(items, decisionOf, { edits, reason, remember }) {
   return { ...body, ...(remember ? { remember } : {}), digests };
 }
 
-/** The outcome of the first of two approvals. */
-export const AWAITING_SECOND = 'awaiting_second';
+export { AWAITING_SECOND } from './events.mjs';
 
 /** The reply that approves exactly what the first of two users approved. */
 export function confirmed(items, first) {

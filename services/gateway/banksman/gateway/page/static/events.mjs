@@ -11,6 +11,9 @@ import { codePoints, contentText } from './text.mjs';
 /** Statuses that end a run. */
 export const OUTCOMES = new Set(['completed', 'failed', 'cancelled', 'timed_out', 'rejected', 'max_iterations']);
 
+/** The outcome of the first of two approvals. */
+export const AWAITING_SECOND = 'awaiting_second';
+
 /** @param {string} id */
 export function emptyConversation(id) {
   return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [] };

@@ -173,6 +173,23 @@ export class Store {
     return ack;
   }
 
+  /**
+   * Show the filled form of the workflow that a command names. A text that names none is sent as a message.
+   *
+   * @param {string} text
+   */
+  async startCommand(text) {
+    try {
+      const { workflow, parameters } = await this.api.parseWorkflow(text);
+      this.workflowsOpen.value = { name: workflow.name, parameters };
+      this.outbox.draft.value = '';
+    } catch (error) {
+      if (error.code !== 'not_found') return this.toast(explain(error));
+      this.outbox.draft.value = '';
+      await this.outbox.send(text);
+    }
+  }
+
   // ---- messages to the user
 
   toast(text, tone = 'error') {

@@ -8,9 +8,14 @@ import { AttachButton, AttachedFiles } from './attachments.mjs';
 import { lazy } from './lazy.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
+const Completion = lazy(() => import('./completion.mjs'), 'Completion');
 const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;
+/** What may be completed, at the end of the text before the caret; `completion.mjs` decides. */
+const COMPLETABLE = /(?:^\/[\w-]*|(?:^|\s)@[^\s@]*)$/;
+/** A message that may start a workflow. */
+const COMMAND = /^\/[\w-]+(?=\s|$)/;
 
 export function Composer() {
   const store = useStore();
@@ -19,6 +24,10 @@ export function Composer() {
   const [files, setFiles] = useState([]);
   const add = (more) => setFiles((last) => [...last, ...more].slice(0, MAX_FILES));
   const text = store.outbox.draft.value;
+  const keys = useRef(null);
+  const [closedAt, setClosedAt] = useState(null);
+  const caret = area.current?.selectionStart ?? text.length;
+  const completing = text !== closedAt && COMPLETABLE.test(text.slice(0, caret));
   const conversation = store.opened.current.value;
   const open = conversation ? openRun(conversation) : null;
   useGrow(area, text);
@@ -28,14 +37,22 @@ export function Composer() {
 
   const send = () => {
     if (!text.trim() && !files.length) return;
+    if (COMMAND.test(text) && !files.length) return store.startCommand(text.trim());
     store.outbox.send(text.trim(), { files, ...(open ? { mode } : {}) });
     store.outbox.draft.value = '';
     setFiles([]);
   };
   const onKeyDown = (event) => {
+    if (completing && keys.current?.(event)) return;
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();
+  };
+  const complete = (next, caret) => {
+    store.outbox.draft.value = next;
+    setClosedAt(next);
+    // The caret is set after the new text is drawn.
+    queueMicrotask(() => queueMicrotask(() => area.current.setSelectionRange(caret, caret)));
   };
   const onPaste = (event) => {
     const pasted = [...event.clipboardData.files];
@@ -53,6 +70,7 @@ export function Composer() {
     <${AssistantHint} />
     <div class="composer-box" onDragOver=${(event) => event.preventDefault()} onDrop=${onDrop}>
       <${AttachedFiles} files=${files} onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))} />
+      ${completing && html`<${Completion} text=${text} caret=${caret} area=${area} keys=${keys} onChosen=${complete} onClose=${() => setClosedAt(text)} />`}
       <textarea
         id="composer"
         ref=${area}

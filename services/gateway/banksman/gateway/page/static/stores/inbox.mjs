@@ -5,7 +5,7 @@
 
 import { computed, signal } from '@preact/signals';
 
-import { AWAITING_SECOND } from '../decisions.mjs';
+import { AWAITING_SECOND } from '../events.mjs';
 import { explain, t } from '../strings.mjs';
 
 const READ_DELAY_MS = 150;

@@ -110,8 +110,9 @@ export class Outbox {
       const id = entry.conversationId ?? (await this.#createFor(entry));
       await this.#store(entry, id);
       const { content, mode, branch, model, requestId } = entry;
+      const attachments = await this.#named(id, content);
       const steer = mode === 'steer' && openRun(this.opened.stateOf(id) ?? emptyConversation(id)) !== null;
-      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}), ...(model ? { overrides: { model } } : {}) };
+      const frame = { type: 'chat.send', conversation_id: id, content, ...(mode ? { mode } : {}), ...(branch ? { branch } : {}), ...(model ? { overrides: { model } } : {}), ...(attachments.length ? { attachments } : {}) };
       const ack = await this.socket.request(frame, { id: requestId });
       batch(() => {
         this.opened.accepted(id, { ...ack, content, ts: new Date().toISOString(), steer, branch });
@@ -129,6 +130,14 @@ export class Outbox {
     entry.content = await attached(this.api, { conversationId, text: entry.content, files: entry.files });
     entry.files = [];
     this.#change(entry.key, { content: entry.content, files: [] });
+  }
+
+  /** The files of the workspace that a message names by `@path`. */
+  async #named(id, content) {
+    if (typeof content !== 'string' || !content.includes('@')) return [];
+    const { filesIn } = await import('../completion.mjs');
+    const { items } = await this.api.files(id).catch(() => ({ items: [] }));
+    return filesIn(content, items.map(({ path }) => path));
   }
 
   async #createFor(entry) {

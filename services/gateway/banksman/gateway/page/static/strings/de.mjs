@@ -54,6 +54,8 @@ export default {
   'sidebar.empty': 'Noch keine Unterhaltungen.',
   'sidebar.working': 'Arbeitet',
   'sidebar.waiting': 'Wartet auf Sie',
+  'completion.workflow': 'Workflows',
+  'completion.file': 'Dateien des Arbeitsbereichs',
   'import.title': 'Unterhaltung importieren',
   'import.tooLarge': 'Diese Datei ist zu groß: eine Unterhaltung zum Importieren hat höchstens 64 MB.',
   'import.notJson': 'Diese Datei ist kein JSON. Wählen Sie eine Unterhaltung, die als JSON exportiert wurde.',

@@ -54,6 +54,8 @@ export default {
   'sidebar.empty': 'No conversations yet.',
   'sidebar.working': 'Working',
   'sidebar.waiting': 'Waiting for you',
+  'completion.workflow': 'Workflows',
+  'completion.file': 'Files of the workspace',
   'import.title': 'Import a conversation',
   'import.tooLarge': 'This file is too large: a conversation to import has at most 64 MB.',
   'import.notJson': 'This file is not JSON. Choose a conversation that was exported as JSON.',

@@ -1,0 +1,74 @@
+/** The list of what can be completed in the message box. Loaded with the first `/` or `@`. */
+
+import { useEffect, useMemo, useState } from 'preact/hooks';
+
+import { completed, fitting, wantedAt } from '../completion.mjs';
+import { t } from '../strings.mjs';
+import { Icon, html, useStore } from './ui.mjs';
+
+const NOTHING = { kind: null, query: '', from: 0 };
+
+/**
+ * @param {object} properties
+ * @param {string} properties.text
+ * @param {number} properties.caret
+ * @param {{current: HTMLTextAreaElement}} properties.area
+ * @param {{current: ((event: KeyboardEvent) => boolean) | null}} properties.keys gets the handler of keys while options are shown
+ * @param {(text: string, caret: number) => void} properties.onChosen
+ * @param {() => void} properties.onClose
+ */
+export function Completion({ text, caret, area, keys, onChosen, onClose }) {
+  const wanted = useMemo(() => wantedAt(text, caret), [text, caret]) ?? NOTHING;
+  const options = useOptions(wanted.kind);
+  const [at, setAt] = useState(0);
+  const found = useMemo(() => fitting(options, wanted.query), [options, wanted.query]);
+  useEffect(() => setAt(0), [wanted.query]);
+  const choose = (option) => {
+    const { value, selectionStart } = area.current;
+    const next = completed(value, selectionStart, wanted, option.name);
+    onChosen(next.text, next.caret);
+  };
+  keys.current = (event) => {
+    if (!found.length || event.isComposing) return false;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) setAt((at + step + found.length) % found.length);
+    else if (event.key === 'Enter' || event.key === 'Tab') choose(found[at] ?? found[0]);
+    else if (event.key === 'Escape') onClose();
+    else return false;
+    event.preventDefault();
+    return true;
+  };
+  useEffect(() => () => (keys.current = null), []);
+  if (!found.length) return null;
+  return html`<ul class="completion" role="listbox" aria-label=${t(`completion.${wanted.kind}`)}>
+    ${found.map(
+      (option, index) => html`<li key=${option.name} role="option" aria-selected=${index === at} onPointerDown=${(event) => (event.preventDefault(), choose(option))}>
+        <${Icon} name=${wanted.kind === 'workflow' ? 'workflow' : 'file'} size=${15} /><strong>${option.name}</strong><span>${option.text}</span>
+      </li>`,
+    )}
+  </ul>`;
+}
+
+/** The workflows with their parameters, or the files of the open conversation. */
+function useOptions(kind) {
+  const store = useStore();
+  const [options, setOptions] = useState([]);
+  const id = store.currentId.value;
+  useEffect(() => {
+    let shown = true;
+    const read = kind === 'workflow' ? workflows(store) : kind && id ? files(store, id) : Promise.resolve([]);
+    read.then((found) => shown && setOptions(found), () => {});
+    return () => (shown = false);
+  }, [kind, id]);
+  return options;
+}
+
+async function workflows(store) {
+  const { items } = await store.api.workflowCategories();
+  return items.flatMap((category) => category.workflows).map((one) => ({ name: one.name, text: [Object.keys(one.parameters_schema?.properties ?? {}).join(' '), one.title || one.description].filter(Boolean).join(' · ') }));
+}
+
+async function files(store, id) {
+  const { items } = await store.api.files(id);
+  return items.map(({ path }) => ({ name: path, text: '' }));
+}

@@ -1,0 +1,52 @@
+"""Commands and files in the message box."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.async_api import expect
+
+from tests.e2e.scenes import start
+from tests.e2e.stage import Stage
+from tests.e2e.workflow_scenes import STORED
+from tests.support.browser import opened
+from tests.support.polling import eventually
+from tests.support.timeouts import WAIT_TIMEOUT_S
+
+
+def _sent(stage: Stage, kind: str) -> Any:
+    return next((frame for frame in stage.received if frame["type"] == kind), None)
+
+
+async def test_a_command_is_completed_and_its_form_confirmed(stage: Stage) -> None:
+    """R15, R112: by keyboard alone; the form has what the command names."""
+    stage.resources["workflows/categories"] = {"items": [{"name": "general", "workflows": [STORED]}]}
+    parsed = {"workflow": STORED, "parameters": {"version": "2.1"}, "problems": []}
+    stage.resources["POST workflows/parse"] = parsed
+    async with opened(stage.url) as page:
+        box = page.get_by_role("textbox", name="Message")
+        await box.press_sequentially("/ann")
+        await expect(page.get_by_role("option", name="announce_a_version")).to_be_visible()
+        await box.press("Enter")
+        await expect(box).to_have_value("/announce_a_version ")
+        await box.press_sequentially("version=2.1")
+        await box.press("Enter")
+        await expect(page.get_by_role("textbox", name="Version")).to_have_value("2.1")
+        await page.get_by_role("button", name="Start", exact=True).click()
+        frame = await eventually(lambda: _sent(stage, "workflow.start"), WAIT_TIMEOUT_S)
+    assert (frame["workflow"], frame["parameters"]) == ("announce_a_version", {"version": "2.1"})
+    assert _sent(stage, "chat.send") is None
+
+
+async def test_a_file_of_the_workspace_is_completed_and_attached(stage: Stage) -> None:
+    start(stage)
+    stage.resources["context/conversations/c1/files"] = {"items": [{"path": "src/load.py"}]}
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        box = page.get_by_role("textbox", name="Message")
+        await box.press_sequentially("Explain @load")
+        await page.get_by_role("option", name="src/load.py").click()
+        await expect(box).to_have_value("Explain @src/load.py ")
+        await box.press("Enter")
+        frame = await eventually(lambda: _sent(stage, "chat.send"), WAIT_TIMEOUT_S)
+    assert (frame["content"], frame["attachments"]) == ("Explain @src/load.py", ["src/load.py"])
