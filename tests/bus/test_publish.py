@@ -65,6 +65,20 @@ async def test_one_missing_acknowledgement_is_not_reported_as_a_full_disk(
     assert (ack.tries, ack.duplicate) == (2, True)
 
 
+async def test_a_client_waits_for_the_election_of_a_leader(
+    nats_server: NatsServer, bus: Bus, tenant: str
+) -> None:
+    """An election takes up to 9 s. The servers of a cluster that has no leader acknowledge nothing."""
+    await create(bus, tenant)
+    async with lossy_wire(nats_server.port) as wire:
+        settings = NatsSettings(url=wire.url, replicas=3, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
+            # Two attempts, and the question for the leader between them.
+            wire.lose_next("_INBOX", times=3)
+            ack = await durable(lossy, f"{tenant}.a", b"once", msg_id="m1")
+    assert (len(wire.lost), ack.duplicate) == (3, True)
+
+
 async def test_a_killed_server_loses_no_acknowledged_message(own_nats: NatsServer, own_bus: Bus) -> None:
     """No message is stored twice either: each is retried under its id."""
     await create(own_bus, "S")

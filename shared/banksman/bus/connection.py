@@ -22,7 +22,7 @@ from banksman.bus.client_errors import ClientErrors
 from banksman.bus.errors import NO_RESPONSE, ConnectionLost, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.replies import Replies
-from banksman.bus.settings import BusStats, NatsSettings
+from banksman.bus.settings import BusStats, NatsSettings, Replicas
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.runtime.background import Background
 
@@ -37,8 +37,9 @@ commit, so more of them only wait longer."""
 DISCONNECT_CHECK_S = 0.01
 """Seconds between checks while nats-py has noticed a disconnection but not reported it yet."""
 
-CLIENT_BUDGET_S = 7.0
-"""Seconds that a request to the broker may take while a client waits: clients get a response within ten."""
+CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
+"""Seconds that a request to the broker may take while a client waits, by number of servers. On one, clients
+get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""
 
 
 class Subscription:
@@ -109,7 +110,7 @@ class Bus:
             name: The name of the connection in the monitoring of the server.
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
             serves_clients: True when a client waits for each request, which then takes at most
-                `CLIENT_BUDGET_S`. A publish to a server with a full disk, which responds but cannot store,
+                `CLIENT_BUDGETS_S`. A publish to a server with a full disk, which responds but cannot store,
                 fails after one attempt.
             background: Runs the background tasks of the users of this connection. A service passes the one of
                 its health, so that a task that keeps failing makes the service not ready.
@@ -219,7 +220,7 @@ class Bus:
 
     def budget(self, seconds: float) -> float:
         """Return the seconds that a request to the broker may take: fewer while a client waits for it."""
-        return min(seconds, CLIENT_BUDGET_S) if self.serves_clients else seconds
+        return min(seconds, CLIENT_BUDGETS_S[self.settings.replicas]) if self.serves_clients else seconds
 
     def may_recover(self, error: Exception) -> bool:
         """Return whether an attempt that raised `error` may succeed later on this connection."""
