@@ -2,7 +2,8 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
-import { CRON, WEEKDAYS, weekday } from '../../schedule_times.mjs';
+import { cronOf } from '../../schedule_sentence.mjs';
+import { CRON, WEEKDAYS, describeCron, weekday } from '../../schedule_times.mjs';
 import { explain, t } from '../../strings.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
 import { SchemaForm } from '../workflows.mjs';
@@ -55,7 +56,8 @@ function Times({ times, onChange }) {
   const set = (name) => (event) => onChange({ ...times, [name]: event.target.value });
   const field = (label, control) => html`<label class="form-field"><span>${label}</span>${control}</label>`;
   const { repeat } = times;
-  return html`<div class="schedule-times">
+  return html`<${InWords} times=${times} onChange=${onChange} />
+    <div class="schedule-times">
       ${field(t('schedule.when'), html`<select value=${repeat} onChange=${set('repeat')}>
         ${[ONCE, ...Object.keys(CRON), CUSTOM].map((one) => html`<option value=${one}>${t(`schedule.repeat.${one}`)}</option>`)}
       </select>`)}
@@ -66,6 +68,20 @@ function Times({ times, onChange }) {
       ${repeat !== ONCE && field(t('schedule.timezone'), html`<input value=${times.timezone} onInput=${set('timezone')} />`)}
     </div>
     <div class="form-field check"><label><input type="checkbox" checked=${times.missed === 'run_once'} onChange=${(event) => onChange({ ...times, missed: event.target.checked ? 'run_once' : 'skip' })} />${t('schedule.missed')}</label></div>`;
+}
+
+/** Times in words. What was understood is shown, and is in the fields below for confirmation. */
+function InWords({ times, onChange }) {
+  const [text, setText] = useState('');
+  const cron = cronOf(text);
+  const read = (event) => {
+    setText(event.target.value);
+    const found = cronOf(event.target.value);
+    if (found) onChange({ ...times, repeat: CUSTOM, cron: found });
+  };
+  return html`<label class="form-field"><span>${t('schedule.words')} <span class="optional">${t('form.optional')}</span></span>
+      <input placeholder=${t('schedule.wordsExample')} value=${text} onInput=${read} /></label>
+    ${text.trim() && html`<p class="muted schedule-words" role="status">${cron ? t('schedule.understood', { times: describeCron(cron), cron }) : t('schedule.notUnderstood')}</p>`}`;
 }
 
 function initialTimes() {
