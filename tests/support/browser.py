@@ -18,12 +18,13 @@ expect.set_options(timeout=WAIT_TIMEOUT_MS)
 
 
 @asynccontextmanager
-async def opened(url: str, *, bypass_csp: bool = False) -> AsyncGenerator[Page]:
+async def opened(url: str, *, bypass_csp: bool = False, offline_shell: bool = False) -> AsyncGenerator[Page]:
     """Open the page. An error in it or a request to another host fails the test.
 
     Args:
         url: The gateway's address.
         bypass_csp: Allow scripts of the test to run in the page.
+        offline_shell: Allow the page its service worker, which answers some requests in place of the gateway.
     """
     problems: list[str] = []
 
@@ -33,7 +34,11 @@ async def opened(url: str, *, bypass_csp: bool = False) -> AsyncGenerator[Page]:
 
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = await browser.new_page(viewport={"width": 1280, "height": 860}, bypass_csp=bypass_csp)
+        page = await browser.new_page(
+            viewport={"width": 1280, "height": 860},
+            bypass_csp=bypass_csp,
+            service_workers="allow" if offline_shell else "block",
+        )
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: check(request.url))
         page.set_default_timeout(WAIT_TIMEOUT_MS)

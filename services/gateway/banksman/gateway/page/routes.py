@@ -27,6 +27,8 @@ DIAGRAM_POLICY = "; ".join(
 )
 """Policy of the frame that draws diagrams. mermaid writes inline styles, so it runs in an opaque origin."""
 
+WORKER_POLICY = "default-src 'none'; connect-src 'self'"
+
 routes = APIRouter(include_in_schema=False)
 
 
@@ -54,11 +56,19 @@ async def static(request: Request, path: str) -> Response:
     return _respond(request, asset, _headers(asset, _policy(name), IMMUTABLE if is_current else "no-cache"))
 
 
+@routes.api_route("/service_worker.js", methods=["GET", "HEAD"])
+async def service_worker(request: Request) -> Response:
+    """Return the worker that shows the page without a network; its address decides which pages it serves."""
+    worker = assets.sources()["service_worker.js"]
+    return _respond(request, worker, _headers(worker, WORKER_POLICY, "no-cache"))
+
+
 def page_policy(page: str) -> str:
     """Return the Content-Security-Policy of the page.
 
     It allows no inline script or style, except the scripts of the page itself, by their hashes. Text of the
-    model enters the document only through DOMPurify, because `trusted-types` names that policy alone.
+    model enters the document only through DOMPurify: `trusted-types` names that policy, and one that returns
+    the address of the service worker alone.
     """
     inline = [hashlib.sha256(text.encode()).digest() for text in assets.INLINE_SCRIPT.findall(page)]
     scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in inline)])
@@ -76,7 +86,7 @@ def page_policy(page: str) -> str:
             "form-action 'none'",
             "frame-ancestors 'none'",
             "require-trusted-types-for 'script'",
-            "trusted-types dompurify",
+            "trusted-types dompurify service-worker",
         ]
     )
 

@@ -34,4 +34,5 @@ sessionStorage.removeItem('banksman.starts');
 
 // What most conversations show next, after the page can be used.
 const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 500));
+whenIdle(() => import('./offline.mjs').then(({ register }) => register(), () => {}));
 whenIdle(() => Promise.allSettled([import('./components/content.mjs'), import('./components/approval.mjs')]));
