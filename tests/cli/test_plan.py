@@ -20,18 +20,19 @@ UNRELATED_SECRETS = {"AWS_SECRET_ACCESS_KEY": "canary", "GITHUB_TOKEN": "canary"
 def planned(tmp_path: Path, **inherited: str) -> dict[str, ProcessSpec]:
     """Return the processes of a system started with these variables."""
     plan = Plan(
-        UpSettings(local=LocalSettings(agents=2)),
+        UpSettings(local=LocalSettings(agents=2, runners=2)),
         LocalNats(DataDir(tmp_path), port=4222, http_port=8222),
         gateway_port=8080,
         inherited={"PATH": "/usr/bin", **inherited},
+        runners={"r1": Path("/one"), "r2": Path("/two")},
         notices=("a demo",),
     )
     return {spec.name: spec for spec in (plan.server(), *plan.services())}
 
 
-def test_plan_has_as_many_agents_as_set_and_one_of_each_other_service(tmp_path: Path) -> None:
+def test_plan_has_as_many_agents_and_runners_as_set_and_one_of_each_other_service(tmp_path: Path) -> None:
     assert list(planned(tmp_path)) == [
-        "nats", "model-server", "workflows", "tool-runner", "agent-1", "agent-2", "gateway",
+        "nats", "model-server", "workflows", "tool-runner", "tool-runner-2", "agent-1", "agent-2", "gateway",
     ]  # fmt: skip
 
 
@@ -63,7 +64,8 @@ def test_each_service_receives_its_own_nats_seed(tmp_path: Path) -> None:
 
     assert seeds == {
         "workflows": "workflows.nk",
-        "tool-runner": "tool-runner.nk",
+        "tool-runner": "tool-runner-r1.nk",
+        "tool-runner-2": "tool-runner-r2.nk",
         "agent-1": "agent.nk",
         "agent-2": "agent.nk",
         "gateway": "gateway.nk",
@@ -77,6 +79,8 @@ def test_tool_runner_receives_no_settings_of_other_services(tmp_path: Path) -> N
         "BANKSMAN_NATS__URL",
         "BANKSMAN_NATS__NKEY_SEED_FILE",
         "BANKSMAN_NATS__MONITORING_URL",
+        "BANKSMAN_TOOL_RUNNER__RUNNER",
+        "BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR",
         "BANKSMAN_DATA_DIR",
         "BANKSMAN_TOOL_RUNNER__HEALTH_PORT",
     ]
@@ -86,7 +90,8 @@ def test_settings_of_a_service_are_passed_to_that_service_only(tmp_path: Path) -
     specs = planned(tmp_path, BANKSMAN_TOOL_RUNNER__DRAIN_S="5", BANKSMAN_LOG__LEVEL="debug")
 
     assert [name for name, spec in specs.items() if "BANKSMAN_TOOL_RUNNER__DRAIN_S" in spec.environment] == [
-        "tool-runner"
+        "tool-runner",
+        "tool-runner-2",
     ]
     assert all("BANKSMAN_LOG__LEVEL" in spec.environment for name, spec in specs.items() if name != "nats")
 

@@ -10,7 +10,7 @@ import os
 import sys
 from urllib.parse import urlsplit
 
-from banksman.cli.local.command import UpOptions
+from banksman.cli.local.command import UpOptions, local_runners
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.local.plan import Plan
 from banksman.cli.ports import free_port
@@ -23,7 +23,8 @@ def main() -> None:
     running = data.running()
     assert running is not None, f"no system runs in {data.path}"
     port, http_port = (urlsplit(url).port or 0 for url in (running.nats_url, running.monitoring_url))
-    plan = Plan(settings, LocalNats(data, port, http_port), free_port(), os.environ)
+    runners = local_runners(settings, data)
+    plan = Plan(settings, LocalNats(data, port, http_port), free_port(), os.environ, runners=runners)
     json.dump({spec.name: dict(spec.environment) for spec in plan.services()}, sys.stdout)
 
 

@@ -13,6 +13,8 @@ class LocalSettings(Section):
 
     agents: int = Field(default=1, ge=1, le=64)
     """Number of agent processes. Each executes many runs at once."""
+    runners: int = Field(default=1, ge=1, le=16)
+    """Number of tool-runners. Each has its own workspaces and its own key."""
     example_tools: bool = True
     """Whether models are offered the mock weather tool of the examples."""
     ready_timeout_s: float = Field(default=60.0, gt=0)

@@ -18,6 +18,7 @@ def up(
     port: Annotated[int | None, typer.Option(help="Port of the web page (default: 8080).")] = None,
     data_dir: DataDir = None,
     agents: Annotated[int | None, typer.Option(help="Number of agent processes (default: 1).")] = None,
+    runners: Annotated[int | None, typer.Option(help="Number of tool-runners (default: 1).")] = None,
     without: Annotated[
         list[str] | None, typer.Option(help="Do not start this service; can be repeated.")
     ] = None,
@@ -27,7 +28,7 @@ def up(
     """Start the whole system on this machine. Ctrl-C stops it gracefully."""
     from banksman.cli.local import command
 
-    options = command.UpOptions(port, data_dir, agents, tuple(without or ()), json)
+    options = command.UpOptions(port, data_dir, agents, runners, tuple(without or ()), json)
     exit_with(command.detach(options) if detach else command.up(options))
 
 

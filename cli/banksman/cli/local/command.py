@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from banksman.cli.models import adopt_vendor_names
 from banksman.cli.output import Exit
 from banksman.cli.ports import free_port, require_free
 from banksman.cli.sandbox import choose_sandbox
+from banksman.cli.services import service_module
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, Instance, Lock
 from banksman.contracts.errors import ErrorCode, Unavailable
@@ -39,6 +41,7 @@ class UpOptions:
     port: int | None = None
     data_dir: Path | None = None
     agents: int | None = None
+    runners: int | None = None
     without: tuple[str, ...] = ()
     json: bool = False
 
@@ -48,6 +51,7 @@ class UpOptions:
         given = {
             "BANKSMAN_DATA_DIR": self.data_dir,
             "BANKSMAN_LOCAL__AGENTS": self.agents,
+            "BANKSMAN_LOCAL__RUNNERS": self.runners,
             "BANKSMAN_GATEWAY__PORT": self.port,
         }
         os.environ.update({name: str(value) for name, value in given.items() if value is not None})
@@ -156,17 +160,28 @@ def _plan(settings: UpSettings, data: DataDir, without: frozenset[str]) -> Plan:
     require_free(address.host, address.port, "BANKSMAN_GATEWAY__PORT")
     sandbox = choose_sandbox()
     notices = (DEMO_NOTICE if settings.demo else None, sandbox.notice)
-    nats = LocalNats(data, port=port_for_clients(data), http_port=free_port())
+    without = without | {"tool-runner"} if sandbox.kind == "none" else without
+    runners: Mapping[str, Path] = {} if "tool-runner" in without else local_runners(settings, data)
+    nats = LocalNats(data, port_for_clients(data), free_port(), runners=tuple(runners))
     nats.prepare()
     return Plan(
         settings,
         nats,
         gateway_port=address.port or free_port(address.host),
         inherited=dict(os.environ),
-        without=without | {"tool-runner"} if sandbox.kind == "none" else without,
+        without=without,
+        runners=runners,
         sandbox="docker" if sandbox.kind == "docker" else None,
         notices=tuple(notice for notice in notices if notice),
     )
+
+
+def local_runners(settings: UpSettings, data: DataDir) -> Mapping[str, Path]:
+    """Return the ids of the tool-runners with the directories of their workspaces."""
+    found: Mapping[str, Path] = service_module("tool-runner", "machine").runners(
+        data.path, settings.local.runners
+    )
+    return found
 
 
 def _already_running(data: DataDir, holder: int, *, as_json: bool) -> Exit:

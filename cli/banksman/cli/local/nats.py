@@ -48,6 +48,8 @@ class LocalNats:
     http_port: int
     relays: bool = True
     """See `render_config`."""
+    runners: tuple[str, ...] = ()
+    """Ids of the tool-runners, each with its own key; empty for one that runners beside the system share."""
 
     @property
     def url(self) -> str:
@@ -80,13 +82,14 @@ class LocalNats:
 
     def prepare(self) -> None:
         """Create missing keys, write the configuration and the context file for local services."""
-        keys = generate_keys(self.data.keys, user_names(tenants=(LOCAL,)))
+        keys = generate_keys(self.data.keys, user_names(runners=self.runners, tenants=(LOCAL,)))
         text = render_config(
             keys,
             port=self.port,
             http_port=self.http_port,
             store_dir=str(self.store),
             budget=StorageBudget.of_disk(self.data.nats),
+            runners=self.runners,
             tenants=(LOCAL,),
             relays=self.relays,
         )

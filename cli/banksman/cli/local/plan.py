@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 
 from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.local.nats import LOCAL, LocalNats
@@ -79,6 +80,8 @@ class Plan:
     """Environment of `banksman up`."""
     without: frozenset[str] = frozenset()
     """Services that are not started."""
+    runners: Mapping[str, Path] = field(default_factory=dict[str, Path])
+    """Directories of the workspaces of each tool-runner, by its id."""
     sandbox: str | None = None
     """Sandbox of the tool-runner; None for its default."""
     notices: tuple[str, ...] = ()
@@ -122,7 +125,7 @@ class Plan:
         specs = (
             model_server,
             self._service("workflows", Stage.WORKFLOWS, users.WORKFLOWS, signing | self._example_tools()),
-            self._service("tool-runner", Stage.TOOL_RUNNER, users.TOOL_RUNNER, runner, needed=False),
+            *(self._runner(number, each, runner) for number, each in enumerate(self.runners, 1)),
             *(self._service("agent", Stage.AGENT, users.AGENT, agent, name=name) for name in agents),
             self._service("gateway", Stage.GATEWAY, users.GATEWAY, models | self._gateway()),
         )
@@ -149,6 +152,18 @@ class Plan:
         }
         command, ready_url = _banksman(service), _ready_url(port)
         return ProcessSpec(name or service, stage, command, environment, ready_url, service, needed=needed)
+
+    def _runner(self, number: int, runner: str, own: Mapping[str, str]) -> ProcessSpec:
+        """Return the process of a tool-runner, whose key can act for no other one."""
+        name = "tool-runner" if number == 1 else f"tool-runner-{number}"
+        identity = {
+            "BANKSMAN_TOOL_RUNNER__RUNNER": runner,
+            "BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(self.runners[runner]),
+        }
+        user = users.tool_runner(runner).name
+        return self._service(
+            "tool-runner", Stage.TOOL_RUNNER, user, {**own, **identity}, name=name, needed=False
+        )
 
     def _model_server(self) -> ProcessSpec:
         name, port = "model-server", free_port()

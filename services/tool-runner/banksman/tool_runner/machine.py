@@ -1,15 +1,19 @@
 """What the CLI reads of the tool-runner on this machine. The CLI imports this module by name.
 
-`banksman doctor` prints `checks`; `banksman reset` deletes `workspaces_root`.
+`banksman doctor` prints `checks`; `banksman reset` deletes `workspaces_root`; `banksman up` starts `runners`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from banksman.contracts.ids import new_id
+from banksman.runtime.settings import load
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.sandbox.cgroups import NotDelegated, examine
+from banksman.tool_runner.settings import ToolRunnerServiceSettings
 from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
+from banksman.tool_runner.workspaces.runner_identity import stored_id
 from banksman.tool_runner.workspaces.workspace import default_root
 
 
@@ -25,6 +29,24 @@ def checks() -> dict[str, str]:
 def workspaces_root(data_dir: Path) -> Path:
     """Return the directory in which a tool-runner with this data directory keeps workspaces by default."""
     return default_root(data_dir, sandbox_identity())
+
+
+def runners(data_dir: Path, number: int) -> dict[str, Path]:
+    """Return the ids of `number` tool-runners with the directories of their workspaces.
+
+    The runner of an existing directory has the id that is stored there; others get a new one.
+
+    Raises:
+        BadInput: a setting of the tool-runner is invalid.
+        Conflict: a directory has no valid id.
+    """
+    own = load(ToolRunnerServiceSettings).tool_runner
+    first = own.workspaces_dir or default_root(data_dir, sandbox_identity(own.sandbox_uid))
+    roots = [first, *(first.with_name(f"{first.name}-{place}") for place in range(2, number + 1))]
+    return {
+        stored_id(root) or (own.runner if root == first and own.runner else new_id("r")): root
+        for root in roots
+    }
 
 
 def _command_limits() -> str:

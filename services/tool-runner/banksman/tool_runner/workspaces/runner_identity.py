@@ -46,6 +46,16 @@ def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
     return RunnerIdentity(runner, epoch + 1, lock_fd)
 
 
+def stored_id(root: Path) -> str | None:
+    """Return the id of the runner whose workspaces are in a directory; None if it has none yet.
+
+    Raises:
+        Conflict: the stored id is invalid.
+    """
+    file = root / _FILE
+    return _read(file, None)[0] if file.exists() else None
+
+
 def _lock(root: Path) -> int:
     fd = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
