@@ -21,6 +21,7 @@ import httpx
 from banksman.bus.connection import Bus
 from banksman.cli.local.child import launched
 from banksman.cli.local.child_process import RestartPauses
+from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
 from banksman.cli.local.nats import LOCAL
 from banksman.cli.local.plan import Plan, ProcessSpec, Stage
 from banksman.cli.ports import free_port
@@ -53,9 +54,11 @@ _INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "PYTHONPYCAC
 class Member:
     """One process of the system, which restarts whenever it ends."""
 
-    def __init__(self, spec: ProcessSpec, log: Path) -> None:
+    def __init__(self, spec: ProcessSpec, log: Path, template: ServiceTemplate | None = None) -> None:
+        """Describe a process; a template forks it while it runs the current code on this host."""
         self.spec = spec
         self.log = log
+        self._template = template
         self.prefix: tuple[str, ...] = ()
         """The prefix of its command: `ip netns exec …`."""
         self.environment: dict[str, str] = {}
@@ -70,7 +73,7 @@ class Member:
         self.armed = False
         """True while the current process has the variables of `once`."""
         self._once: dict[str, str] = {}
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._wanted = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
@@ -111,7 +114,7 @@ class Member:
         """Send a signal to the current process, if there is one."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self._process.pid, number)
 
     async def ended(self) -> int:
         """Wait until the current process has ended; return its exit code."""
@@ -186,21 +189,33 @@ class Member:
     async def _run_once(self) -> None:
         settings, self._once = self._once, {}
         self.armed = bool(settings)
+        environment = {**self.version.variables(self.spec.environment), **self.environment, **settings}
         with self.log.open("ab") as out:
-            self._process = await asyncio.create_subprocess_exec(
-                *launched((*self.prefix, *self.version.command(self.spec.command)), os.getpid()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**self.version.variables(self.spec.environment), **self.environment, **settings},
-                process_group=0,
-            )
+            self._process = await self._spawn(environment, out.fileno())
         self.starts += 1
         self._changed.set()
         code = await self._process.wait()
         self._process = None
         self.exit_codes.append(code)
         self._changed.set()
+
+    async def _spawn(
+        self, environment: Mapping[str, str], output: int
+    ) -> asyncio.subprocess.Process | ForkedProcess:
+        command = (*self.prefix, *self.version.command(self.spec.command))
+        # A library is preloaded, and a network namespace entered, by the start of a program.
+        needs_exec = self.prefix or self.version is not CURRENT or "LD_PRELOAD" in environment
+        if self._template is not None and self.spec.service and not needs_exec:
+            request = ForkRequest(self.spec.service, " ".join(command), environment)
+            return await self._template.fork(request, output)
+        return await asyncio.create_subprocess_exec(
+            *launched(command, os.getpid()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(environment),
+            process_group=0,
+        )
 
     async def _change(self) -> None:
         self._changed.clear()
@@ -271,7 +286,10 @@ class Fleet:
         found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
         logs = self._data.logs
         wanted = [spec for spec in found if spec.name not in without]
-        self.members = {spec.name: Member(spec, logs / f"{spec.name}.log") for spec in wanted}
+        services = {spec.service for spec in wanted if spec.service}
+        common = {name: inherited[name] for name in _INHERITED if name in inherited}
+        self._template = ServiceTemplate(tuple(sorted(services)), common)
+        self.members = {spec.name: Member(spec, logs / f"{spec.name}.log", self._template) for spec in wanted}
         self.servers = tuple(self.members[server.name] for server in self.broker.servers)
         """The members that are nats-servers."""
 
@@ -321,6 +339,7 @@ class Fleet:
         async with asyncio.TaskGroup() as ending:
             for member in self.members.values():
                 ending.create_task(member.close())
+        await self._template.close()
         await self.http.aclose()
 
     @asynccontextmanager
