@@ -104,15 +104,20 @@ async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
 
 
 async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) -> None:
-    """R13: it is counted no longer, also after a reload, and can be taken back."""
+    """R13: it leaves the inbox at every device of the user, and one that goes to the user returns."""
     put(stage, 1)
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="Approvals").click()
+        await page.get_by_role("button", name="Not now").wait_for()
+        stage.resources[PATH] = {"items": [{**scenes.pending(1), "for_you": False}], "next": None}
         await page.get_by_role("button", name="Not now").click()
+        await eventually(lambda: "context/approvals/p1/aside" in stage.uploads, WAIT_TIMEOUT_S)
         await expect(page.get_by_text("Nothing waits for your approval.")).to_be_visible()
         await page.reload()
-        await expect(page.get_by_role("heading", name="Set aside")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Set aside, or for later")).to_be_visible()
         await expect(page).to_have_title("Approvals · Banksman")
-        await page.get_by_role("button", name="Take back").click()
+        stage.resources[PATH] = {"items": [{**scenes.pending(1), "escalated": True}], "next": None}
+        await stage.send({"type": "approvals.changed"})
+        await expect(page.get_by_text("asked again")).to_be_visible()
         await expect(page).to_have_title("(1) Approvals · Banksman")
     assert [frame for frame in stage.received if frame["type"] == "approval.reply"] == []

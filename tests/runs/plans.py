@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from banksman.agent.compaction import cut
 from banksman.agent.context import Size
-from banksman.contracts.assistants import ApprovalTerms, Limits, RunSettings, ToolSettings
+from banksman.contracts.assistants import ApprovalTerms, Escalation, Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import (
     ApprovalItem,
@@ -73,10 +73,16 @@ class Plan:
     max_tokens: int | None = None
     approvers: Literal[1, 2] = 1
     """Users who must approve a call."""
+    escalates_s: float | None = None
+    """Seconds until an approval request goes to `eve`."""
     compacts: bool = False
     """Whether a summary replaces the older part of the history, once it is long enough."""
     first: bool = False
     """Whether its start says that its conversation is new, rightly or not."""
+
+    def terms(self) -> ApprovalTerms:
+        escalation = Escalation(after_s=self.escalates_s, users=("eve",)) if self.escalates_s else None
+        return ApprovalTerms(approvers=self.approvers, escalation=escalation)
 
     def settings(self) -> RunSettings:
         return RunSettings(
@@ -89,7 +95,7 @@ class Plan:
                 final_summary=self.final_summary,
             ),
             limits=Limits(run_timeout_s=self.run_timeout_s, max_tokens_per_run=self.max_tokens),
-            approvals=ApprovalTerms(approvers=self.approvers),
+            approvals=self.terms(),
         )
 
 
@@ -123,7 +129,7 @@ def commit_of_reply(clock: Clock, plan: Plan, run: Run) -> Build:
     made = tuple((ToolCall(**_call(clock, call)), call) for call in reply.calls)
     expires = clock.now() + timedelta(seconds=plan.expires_s)
     approval_id = clock.new_id("a")
-    terms = ApprovalTerms(approvers=plan.approvers)
+    terms = plan.terms()
     usage = Usage(input_tokens=10, output_tokens=5)
 
     def build(state: Conversation) -> Iterable[EventBody]:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from banksman.contracts.events import ApprovalResolved, ItemDecision
-from banksman.contracts.work import ApprovalReply, FirstApproval
+from banksman.contracts.events import ApprovalEscalated, ApprovalResolved, ItemDecision
+from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
 from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.approvals import problem, sign
 from banksman.runs.first_approvals import sign_first
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario
-from tests.runs.world import KEY
+from tests.runs.world import KEY, TENANT
 
 NEEDS_TWO = Plan((calls(needing_approval()),), approvers=2)
 
@@ -119,3 +119,20 @@ def confirmed(first: FirstApproval, *, by: str, digests: tuple[str, ...] | None 
         ApprovalReply(**shared, by=by, outcome="approved", digests=digests or first.digests, first=first),
         KEY,
     )
+
+
+def test_an_approval_request_goes_to_further_users_once() -> None:
+    """P3. The signal of a user who set it aside, and a redelivered timer, change nothing afterwards."""
+    scenario = parked(Plan((calls(needing_approval()),), escalates_s=60))
+    request = scenario.approval_request
+    scenario.run(seconds=61)
+    signal = EscalateApproval(tenant=TENANT, conversation_id="c", approval_id=request.approval_id, by="bob")
+    scenario.signal("aside", signal)
+    scenario.run(seconds=5)
+    escalated = [body for body in scenario.bodies() if isinstance(body, ApprovalEscalated)]
+    assert [(one.users, one.by) for one in escalated] == [(("eve",), "bob")]
+    approve(scenario, "eve")
+    scenario.signal("late", signal)
+    scenario.run(seconds=5)
+    assert scenario.outcomes() == ["completed"]
+    scenario.end()

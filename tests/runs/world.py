@@ -25,6 +25,7 @@ from banksman.contracts.work import (
     ApprovalRequest,
     CancelRun,
     DeleteConversation,
+    EscalateApproval,
     ForgetDecision,
     ImportConversation,
     RenameConversation,
@@ -312,6 +313,9 @@ class World:
                 await handlers.on_rename(ports, signal)
             case ImportConversation():
                 await handlers.on_import(ports, signal)
+            case EscalateApproval():
+                ids = signal.tenant, signal.conversation_id, signal.approval_id
+                await handlers.on_escalation(ports, *ids, by=signal.by)
             case ForgetDecision():
                 await handlers.on_forget(ports, signal)
             case DeleteConversation():

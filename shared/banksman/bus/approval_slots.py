@@ -15,10 +15,12 @@ from banksman.bus.publish import durable
 from banksman.bus.slots import dead_letter_slot, decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
-from banksman.contracts.ids import new_id
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
+from banksman.contracts.ids import digest, new_id
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, SetAside
 from banksman.runtime.failpoints import reach
 
+ESCALATION_TIMER = "escalation"
+"""The kind of the timers by which approval requests go to further users."""
 EXPIRY_TIMER = "approval"
 """The kind of the timers that expire approval requests."""
 REMOVAL_TIMER = "answered"
@@ -27,6 +29,8 @@ REMOVAL_TIMER = "answered"
 
 FIRST = "first"
 """The name of the note with the first of two approvals."""
+ASIDE = "aside-"
+"""The names of the notes of users who set a request aside begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +95,18 @@ class ApprovalSlots:
         self._unreadable = UnreadableMessages(bus, APPROVALS)
 
     async def publish_request(self, request: ApprovalRequest) -> None:
-        """Store a request and schedule its expiry. Repeats change nothing.
+        """Store a request and schedule its expiry and escalation. Repeats change nothing.
 
         Raises:
             Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         await reach("agent.before_approval_request")
         await self.store_request(request)
-        await set_timer(
-            self._bus,
-            EXPIRY_TIMER,
-            request.tenant,
-            request.approval_id,
-            at=request.expires_at,
-            payload=request.model_dump_json(include={"tenant", "conversation_id", "approval_id"}).encode(),
-        )
+        payload = request.model_dump_json(include={"tenant", "conversation_id", "approval_id"}).encode()
+        timers = ((EXPIRY_TIMER, request.expires_at), (ESCALATION_TIMER, request.escalates_at))
+        for kind, at in timers:
+            if at is not None:
+                await set_timer(self._bus, kind, request.tenant, request.approval_id, at=at, payload=payload)
 
     async def store_request(self, request: ApprovalRequest) -> ApprovalRequest:
         """Store a request unless it is stored; return the stored one.
@@ -203,6 +204,16 @@ class ApprovalSlots:
                 if (request.input is not None) == inputs:
                     found.append(PendingRequest(message.stream_seq, message.time, request))
         return found
+
+    async def set_aside(self, tenant: str, approval_id: str, aside: SetAside) -> None:
+        """Record that a user set a request aside. Repeats change nothing.
+
+        Raises:
+            Overloaded, Unavailable: As `durable`.
+        """
+        name = f"{ASIDE}{digest(aside.by.encode())[:32]}"
+        subject = subjects.approval_note(tenant, approval_id, name)
+        await store_slot(self._bus, APPROVALS, subject, aside, new_id("aside-"))
 
     async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
         """Return what is recorded of a tenant's requests, by approval id and name."""

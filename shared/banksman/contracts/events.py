@@ -197,6 +197,17 @@ class ApprovalResolved(Stored):
     """Who approved the same before, where two users must; None for one approver."""
 
 
+class ApprovalEscalated(Stored):
+    """An approval request goes to further users: it was left for too long, or a user set it aside."""
+
+    type: Literal["approval.escalated"] = "approval.escalated"
+    approval_id: Token
+    users: tuple[str, ...]
+    """Who is asked; with none, everyone who may approve."""
+    by: str
+    """The user who set it aside; `system` for one that was left."""
+
+
 class ApprovalForgotten(Stored):
     """A remembered decision applies to no further call."""
 
@@ -376,6 +387,7 @@ KnownBody = Annotated[
     | ToolCallRequested
     | ApprovalRequested
     | ApprovalResolved
+    | ApprovalEscalated
     | ApprovalForgotten
     | ToolCallCompleted
     | WorkspaceChanged

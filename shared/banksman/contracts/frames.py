@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.events import (
+    ApprovalEscalated,
     ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
@@ -372,6 +373,7 @@ def detail_of(event: Event) -> Detail:
             | MessageCompleted()
             | ApprovalRequested()
             | ApprovalResolved()
+            | ApprovalEscalated()
             | ApprovalForgotten()
             | RunFinished()
             | WorkflowProgress()

@@ -92,6 +92,25 @@ class RenameConversation(Stored):
     """Identifies a repeated request, even after another rename."""
 
 
+class EscalateApproval(Stored):
+    """Let an approval request that a user set aside go to further users."""
+
+    v: Literal[1] = 1
+    type: Literal["escalate"] = "escalate"
+    tenant: Token
+    conversation_id: Token
+    approval_id: Token
+    by: str
+
+
+class SetAside(Stored):
+    """A user set an approval request aside. It is no decision."""
+
+    v: Literal[1] = 1
+    by: str
+    at: Timestamp
+
+
 class ForgetDecision(Stored):
     """Withdraw a remembered decision: it applies to no further call."""
 
@@ -149,7 +168,8 @@ RunSignal = Annotated[
     | RenameConversation
     | DeleteConversation
     | ImportConversation
-    | ForgetDecision,
+    | ForgetDecision
+    | EscalateApproval,
     Field(discriminator="type"),
 ]
 

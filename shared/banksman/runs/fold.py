@@ -12,6 +12,7 @@ from typing import assert_never
 
 from banksman.contracts.assistants import Branch
 from banksman.contracts.events import (
+    ApprovalEscalated,
     ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
@@ -121,6 +122,7 @@ RunEvent = (
     | ToolCallRequested
     | ApprovalRequested
     | ApprovalResolved
+    | ApprovalEscalated
     | InputRequested
     | WorkspaceRestored
 )
@@ -143,6 +145,11 @@ def _apply_to_run(state: Conversation, run: Run, data: RunEvent) -> Conversation
             return replace(state, run=replace(run, calls=calls, approval=OpenApproval(data)))
         case ApprovalResolved():
             return resolve_approval(state, run, data)
+        case ApprovalEscalated(approval_id=approval_id):
+            approval = run.approval
+            if approval is not None and approval.request.approval_id == approval_id:
+                approval = replace(approval, escalated=True)
+            return replace(state, run=replace(run, approval=approval))
         case InputRequested(tool_call_id=step):
             calls = tuple(replace(c, gate="awaiting") if c.call.id == step else c for c in run.calls)
             return replace(state, run=replace(run, calls=calls, inputs=(*run.inputs, data)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
+    ApprovalEscalated,
     ApprovalForgotten,
     CancelRequested,
     ConversationUpdated,
@@ -29,6 +30,7 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.runs.approvals import (
+    SYSTEM,
     close_request,
     open_approval_request,
     open_request,
@@ -77,6 +79,24 @@ async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id
     request = open_request(state, approval_id)
     if request is not None:
         await on_decision(ports, await close_request(ports, request, "expired"))
+
+
+async def on_escalation(
+    ports: Ports, tenant: str, conversation_id: str, approval_id: str, *, by: str = SYSTEM
+) -> None:
+    """Let an open approval request go to further users, once. Idempotent by `approval_id`."""
+    while True:
+        state = await ports.log.read(tenant, conversation_id)
+        run = state.run
+        if run is None or run.approval is None or not run.undecided or run.approval.escalated:
+            return
+        request = run.approval.request
+        if request.approval_id != approval_id or request.terms is None or request.terms.escalation is None:
+            return
+        users = request.terms.escalation.users
+        escalated = ApprovalEscalated(approval_id=approval_id, users=users, by=by)
+        if await append(ports, state, run.run_id, (escalated,)) is not None:
+            return
 
 
 async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> bool:

@@ -82,6 +82,8 @@ class OpenApproval:
 
     request: ApprovalRequested
     resolved: ApprovalResolved | None = None
+    escalated: bool = False
+    """Whether it went to further users."""
 
 
 @dataclass(frozen=True, slots=True)

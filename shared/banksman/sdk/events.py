@@ -35,6 +35,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "tool_call.completed": ToolResult,
     "approval.requested": events.ApprovalRequested,
     "approval.resolved": events.ApprovalResolved,
+    "approval.escalated": events.ApprovalEscalated,
     "approval.forgotten": events.ApprovalForgotten,
     "input.requested": events.InputRequested,
     "input.resolved": events.InputResolved,

@@ -130,6 +130,7 @@ BODIES: tuple[events.EventBody, ...] = (
     events.ApprovalResolved(
         approval_id="a1", outcome="approved", by="ann", decisions=(DECISION,), remember="run"
     ),
+    events.ApprovalEscalated(approval_id="a1", users=("eve",), by="ann"),
     events.ApprovalForgotten(approval_id="a1", by="ann"),
     events.ToolCallCompleted(result=RESULT),
     events.WorkspaceChanged(paths=({"path": "a.txt", "change": "created"},)),
@@ -221,6 +222,8 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         "signal.steer",
         work.SteerRun(**conversation, message_id="m5", content="And this", start=START, by="ann"),
     )
+    yield "signal.escalate", work.EscalateApproval(**conversation, approval_id="a1", by="ann")
+    yield "approval.aside", work.SetAside(by="ann", at=TS)
     yield "signal.forget", work.ForgetDecision(**conversation, approval_id="a1", by="ann")
     yield "signal.rename", work.RenameConversation(**conversation, title="Pumps", request_id="rename-1")
     asked, replied = (work.ImportedMessage(message_id=name, content="text") for name in ("m6", "m7"))

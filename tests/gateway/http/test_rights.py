@@ -46,6 +46,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "PUT /context/policy": ADMIN,
     "GET /context/remembered": READ,
     "DELETE /context/remembered/{approval_id}": APPROVE,
+    "POST /context/approvals/{approval_id}/aside": APPROVE,
     "GET /context/inputs": READ,
     "POST /context/inputs/{request_id}": APPROVE,
     "GET /context/assistants": READ,

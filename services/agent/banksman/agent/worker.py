@@ -11,7 +11,13 @@ from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.model_step import ModelStep
 from banksman.agent.quarantine import Quarantine, is_suspect
-from banksman.bus.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots, fired_timer
+from banksman.bus.approval_slots import (
+    ESCALATION_TIMER,
+    EXPIRY_TIMER,
+    REMOVAL_TIMER,
+    ApprovalSlots,
+    fired_timer,
+)
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
@@ -19,6 +25,7 @@ from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (
     CancelRun,
     DeleteConversation,
+    EscalateApproval,
     ForgetDecision,
     ImportConversation,
     RenameConversation,
@@ -132,6 +139,9 @@ class Worker:
                 await handlers.on_rename(self.ports, signal)
             case ImportConversation():
                 await handlers.on_import(self.ports, signal)
+            case EscalateApproval():
+                ids = signal.tenant, signal.conversation_id, signal.approval_id
+                await handlers.on_escalation(self.ports, *ids, by=signal.by)
             case ForgetDecision():
                 await handlers.on_forget(self.ports, signal)
             case DeleteConversation():
@@ -154,7 +164,7 @@ class Worker:
         return Done()
 
     async def on_timer(self, approval: TimedApproval, message: WorkMessage) -> Outcome:
-        """Expire an approval request without a decision; later remove the approval and its reply.
+        """Escalate or expire an approval request without a decision; later remove it with its reply.
 
         Idempotent by approval id: the first reply stays.
 
@@ -164,6 +174,9 @@ class Worker:
         timer = fired_timer(message.subject)
         check_subject(message, subjects.timer_fired(timer.kind, approval.tenant, approval.approval_id))
         ids = approval.tenant, approval.conversation_id, approval.approval_id
+        if timer.kind == ESCALATION_TIMER:
+            await handlers.on_escalation(self.ports, *ids)
+            return Done()
         if timer.kind == EXPIRY_TIMER:
             await handlers.on_expiry(self.ports, *ids)
         elif timer.kind != REMOVAL_TIMER:

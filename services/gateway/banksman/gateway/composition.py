@@ -13,6 +13,7 @@ from banksman.bus.publish import RunQueue
 from banksman.bus.sealing import SecretBox
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.service.api_keys import ApiKeys
+from banksman.gateway.service.asides import Asides
 from banksman.gateway.service.assistant_revisions import AssistantHistories
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
@@ -169,11 +170,12 @@ async def compose(
         search=Search(bus, conversations),
         steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
         feeds=Feeds(bus, hub, views),
-        approvals=PendingApprovals(bus, approvals, conversations),
+        approvals=PendingApprovals(bus, approvals, conversations, clock),
         approval_slots=approvals,
         assistants=Assistants(assistants, prompts, requests, AssistantHistories(bus, clock)),
         policies=Policies(policies),
         remembered=remembered,
+        asides=Asides(approvals, queue, backlog, clock),
         prompts=Prompts(prompts, requests, enhanced_prompts),
         tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
         workflows=workflows,

@@ -39,7 +39,7 @@ async def list_approvals(
     after: After = 0,
 ) -> ApprovalPage:
     """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
-    return await resources.list_approvals(gateway, caller.tenant, limit=limit, after=after)
+    return await resources.list_approvals(gateway, caller, limit=limit, after=after)
 
 
 @routes.post(
@@ -70,6 +70,12 @@ async def decide_approval(
     message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
     late = LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
+
+
+@routes.post("/context/approvals/{approval_id}/aside", status_code=204, response_class=Response)
+async def set_approval_aside(approval_id: str, gateway: ServiceDep, caller: ApproverDep) -> None:
+    """Take an approval request out of the caller's inbox. It stays open, and may go to further users."""
+    await gateway.asides.set_aside(caller, approval_id)
 
 
 @routes.get("/context/inputs")

@@ -99,7 +99,7 @@ async def cancel_run(request: Request[args.CancelRun]) -> JsonObject:
 async def list_approvals(request: Request[args.Page]) -> JsonObject:
     """List open approval requests."""
     page = await resources.list_approvals(
-        request.gateway, request.caller.tenant, limit=args.MAX_PAGE, after=request.arguments.after
+        request.gateway, request.caller, limit=args.MAX_PAGE, after=request.arguments.after
     )
     return _json(page)
 

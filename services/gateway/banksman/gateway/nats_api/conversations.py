@@ -24,7 +24,7 @@ from banksman.gateway.service.bodies import (
 )
 from banksman.gateway.service.gateway import Gateway
 
-MISSING = ErrorCode.NOT_FOUND
+MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
 
 
 def add_conversations(api: Endpoints, gateway: Gateway) -> None:
@@ -97,8 +97,14 @@ def add_pending(api: Endpoints, gateway: Gateway) -> None:
     @api.serve("approval", "list")
     async def list_approvals(request: ListPending, message: Received) -> ApprovalPage:
         """List the open approval requests, oldest first."""
-        tenant = tenant_of(message)
-        return await resources.list_approvals(gateway, tenant, limit=request.limit, after=request.after)
+        caller = caller_of(message)
+        return await resources.list_approvals(gateway, caller, limit=request.limit, after=request.after)
+
+    @api.serve("approval", "aside", "{approval_id}", errors=(MISSING, CONFLICT, EARLY))
+    async def set_approval_aside(message: Received) -> Deleted:
+        """Take an approval request out of the inbox. It stays open, and may go to further users."""
+        await gateway.asides.set_aside(caller_of(message), named_by(message))
+        return Deleted(id=named_by(message))
 
     @api.serve("input", "list")
     async def list_inputs(request: ListPending, message: Received) -> InputPage:

@@ -139,6 +139,14 @@ class PendingApproval(ConversationApproval):
     """How it is decided; null for one approver and no escalation."""
     first: ApprovedFirst | None = None
     """The first of two approvals: another user must approve the same; null for none."""
+    escalates_at: Timestamp | None = None
+    """When it goes to further users; null for never."""
+    escalated: bool = False
+    """Whether it went to further users."""
+    set_aside_by: tuple[str, ...] = ()
+    """The users who set it aside."""
+    for_you: bool = True
+    """Whether it is for the user who reads: not set aside, and not waiting to be escalated to them."""
 
 
 class ApprovalPage(Stored):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.gateway.service.api_keys import ApiKeys
+from banksman.gateway.service.asides import Asides
 from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.client_requests import ClientRequests
@@ -62,6 +63,7 @@ class Gateway:
     assistants: Assistants
     policies: Policies
     remembered: RememberedDecisions
+    asides: Asides
     prompts: Prompts
     tools: ToolCatalog
     workflows: Workflows

@@ -6,22 +6,25 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, TypeVar
 
-from banksman.bus.approval_slots import FIRST, ApprovalSlots
+from banksman.bus.approval_slots import ASIDE, FIRST, ApprovalSlots
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.messages import Message, StoredMessage
 from banksman.bus.slots import decode_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison
-from banksman.contracts.work import FirstApproval
+from banksman.contracts.work import ApprovalRequest, FirstApproval, SetAside
 from banksman.gateway.service.bodies import ApprovalPage, ApprovedFirst, PendingApproval
 from banksman.gateway.service.conversations import Conversations
+from banksman.runs.ports import Clock
 
 GATHER_S = 0.25
 """Seconds in which changes become one notice. Core messages arrive when they are published: a list that is
 read at once could miss what is being stored."""
 READS_AT_ONCE = 16
 
+N = TypeVar("N", FirstApproval, SetAside)
 OnChange = Callable[[], None]
 """Is called after a change; must not block."""
 
@@ -51,28 +54,30 @@ class _Tenant:
 class PendingApprovals:
     """Reads and follows the open approval requests of tenants."""
 
-    def __init__(self, bus: Bus, slots: ApprovalSlots, conversations: Conversations) -> None:
+    def __init__(self, bus: Bus, slots: ApprovalSlots, conversations: Conversations, clock: Clock) -> None:
         self._bus = bus
+        self._clock = clock
         self._slots = slots
         self._conversations = conversations
         self._tenants: dict[str, _Tenant] = {}
         bus.on_reconnect(self._notify_all)
 
-    async def page(self, tenant: str, *, limit: int, after: int) -> ApprovalPage:
-        """Return a page of the open requests, oldest first, with the conversation of each."""
+    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> ApprovalPage:
+        """Return a page of the open requests, oldest first, as they concern a user."""
         pending = await self._slots.pending(tenant, limit=limit, after=after)
         notes = await self._slots.notes(tenant) if pending else {}
+        now = self._clock.now()
         titles = await self._conversations_of(tenant, {one.request.conversation_id for one in pending})
         items = tuple(
             PendingApproval(
                 requested_at=datetime.fromisoformat(one.stored_at),
                 title=title,
-                requested_by=user,
-                first=_first(notes.get(one.request.approval_id, {})),
+                requested_by=creator,
                 **dict(one.request),
+                **_noted(one.request, notes.get(one.request.approval_id, {}), user, now),
             )
             for one in pending
-            for title, user in (titles[one.request.conversation_id],)
+            for title, creator in (titles[one.request.conversation_id],)
         )
         return ApprovalPage(items=items, next=pending[-1].stream_seq if len(pending) == limit else None)
 
@@ -124,13 +129,29 @@ class PendingApprovals:
             followed.notify()
 
 
-def _first(notes: Mapping[str, StoredMessage]) -> ApprovedFirst | None:
-    message = notes.get(FIRST)
-    if message is None:
-        return None
+def _noted(
+    request: ApprovalRequest, notes: Mapping[str, StoredMessage], user: str, now: datetime
+) -> dict[str, Any]:
+    """Return what is recorded of a request, and whether it is for this user."""
+    aside = [one for name, note in notes.items() if name.startswith(ASIDE) and (one := _read(SetAside, note))]
+    first = _read(FirstApproval, notes[FIRST]) if FIRST in notes else None
+    escalation = request.terms and request.terms.escalation
+    due = request.escalates_at is not None and request.escalates_at <= now
+    escalated = due or bool(escalation and escalation.when_set_aside and aside)
+    by = tuple(sorted(one.by for one in aside))
+    # Those to whom it goes later are not asked before; a user who set it aside is asked again only by name.
+    named = escalation is not None and user in escalation.users
+    return {
+        "first": None if first is None else ApprovedFirst(**dict(first)),
+        "escalated": escalated,
+        "set_aside_by": by,
+        "for_you": escalated if named else user not in by,
+    }
+
+
+def _read(model: type[N], note: StoredMessage) -> N | None:
     try:
-        first = decode_slot(FirstApproval, message.subject, message.data)
+        return decode_slot(model, note.subject, note.data)
     except Poison:
         # A decision refuses it; it must not hide the requests.
         return None
-    return ApprovedFirst(**dict(first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.bodies import (
     ApprovalPage,
     CallPage,
@@ -91,9 +92,9 @@ async def list_calls(gateway: Gateway, tenant: str, run_id: str, *, after: int, 
     )
 
 
-async def list_approvals(gateway: Gateway, tenant: str, *, limit: int, after: int) -> ApprovalPage:
-    """Return a page of the tenant's open approval requests, oldest first."""
-    return await gateway.approvals.page(tenant, limit=limit, after=after)
+async def list_approvals(gateway: Gateway, caller: Caller, *, limit: int, after: int) -> ApprovalPage:
+    """Return a page of the open approval requests of the caller's tenant, oldest first."""
+    return await gateway.approvals.page(caller.tenant, caller.user, limit=limit, after=after)
 
 
 async def list_inputs(gateway: Gateway, tenant: str, *, limit: int, after: int) -> InputPage:

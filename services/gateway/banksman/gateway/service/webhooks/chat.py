@@ -32,6 +32,10 @@ def chat_body(kind: str, data: dict[str, Any], page_url: str) -> dict[str, str]:
             lines += [_call(item) for item in items[:MAX_CALLS]]
             lines += [f"and {len(items) - MAX_CALLS} more"] if len(items) > MAX_CALLS else []
             lines += _link(page_url, f"approvals/{quote(data['approval_id'])}", "Decide")
+        case "approval.escalated":
+            users = ", ".join(_escaped(user) for user in data["users"]) or "everyone who may approve"
+            lines = [f"An approval request still waits. Asked now: {users}"]
+            lines += _link(page_url, f"approvals/{quote(data['approval_id'])}", "Decide")
         case "input.requested":
             lines = [f"A workflow needs a value: {_escaped(data['message'])}"]
             lines += _link(page_url, f"c/{data['conversation_id']}", "Provide it")

@@ -9,10 +9,11 @@ from pydantic import Field
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.service.bodies import RequestBody
 
-WebhookEvent = Literal["run.finished", "approval.requested", "input.requested"]
+WebhookEvent = Literal["run.finished", "approval.requested", "approval.escalated", "input.requested"]
 """
 run.finished        a run ended
 approval.requested  a user must decide calls
+approval.escalated  an approval request that was left or set aside goes to further users
 input.requested     a workflow needs a value from a user
 """
 WebhookFormat = Literal["standard", "chat"]
@@ -34,7 +35,7 @@ class WebhookBody(RequestBody):
 
     url: str = Field(max_length=2000)
     """An https address of a public host."""
-    events: tuple[WebhookEvent, ...] = Field(min_length=1, max_length=3)
+    events: tuple[WebhookEvent, ...] = Field(min_length=1, max_length=4)
     description: str = Field(default="", max_length=200)
     format: WebhookFormat = "standard"
     page_url: str = Field(default="", max_length=500, pattern=r"^(https?://[^\s<>|]+)?$")

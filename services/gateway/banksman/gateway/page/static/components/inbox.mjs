@@ -43,7 +43,7 @@ function without(set, id) {
 
 function Request({ request, chosen, several, onChoose }) {
   const store = useStore();
-  const aside = store.inbox.isAside(request.id);
+  const setAside = () => store.inbox.setAside(request.id).catch((failure) => store.toast(explain(failure)));
   const title = request.title || t('conversation.untitled');
   const since = formatWhen(request.requestedAt);
   return html`<li class="inbox-item" data-request=${request.id}>
@@ -51,9 +51,8 @@ function Request({ request, chosen, several, onChoose }) {
       ${several && html`<label class="inbox-choose"><input type="checkbox" checked=${chosen} onChange=${onChoose} aria-label=${t('inbox.choose', { title })} /></label>`}
       <a href=${`#/c/${request.conversationId}`}>${title}</a>
       <span class="muted">${request.requestedBy ? t('inbox.requested', { user: request.requestedBy, since }) : t('inbox.requestedSince', { since })}</span>
-      ${aside
-        ? html`<button type="button" class="link" onClick=${() => store.inbox.takeBack(request.id)}>${t('inbox.takeBack')}</button>`
-        : html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${() => store.inbox.setAside(request.id)}>${t('inbox.notNow')}</button>`}
+      ${request.escalated && html`<span class="badge">${t('inbox.escalated')}</span>`}
+      ${request.forYou && html`<button type="button" class="link" title=${t('inbox.notNowTitle')} onClick=${setAside}>${t('inbox.notNow')}</button>`}
     </div>
     <${ApprovalCard} approval=${request} />
   </li>`;

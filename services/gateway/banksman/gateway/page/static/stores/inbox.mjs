@@ -9,9 +9,10 @@ import { AWAITING_SECOND } from '../events.mjs';
 import { explain, t } from '../strings.mjs';
 
 const READ_DELAY_MS = 150;
-const SET_ASIDE = 'banksman.aside';
-/** How long a request stays set aside before it counts again. */
-const SET_ASIDE_MS = 60 * 60 * 1000;
+/** Clocks differ a little: the list is read again this long after a request goes to further users. */
+const ESCALATION_DELAY_MS = 2_000;
+/** A browser fires later timers at once. */
+const MAX_TIMER_MS = 86_400_000;
 const NOTIFY = 'banksman.notify';
 
 /** A request as the approval card shows it. */
@@ -26,6 +27,10 @@ const entryOf = (item) => ({
   items: item.items,
   first: item.first ?? null,
   terms: item.terms ?? null,
+  /** False for one that the user set aside, and for one that goes to the user later. */
+  forYou: item.for_you ?? true,
+  escalated: item.escalated ?? false,
+  escalatesAt: item.escalates_at ?? null,
   resolved: null,
 });
 
@@ -40,10 +45,9 @@ export class Inbox {
   constructor({ api, request, preferences, show }) {
     Object.assign(this, { api, request, preferences, show });
     this.state = signal({ items: [], loading: true, error: null });
-    this.aside = signal(JSON.parse(preferences.getItem(SET_ASIDE) ?? '{}'));
     this.notifies = signal(preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted');
     /** Requests that wait for the user now, oldest first. */
-    this.waiting = computed(() => this.state.value.items.filter((item) => !this.isAside(item.id)));
+    this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
     this.known = null;
   }
 
@@ -65,17 +69,12 @@ export class Inbox {
     return ack;
   }
 
-  isAside(id) {
-    return (this.aside.value[id] ?? 0) > Date.now();
-  }
-
-  /** Do not count a request for an hour. It is not rejected, and others still see it. */
-  setAside(id) {
-    this.#storeAside({ ...this.aside.value, [id]: Date.now() + SET_ASIDE_MS });
-  }
-
-  takeBack(id) {
-    this.#storeAside(Object.fromEntries(Object.entries(this.aside.value).filter(([other]) => other !== id)));
+  /** Take a request out of this inbox. It is not rejected, and others still see it. */
+  async setAside(id) {
+    await this.api.setAside(id);
+    const items = this.state.value.items.map((item) => (item.id === id ? { ...item, forYou: false } : item));
+    this.state.value = { ...this.state.value, items };
+    this.changed();
   }
 
   /** Let the browser notify the user, who is asked for the permission. */
@@ -85,26 +84,29 @@ export class Inbox {
     this.notifies.value = allowed;
   }
 
-  #storeAside(aside) {
-    const current = Object.fromEntries(Object.entries(aside).filter(([, until]) => until > Date.now()));
-    this.aside.value = current;
-    this.preferences.setItem(SET_ASIDE, JSON.stringify(current));
-  }
-
   async #read() {
     try {
       const items = await this.api.approvals();
       this.state.value = { items: items.map(entryOf), loading: false, error: null };
       this.#notify();
+      this.#readWhenEscalated();
     } catch (error) {
       this.state.value = { ...this.state.value, loading: false, error: explain(error) };
     }
   }
 
+  /** A request that goes to further users by its time changes without a notice. */
+  #readWhenEscalated() {
+    const times = this.state.value.items.filter((item) => item.escalatesAt && !item.escalated).map((item) => Date.parse(item.escalatesAt) - Date.now());
+    clearTimeout(this.escalation);
+    const delay = Math.max(0, Math.min(...times)) + ESCALATION_DELAY_MS;
+    if (times.length) this.escalation = setTimeout(() => this.changed(), Math.min(delay, MAX_TIMER_MS));
+  }
+
   /** Notify of requests that are new since the page was opened, while the user looks elsewhere. */
   #notify() {
-    const ids = new Set(this.state.value.items.map((item) => item.id));
-    const fresh = this.known === null ? [] : this.state.value.items.filter((item) => !this.known.has(item.id));
+    const ids = new Set(this.waiting.value.map((item) => item.id));
+    const fresh = this.known === null ? [] : this.waiting.value.filter((item) => !this.known.has(item.id));
     this.known = ids;
     if (!this.notifies.value || !document.hidden) return;
     for (const item of fresh) {

@@ -27,7 +27,7 @@ function AllRequests() {
   const { inbox } = store;
   const { items, loading, error } = inbox.state.value;
   const waiting = inbox.waiting.value;
-  const aside = items.filter((item) => inbox.isAside(item.id));
+  const aside = items.filter((item) => !item.forYou);
   return html`<${Frame} title=${t('inbox.title')} actions=${html`<${NotifyButton} inbox=${inbox} />`}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${loading && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
