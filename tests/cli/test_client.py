@@ -107,7 +107,7 @@ def test_run_without_a_terminal_leaves_the_approval_request_open_and_names_the_c
 
     assert done.returncode == 1
     open_ids = [request["approval_id"] for request in cli.json("approvals")]
-    assert done.stderr.splitlines()[-1] == f"waiting for: banksman approve {open_ids[-1]}"
+    assert done.stderr.splitlines()[-1] == f"waiting for you: banksman approve {open_ids[-1]}"
 
 
 def test_approved_run_continues_and_finishes(cli: Cli, open_request: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ def test_the_end_of_input_leaves_an_approval_request_open() -> None:
             code = terminal.ended()
 
     assert code == 1
-    assert "waiting for: banksman approve a-1" in terminal.text
+    assert "waiting for you: banksman approve a-1" in terminal.text
 
 
 def request_value(gateway: FakeGateway) -> None:
@@ -100,7 +100,7 @@ def test_a_value_that_is_not_typed_leaves_the_request_open_and_names_the_command
             code = terminal.ended()
 
     assert code == 1
-    assert "waiting for: banksman provide q-1 VALUE" in terminal.text
+    assert "waiting for you: banksman provide q-1 VALUE" in terminal.text
 
 
 def test_keys_pressed_before_the_confirmation_of_a_reset_delete_nothing(tmp_path: Path) -> None:

@@ -28,13 +28,14 @@ def ls(url: Url = None, json: Json = False) -> None:
 @app.command()
 def add(
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE for --workflow; JSON unless it wants text.")
+        list[str] | None, typer.Argument(help="NAME=VALUE for --workflow; VALUE is text or JSON.")
     ] = None,
     at: Annotated[str | None, typer.Option(help="Time of its only run: 2027-01-01T09:00:00+01:00.")] = None,
     cron: Annotated[str | None, typer.Option(help="Minute, hour, day of month, month, day of week.")] = None,
     timezone: Annotated[str | None, typer.Option(help="Time zone of --cron (default: UTC).")] = None,
     missed: Annotated[
-        Literal["run_once", "skip"] | None, typer.Option(help="What was due while the system was down.")
+        Literal["run_once", "skip"] | None,
+        typer.Option(help="Whether a run is made up for that was due while the system was down."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Its name in lists.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The message that it sends.")] = None,

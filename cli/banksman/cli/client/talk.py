@@ -108,7 +108,7 @@ def _decided(session: Session, request: Frame, decide: Decide) -> bool:
     """Decide an approval request; return False if it is left open."""
     verdict = decide(request)
     if verdict is None:
-        output.print_error(f"waiting for: banksman approve {request['approval_id']}")
+        output.print_error(f"waiting for you: banksman approve {request['approval_id']}")
         return False
     digests = [_shown_digest(item) for item in request["items"]]
     session.request("approval.reply", approval_id=request["approval_id"], all=verdict, digests=digests)
@@ -126,7 +126,7 @@ def _provided(session: Session, request: Frame) -> bool:
             if refused.code != ErrorCode.BAD_REQUEST:
                 raise
             output.print_error(str(refused))
-    output.print_error(f"waiting for: banksman provide {request['request_id']} VALUE")
+    output.print_error(f"waiting for you: banksman provide {request['request_id']} VALUE")
     return False
 
 
