@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "R84",
         "every tool is allowed",
-        AGENT + "catalog.py",
-        "return settings.allowed_tools is None or tool.name in settings.allowed_tools",
+        "shared/banksman/contracts/assistants.py",
+        "return self.allowed_tools is None or tool.name in self.allowed_tools",
         "return True",
         ASSISTANTS + "test_only_the_tools_named_by_an_assistant_are_offered",
     ),

@@ -8,8 +8,10 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from banksman.contracts.assistant_files import AssistantFiles
 from banksman.contracts.built_workflows import Built
+from banksman.contracts.mcp import McpServerId, mcp_server_of
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Text, Token, Wire
 
 Decision = Literal["auto", "ask", "deny"]
@@ -110,6 +112,10 @@ class ToolSettings(Stored):
     enabled: bool = False
     allowed_tools: tuple[str, ...] | None = None
     """Names of the tools to offer; None offers every registered tool."""
+    mcp_servers: Annotated[tuple[McpServerId, ...], Field(max_length=100)] | None = Field(
+        default=None, exclude_if=lambda servers: servers is None
+    )
+    """The MCP servers whose tools are offered; None offers those of every server of the tenant."""
     always_offered: tuple[str, ...] = ()
     """Names of the tools that are dropped last when not all tools fit into a request."""
     max_iterations: int = Field(default=10, ge=1, le=1000)
@@ -122,6 +128,13 @@ class ToolSettings(Stored):
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
     """Hosts that `web_fetch` may reach, and commands if `commands` is True. None allows `web_fetch` all hosts
     that the operator allows, and commands none."""
+
+    def allows(self, tool: ToolDefinition) -> bool:
+        """Return whether a registered tool is offered."""
+        server = mcp_server_of(tool.name) if tool.server is None else None
+        if server is not None and self.mcp_servers is not None and server not in self.mcp_servers:
+            return False
+        return self.allowed_tools is None or tool.name in self.allowed_tools
 
 
 class Limits(Stored):

@@ -79,7 +79,7 @@ class ToolCatalog:
             for one in self._registered(tenant, settings)
             if self._served(one) or (one.definition.name in used and self._away(one))
         )
-        tools = (*(tool for tool in workspace if _allows(settings, tool)), *served)
+        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)
         if not tools:
             logger.warning(
                 "no tools are left to offer; the run continues as plain text",
@@ -99,7 +99,7 @@ class ToolCatalog:
         return (
             one
             for one in registered
-            if one.definition.name not in WORKSPACE_NAMES and _allows(settings, one.definition)
+            if one.definition.name not in WORKSPACE_NAMES and settings.allows(one.definition)
         )
 
     def _runner_serves(self) -> bool:
@@ -121,7 +121,3 @@ class ToolCatalog:
     def _away(self, one: ToolRegistration) -> bool:
         server = one.definition.server
         return server is not None and self._placements.absent_s(server, one.tenant) < self._away_s
-
-
-def _allows(settings: ToolSettings, tool: ToolDefinition) -> bool:
-    return settings.allowed_tools is None or tool.name in settings.allowed_tools

@@ -143,9 +143,8 @@ class EnhancedPrompts:
     async def _available_tools(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
         if not (self.settings.tools_enabled and settings.enabled):
             return ()
-        allowed = settings.allowed_tools
         found = await self.tools.available(tenant, self.placements)
-        return tuple(tool for tool in found if allowed is None or tool.name in allowed)
+        return tuple(tool for tool in found if settings.allows(tool))
 
     async def _history(self, caller: Caller, context: PromptContext) -> tuple[Message, ...]:
         if context.conversation_id is None:
