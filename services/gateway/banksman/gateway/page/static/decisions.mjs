@@ -1,6 +1,7 @@
 /** What a user decides on an approval request: the edited arguments of its calls, and the reply. Pure. */
 
-import { argumentFields, firstViolation, readArguments } from './forms.mjs';
+import { argumentFields, readArguments } from './forms.mjs';
+import { firstViolation } from './schema_checks.mjs';
 import { t } from './strings.mjs';
 
 /**

@@ -3,7 +3,7 @@
 import { useRef, useState } from 'preact/hooks';
 
 import { AWAITING_SECOND, confirmed, readEdit, replyFor, toggled } from '../decisions.mjs';
-import { withoutPattern } from '../forms.mjs';
+import { withoutPattern } from '../pattern_words.mjs';
 import { explain, known, locale, t } from '../strings.mjs';
 import { formatDuration } from '../text.mjs';
 import { Call } from './approval/call.mjs';

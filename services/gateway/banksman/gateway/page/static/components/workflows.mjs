@@ -2,7 +2,8 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 
-import { fieldsOf, initialValues, readForm, withoutPattern } from '../forms.mjs';
+import { fieldsOf, initialValues, readForm } from '../forms.mjs';
+import { withoutPattern } from '../pattern_words.mjs';
 import { explain, t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
