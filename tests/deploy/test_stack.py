@@ -60,6 +60,11 @@ def test_no_service_logs_an_error(stack: Stack) -> None:
     assert [line for line in logs.splitlines() if '"level": "error"' in line or "Traceback" in line] == []
 
 
+def test_nats_can_repair_its_files(stack: Stack) -> None:
+    check = "from banksman.cli.broker.salvage import is_available; print(is_available())"
+    assert stack.execute("nats", "python", "-c", check).stdout.split() == ["True"]
+
+
 def test_nats_and_the_runner_are_unreachable_from_outside(stack: Stack) -> None:
     published = stack.engine.output(
         "ps", "--filter", f"label=com.docker.compose.project={stack.project}", "--format", "{{.Ports}}"
