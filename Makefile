@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants poison acknowledgements fuzz schemathesis frames $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants scaled poison acknowledgements fuzz schemathesis frames $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -121,6 +121,10 @@ overload:  ## Request three times the runs that agents can execute, for five min
 mutants:  ## Remove each required behaviour in a copy of the tree; a test must fail each time (ARGS="R7 R12")
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
+
+scaled:  ## Start two containers of each service, execute runs, and kill one of each (needs Docker)
+	@tools/setup.sh dev
+	@BANKSMAN_TEST_PRIVILEGED=$(or $(BANKSMAN_TEST_PRIVILEGED),required) $(BIN)/python -m pytest -m soak tests/deploy/test_scaled.py
 
 poison:  ## Execute a thousand runs among fifty invalid messages on each subject
 	@tools/setup.sh dev

@@ -83,6 +83,22 @@ def services() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
 
+def test_several_containers_of_a_service_have_their_own_ports_and_workspaces() -> None:
+    """R114: two containers of each service; a workspace belongs to one runner. `make scaled` starts them."""
+    text = (ROOT / "deploy" / "docker" / "compose.scaled.yaml").read_text()
+    # A tag of Compose, by which a value replaces the one of the other file.
+    scaled = yaml.safe_load(text.replace("!override ", ""))["services"]
+
+    assert {name: service["scale"] for name, service in scaled.items()} == {
+        "gateway": 2,
+        "agent": 2,
+        "tool-runner": 2,
+        "workflows": 2,
+    }
+    assert scaled["gateway"]["ports"] == ["127.0.0.1:${BANKSMAN_PORTS-8080-8089}:8080"]
+    assert scaled["tool-runner"]["volumes"] == ["/workspaces", "nkeys-tool-runner:/keys/tool-runner:ro"]
+
+
 def test_compose_accepts_the_file_with_every_profile(compose: list[str]) -> None:
     done = subprocess.run(
         [*compose, "--file", str(ROOT / "compose.yaml"), "--profile", "docker-sandbox", "config", "--quiet"],
