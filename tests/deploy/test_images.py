@@ -35,9 +35,7 @@ def test_image_runs_unprivileged_with_its_own_command_and_without_build_files(
 
 
 def test_only_the_tool_runners_image_has_bubblewrap(built: Stack) -> None:
-    present = [
-        image for image in IMAGES if _run(built, image, "type -P bwrap bash | wc -l").stdout == "2\n"
-    ]
+    present = [image for image in IMAGES if _run(built, image, "type -P bwrap bash | wc -l").stdout == "2\n"]
 
     assert present == ["tool-runner"]
 
