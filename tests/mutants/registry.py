@@ -100,8 +100,8 @@ MUTANTS = (
         "R56",
         "the last registered tool is not offered",
         AGENT + "catalog.py",
-        "        tools = tuple(_allowed((*workspace, *served), settings))\n",
-        "        tools = tuple(_allowed((*workspace, *served), settings))[:4]\n",
+        "        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)\n",
+        "        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)[:4]\n",
         SCENARIOS + "test_an_assistant_is_given_every_registered_tool",
     ),
     Mutant(

@@ -15,11 +15,10 @@ from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir, locked
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
+from banksman.contracts.rights import DEFAULT_RIGHTS, RIGHTS
 from banksman.runtime.settings import load
 
 KEY_BYTES = 32
-RIGHTS = ("chat", "approve", "admin", "operator")
-DEFAULT_RIGHTS = ("chat", "approve")
 Key = dict[str, object]
 """A key as the gateway's settings describe it; of the key itself only the digest is stored."""
 

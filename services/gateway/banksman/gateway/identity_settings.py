@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, SecretStr, field_validator
 
+from banksman.contracts.rights import DEFAULT_RIGHTS, Right
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import Section
 
@@ -16,14 +17,6 @@ Mode = Literal["context", "passthrough"]
 """
 context      conversations, runs, approvals, files, assistants, prompts, workflows, the websocket
 passthrough  the model APIs under `/v1`
-"""
-
-Right = Literal["chat", "approve", "admin", "operator"]
-"""
-chat      use conversations, files, assistants, prompts, workflows and the model APIs
-approve   decide approval requests, provide what workflows request, and read the conversations for it
-admin     manage the tenant's API keys and webhooks, and list its tools
-operator  manage the API keys of every tenant, read the state of the system, and replay dead letters
 """
 
 
@@ -37,7 +30,7 @@ class ApiKey(Section):
     modes: tuple[Mode, ...] = ("context", "passthrough")
     may_approve: bool = True
     """False takes the right `approve` away."""
-    rights: tuple[Right, ...] = ("chat", "approve")
+    rights: tuple[Right, ...] = DEFAULT_RIGHTS
     expires_at: AwareDatetime | None = None
     """None for a key that never expires."""
 

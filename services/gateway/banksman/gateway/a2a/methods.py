@@ -70,7 +70,8 @@ class Methods:
 
     async def get(self, run_id: str, history_length: int | None = None) -> JsonDict:
         """Return a task, with its last `history_length` messages; all without it."""
-        return await self._task(await self._found(run_id), history_length)
+        found = await self._found(run_id)
+        return await self._task(found, await self._view(found), history_length)
 
     async def cancel(self, named: NamedTask) -> JsonDict:
         """Cancel a task and return it."""
@@ -79,7 +80,8 @@ class Methods:
             raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
         frame = RunCancel(type="run.cancel", id=new_id("a2a-"), run_id=named.id)
         await self.gateway.requests.handle(self.caller, frame)
-        return await self._task(await self.gateway.runs.wait(self.caller.tenant, named.id, CANCEL_WAIT_S))
+        ended = await self.gateway.runs.wait(self.caller.tenant, named.id, CANCEL_WAIT_S)
+        return await self._task(ended, await self._view(ended))
 
     async def list(self, wanted: ListTasks) -> JsonDict:
         """Return a page of the tasks of one context, without artifacts and histories."""
@@ -145,7 +147,7 @@ class Methods:
         if found.view.finished_in:
             # A repeat of the message whose answer let the run end.
             await self.gateway.requests.handle(self.caller, named)
-            return FollowedTask(await self._task(found), _updates(view, "", ""), None)
+            return FollowedTask(await self._task(found, view), _updates(view, "", ""), None)
         return await self._after(await self._followed(found, view), named)
 
     async def _after(
@@ -169,7 +171,7 @@ class Methods:
     async def _followed(self, found: FoundRun, view: ConversationView) -> FollowedTask:
         run_id, conversation_id = found.view.run_id, found.conversation_id
         run = await follow_open_run(self.gateway, self.caller, conversation_id, run_id, view.last_seq, DETAIL)
-        return FollowedTask(await self._task(found), _updates(view, run_id, conversation_id), run)
+        return FollowedTask(await self._task(found, view), _updates(view, run_id, conversation_id), run)
 
     async def _found(self, run_id: str) -> FoundRun:
         return await self.gateway.runs.get(self.caller.tenant, run_id)
@@ -177,9 +179,10 @@ class Methods:
     async def _view(self, found: FoundRun) -> ConversationView:
         return await self.gateway.views.read(self.caller.tenant, found.conversation_id)
 
-    async def _task(self, found: FoundRun, history_length: int | None = None) -> JsonDict:
+    async def _task(
+        self, found: FoundRun, view: ConversationView, history_length: int | None = None
+    ) -> JsonDict:
         run, tenant = found.view, self.caller.tenant
-        view = await self._view(found)
         events: tuple[Any, ...] = ()
         if run.first_seq:
             stored = await self.gateway.views.events(

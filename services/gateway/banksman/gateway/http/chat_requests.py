@@ -17,6 +17,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
+from banksman.gateway.http.conversations import creation_id
 from banksman.gateway.service.bodies import RequestBody
 
 CLIENT_PROMPT = "client_prompt"
@@ -134,7 +135,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
         return ChatRequest(None, message)
     creation = ConversationCreate(
         type="conversation.create",
-        id=f"{request_id}:conversation"[-128:],
+        id=creation_id(request_id),
         title=" ".join(text_of(turns[-1].content).split())[:_TITLE_CHARS],
         assistant="default" if named else body.model,
         system_prompt_id=body.prompt_id,

@@ -135,3 +135,8 @@ def creation(request_id: str, body: NewConversation) -> ConversationCreate:
     """Return the frame that creates a conversation."""
     fields = {name: getattr(body, name) for name in NewConversation.model_fields}
     return ConversationCreate(type="conversation.create", id=request_id, **fields)
+
+
+def creation_id(request_id: str) -> str:
+    """Return the id of the request that creates the conversation of another one, the same for its repeat."""
+    return f"{request_id}:conversation"[-128:]

@@ -10,7 +10,7 @@ from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.asgi.streaming import Stream
-from banksman.gateway.http.conversations import creation
+from banksman.gateway.http.conversations import creation, creation_id
 from banksman.gateway.http.models import (
     AcceptedRequest,
     AcceptedRun,
@@ -146,7 +146,7 @@ async def cancel_run(
 
 async def _first_message(gateway: Gateway, caller: Caller, request_id: str, body: NewChat) -> ChatSend:
     created = await gateway.requests.handle(
-        caller, creation(f"{request_id}:conversation"[-128:], body), title_from=body.content
+        caller, creation(creation_id(request_id), body), title_from=body.content
     )
     return _message(request_id, created.conversation_id or "", body)
 
