@@ -81,6 +81,7 @@ async def test_concurrent_commands_have_a_starter_each(runner: Runner) -> None:
     """Both commands wait for the other one's file, so they run at the same time."""
     meet = "touch {own}; until [[ -e {other} ]]; do sleep 0.01; done; rm {other}"
     directory = runner.workspace.directory
+    await runner.bash("true")
     async with asyncio.TaskGroup() as group:
         for own, other in (("a", "b"), ("b", "a")):
             command = SandboxCommand(meet.format(own=own, other=other), directory, 30)
