@@ -18,7 +18,7 @@ from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
 COMMANDS = [
     "up", "down", "doctor", "reset", "chat", "run", "demo", "tail", "replay", "approvals", "approve",
-    "reject", "check", "accept", "backup", "restore",
+    "reject", "check", "accept", "salvage", "backup", "restore",
     "keys", "nats", "gateway", "agent", "tool-runner", "model-server", "config", "streams", "dead",
     "workflows",
 ]  # fmt: skip

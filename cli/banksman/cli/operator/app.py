@@ -69,9 +69,10 @@ def salvage(
     directory: Annotated[Path, typer.Argument(help="The `store_dir` of a nats-server that is stopped.")],
     json: Json = False,
 ) -> None:
-    """Remove damaged messages from a stopped nats-server's files, and list what is lost.
+    """Repair the files of a stopped nats-server.
 
-    `banksman up` and `banksman nats` do this at each start. The exit code is 1 if messages are lost.
+    Damaged messages are removed and listed; those behind them are kept. `banksman up` and `banksman nats` do
+    this at each start. The exit code is 1 if messages are lost.
     """
     from banksman.cli.operator import salvage as salvages
 
