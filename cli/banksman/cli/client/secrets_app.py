@@ -25,7 +25,7 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 @app.command("set")
 def set_(name: Name, url: Url = None, json: Json = False) -> None:
-    """Set a secret; its value is read from a prompt, or from standard input."""
+    """Set a secret, read from a prompt or from standard input."""
     from banksman.cli.client import secrets
 
     exit_with(secrets.set_secret(gateway(url), name, as_json=json))
