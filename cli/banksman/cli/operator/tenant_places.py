@@ -32,6 +32,7 @@ TENANT_KEYS = (
     names.SCHEDULES,
     names.MCP,
     names.TENANT_SECRETS,
+    names.POLICIES,
 )
 """Buckets whose keys begin with the tenant. Keys of the platform have one token."""
 
