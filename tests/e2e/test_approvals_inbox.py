@@ -92,7 +92,7 @@ async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
     put(stage, 1, 2)
     stage.token = "right"
     async with opened(stage.url) as page:
-        await page.goto(f"{stage.url}/#/approvals/p2")
+        await page.goto(f"{stage.url}/#/approvals/p2/signed")
         await page.get_by_label("Token").fill("right")
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.locator(".inbox-item")).to_have_count(1)
@@ -100,7 +100,7 @@ async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_text("This request was decided, or has expired.")).to_be_visible()
         (reply,) = await replies(stage, 1)
-    assert reply["approval_id"] == "p2"
+    assert (reply["approval_id"], reply["link"]) == ("p2", "signed")
 
 
 async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) -> None:

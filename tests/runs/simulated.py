@@ -10,7 +10,14 @@ from banksman.bus.kv import Entry
 from banksman.bus.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, ResumeRun, StartRun
+from banksman.contracts.work import (
+    ApprovalReply,
+    ApprovalRequest,
+    FirstApproval,
+    LinkUse,
+    ResumeRun,
+    StartRun,
+)
 from banksman.gateway.service.idempotency import RequestRecord
 from banksman.runs.ports import Placement
 from banksman.runs.state import Conversation
@@ -158,6 +165,9 @@ class SimulatedApprovals:
 
     async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
         return await Op("read first", lambda: self.world.broker.firsts.get(approval_id))
+
+    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
+        raise AssertionError("no simulated decision comes through a link")
 
     async def store_first(self, first: FirstApproval) -> FirstApproval:
         return await Op("store first", lambda: self.world.broker.firsts.setdefault(first.approval_id, first))

@@ -16,7 +16,7 @@ from banksman.bus.slots import dead_letter_slot, decode_slot, store_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import digest, new_id
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, SetAside
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse, SetAside
 from banksman.runtime.failpoints import reach
 
 ESCALATION_TIMER = "escalation"
@@ -214,6 +214,16 @@ class ApprovalSlots:
         name = f"{ASIDE}{digest(aside.by.encode())[:32]}"
         subject = subjects.approval_note(tenant, approval_id, name)
         await store_slot(self._bus, APPROVALS, subject, aside, new_id("aside-"))
+
+    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
+        """Store the use of a link unless one is stored; return the stored one.
+
+        Raises:
+            Overloaded, Unavailable: As `durable`.
+        """
+        subject = subjects.approval_note(tenant, approval_id, f"link-{link}")
+        written = await store_slot(self._bus, APPROVALS, subject, use, new_id("link-"))
+        return written.stored or use
 
     async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
         """Return what is recorded of a tenant's requests, by approval id and name."""

@@ -183,6 +183,8 @@ class ApprovalDecision(Envelope):
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
     """Digests of the calls that the approver saw, in the order of the request. A decision with other digests
     than those of the request is refused with `conflict`; empty: not checked."""
+    link: str | None = Field(default=None, max_length=1000)
+    """The signed part of a link that led to the request: the decision uses it up. None without one."""
 
 
 class WorkflowStart(Wire):

@@ -71,7 +71,8 @@ def approval_reply(tenant: str, approval_id: str) -> str:
 def approval_note(tenant: str, approval_id: str, name: str) -> str:
     """What is recorded of an open approval request, each name once (stream APPROVALS).
 
-    `first` is the first of two approvals, `aside-{digest of the user}` that a user set it aside.
+    `first` is the first of two approvals, `aside-{digest of the user}` that a user set it aside,
+    `link-{digest of the link}` the use of a link.
     """
     return _join("approval", "note", tenant, approval_id, name)
 

@@ -111,6 +111,16 @@ class SetAside(Stored):
     at: Timestamp
 
 
+class LinkUse(Stored):
+    """The decision that used a link up."""
+
+    v: Literal[1] = 1
+    by: str
+    answer_id: str
+    """Id of the client request: a repeat of it is the same use."""
+    at: Timestamp
+
+
 class ForgetDecision(Stored):
     """Withdraw a remembered decision: it applies to no further call."""
 

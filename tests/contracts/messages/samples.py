@@ -223,6 +223,7 @@ def _work() -> Iterator[tuple[str, BaseModel]]:
         work.SteerRun(**conversation, message_id="m5", content="And this", start=START, by="ann"),
     )
     yield "signal.escalate", work.EscalateApproval(**conversation, approval_id="a1", by="ann")
+    yield "approval.link", work.LinkUse(by="ann", answer_id="answer-1", at=TS)
     yield "approval.aside", work.SetAside(by="ann", at=TS)
     yield "signal.forget", work.ForgetDecision(**conversation, approval_id="a1", by="ann")
     yield "signal.rename", work.RenameConversation(**conversation, title="Pumps", request_id="rename-1")

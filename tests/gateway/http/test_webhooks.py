@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from email import message_from_string, policy
 from typing import Any
 
 import httpx
@@ -104,7 +105,10 @@ async def deliveries(http: httpx.AsyncClient, webhook: str, status: str) -> list
 async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the_call(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
-    """R13: what a model chose has no markup, and the link leads to the page, where the user signs in."""
+    """R13: what a model chose has no markup, and the link leads to the page, where the user signs in.
+
+    The first decision uses the link up, which is for exactly these calls.
+    """
     body = {
         "url": receiver.url,
         "events": ["approval.requested"],
@@ -119,12 +123,92 @@ async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the
         request = await agent.request_approval(start, "echo '<!channel>' & ```")
         headers, text = await receiver.message(1)
         refused = await http.post(PATH, json={**body, "page_url": "javascript:alert(1)"})
+        link = json.loads(text)["text"].rpartition("/")[2].removesuffix("|Decide>")
+        path = f"/context/approvals/{request.approval_id}"
+        forged = await http.post(path, json={"all": "approve", "link": f"{link[:-1]}x"})
+        other = await agent.request_approval(start, "rm -rf /")
+        moved = await http.post(
+            f"/context/approvals/{other.approval_id}", json={"all": "approve", "link": link}
+        )
+        decided = await http.post(path, json={"all": "approve", "link": link})
     Verifier(created["secret"]).verify(text, headers)
     assert json.loads(text) == {
         "text": "A call waits for approval:\n*bash*\n```echo '&lt;!channel&gt;' &amp; ` ` ````\n"
-        f"<https://agents.example/#/approvals/{request.approval_id}|Decide>"
+        f"<https://agents.example/#/approvals/{request.approval_id}/{link}|Decide>"
     }
+    assert (forged.status_code, moved.status_code, decided.status_code) == (400, 400, 200)
     assert refused.status_code == 400
+
+
+@dataclass
+class MailServer:
+    """A mail server that refuses the first message and takes the others."""
+
+    port: int = 0
+    received: list[str] = field(default_factory=list[str])
+    refused: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example\r\n")
+        while line := (await reader.readline()).decode().strip().upper():
+            if line == "DATA":
+                writer.write(b"354 go on\r\n")
+                text = (await reader.readuntil(b"\r\n.\r\n")).decode()
+                self.received.append(text.removesuffix("\r\n.\r\n").replace("\r\n", "\n"))
+            writer.write(b"451 later\r\n" if line.startswith("MAIL") and self._refuses() else b"250 ok\r\n")
+            if line == "QUIT":
+                break
+        writer.close()
+
+    def _refuses(self) -> bool:
+        self.refused += 1
+        return self.refused == 1
+
+
+async def test_an_approval_request_arrives_as_an_email_with_a_link_that_is_used_once(
+    start_gateway: GatewayFactory, agent: Agent
+) -> None:
+    """R13: again after the mail server refused it. Two users need two links."""
+    mail = MailServer()
+    server = await asyncio.start_server(mail.serve, "127.0.0.1", 0)
+    smtp = {"host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "security": "none"}
+    body = {
+        "url": "mailto:ada@example.org",
+        "format": "email",
+        "events": ["approval.requested"],
+        "page_url": "https://agents.example",
+    }
+    async with (
+        server,
+        start_gateway(smtp={**smtp, "sender": "agents@example.org"}) as served,
+        served.http as http,
+    ):
+        assert (await http.post(PATH, json={**body, "url": "mailto:a@b?bcc=c@d"})).status_code == 400
+        assert (await http.post(PATH, json=body)).status_code == 201
+        await http.post("/context/assistants", json={"id": "two", "approvals": {"approvers": 2}})
+        made = await http.post("/context/conversations", json={"assistant": "two"})
+        conversation = made.json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
+        request = await agent.request_approval(await agent.started(conversation), "rm -rf build")
+        await eventually(lambda: mail.received, WAIT_TIMEOUT_S)
+        text = message_from_string(mail.received[0], policy=policy.default)
+        content = text.get_content()
+        link = content.strip().rpartition("/")[2]
+        path = f"/context/approvals/{request.approval_id}"
+        first = await http.post(path, json={"all": "approve", "link": link})
+        again = await http.post(path, json={"all": "approve", "link": link})
+    assert (text["To"], text["From"]) == ("ada@example.org", "agents@example.org")
+    assert text["Subject"] == "A call waits for approval"
+    assert "bash\nrm -rf build\n\nDecide: https://agents.example/#/approvals/" in content
+    assert (first.status_code, again.status_code) == (202, 409)
+    assert "was used by local" in again.json()["error"]["message"]
+
+
+async def test_an_email_needs_a_mail_server(gateway: Served) -> None:
+    body = {"url": "mailto:ada@example.org", "format": "email", "events": ["run.finished"]}
+    async with gateway.http as http:
+        refused = await http.post(PATH, json=body)
+    assert (refused.status_code, "BANKSMAN_GATEWAY__SMTP" in refused.text) == (400, True)
 
 
 async def test_a_finished_run_and_an_approval_request_arrive_signed_without_what_a_vendor_returned(

@@ -157,7 +157,7 @@ async def compose(
         mcp_servers=McpServers(bus, placements, clock, box),
         secrets=SecretStore(bus, box, clock),
         webhooks=await stack.enter_async_context(
-            Webhooks(bus, clock, key, settings.gateway.webhook_addresses)
+            Webhooks(bus, clock, key, settings.gateway)
         ),
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
         tickets=Tickets(bus, clock),

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from banksman.bus.connection import NatsSettings
 from banksman.contracts.wire import Token
 from banksman.gateway.identity_settings import ApiKey, OidcSettings, is_loopback
+from banksman.gateway.mail_settings import SmtpSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.placement import WorkspaceSettings
 from banksman.runs.pricing import Price
@@ -123,6 +124,8 @@ class GatewaySettings(HealthSettings):
     """A JSON list of further keys, as `banksman keys create` writes it. A change of it has effect at once."""
     webhook_addresses: tuple[str, ...] = ()
     """`host:port` pairs that webhooks may reach although they are not public, also without https."""
+    smtp: SmtpSettings | None = None
+    """The mail server of webhooks of the format `email`; None refuses them."""
     oidc: OidcSettings | None = None
     """A provider whose tokens are accepted in addition to keys."""
     keyless: bool | None = None

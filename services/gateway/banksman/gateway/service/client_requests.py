@@ -168,7 +168,13 @@ class ClientRequests:
             raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
         ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
         submitted = SubmittedDecision(
-            caller.user, request.decisions, request.all, request.remember, request.digests, ids["answer"]
+            by=caller.user,
+            decisions=request.decisions,
+            all=request.all,
+            remember=request.remember,
+            digests=request.digests,
+            link=request.link,
+            decision_id=ids["answer"],
         )
         result = await self.decisions.submit(caller.tenant, request.approval_id, submitted)
         reply = result.reply

@@ -13,7 +13,8 @@ from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecisio
 from banksman.contracts.ids import conversation_of_approval, new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
+from banksman.gateway.service.approval_links import use_link
 from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.first_approvals import confirming, first_approval
 from banksman.gateway.service.remembered import RememberedDecisions
@@ -52,6 +53,10 @@ class ApprovalSlots(Protocol):
         """Return the first of two approvals; None if no user approved yet."""
         ...
 
+    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
+        """Store the use of a link unless one is stored; return the stored one."""
+        ...
+
     async def store_first(self, first: FirstApproval) -> FirstApproval:
         """Store the first of two approvals unless one is stored; return the stored one."""
         ...
@@ -69,6 +74,8 @@ class SubmittedDecision:
     remember: Remember | None = None
     digests: tuple[str, ...] = ()
     """Digests of the calls that the user saw, in the order of the request; empty if the client sent none."""
+    link: str | None = None
+    """The link that led the user to the request; None for a decision without one."""
     decision_id: str = field(default_factory=lambda: new_id("answer-"))
     """The same for every repeat of a request, and for no other request."""
 
@@ -215,6 +222,9 @@ async def decide(
         answer_id=submitted.decision_id,
     )
     try:
+        if submitted.link is not None:
+            use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)
+            await use_link(slots, submitted.link, request, use, now, key)
         if request.approvers > 1 and reply.outcome != "rejected":
             first = await first_approval(slots, reply, key)
             if first.answer_id == reply.answer_id:

@@ -1,12 +1,15 @@
-"""The body of a webhook as a message of a chat: Slack's `text`, which Mattermost and others accept as well.
+"""The bodies of messages that people read: chats (Slack's `text`, which others accept as well) and e-mails.
 
 https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
+
+from banksman.runs.approval_policy import visible
 
 MAX_SHOWN_CHARS = 1_500
 """Characters of each call in a message; the page shows all of it."""
@@ -15,7 +18,7 @@ _SUBJECTS = ("command", "path", "url")
 """The arguments that say most about a call."""
 
 
-def chat_body(kind: str, data: dict[str, Any], page_url: str) -> dict[str, str]:
+def chat_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") -> dict[str, str]:
     """Return the body of a message.
 
     Its links only lead to the page, where a user signs in: they open nothing by themselves.
@@ -24,40 +27,67 @@ def chat_body(kind: str, data: dict[str, Any], page_url: str) -> dict[str, str]:
         kind: The type of the event.
         data: The data of the webhook's message.
         page_url: The address of the page; empty for messages without links.
+        link: The signed part of the link to an approval request; empty for other events.
     """
+    lines, words, path = _content(kind, data, link, _call, _escaped)
+    address = f"<{_address(page_url, path)}|{words}>"
+    return {"text": "\n".join([*lines, address] if page_url and path else lines)}
+
+
+def mail_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") -> dict[str, str]:
+    """Return subject and text of an e-mail, with the parameters of `chat_body`."""
+    lines, words, path = _content(kind, data, link, _plain_call, visible)
+    subject = lines[0].rstrip(":")
+    end = ["", f"{words}: {_address(page_url, path)}"] if page_url and path else []
+    return {"subject": subject.replace("\n", " ")[:200], "text": "\n".join([*lines, *end]) + "\n"}
+
+
+def _content(
+    kind: str,
+    data: dict[str, Any],
+    link: str,
+    call: Callable[[dict[str, Any]], str],
+    shown: Callable[[str], str],
+) -> tuple[list[str], str, str]:
+    """Return the lines of a message, and the words and the path of its link."""
     match kind:
         case "approval.requested":
             items: list[dict[str, Any]] = data["items"]
             lines = [f"{'A call waits' if len(items) == 1 else f'{len(items)} calls wait'} for approval:"]
-            lines += [_call(item) for item in items[:MAX_CALLS]]
+            lines += [call(item) for item in items[:MAX_CALLS]]
             lines += [f"and {len(items) - MAX_CALLS} more"] if len(items) > MAX_CALLS else []
-            lines += _link(page_url, f"approvals/{quote(data['approval_id'])}", "Decide")
+            return lines, "Decide", f"approvals/{quote(data['approval_id'])}/{link}"
         case "approval.escalated":
-            users = ", ".join(_escaped(user) for user in data["users"]) or "everyone who may approve"
-            lines = [f"An approval request still waits. Asked now: {users}"]
-            lines += _link(page_url, f"approvals/{quote(data['approval_id'])}", "Decide")
+            users = ", ".join(shown(user) for user in data["users"]) or "everyone who may approve"
+            text = f"An approval request still waits. Asked now: {users}"
+            return [text], "Decide", f"approvals/{quote(data['approval_id'])}"
         case "input.requested":
-            lines = [f"A workflow needs a value: {_escaped(data['message'])}"]
-            lines += _link(page_url, f"c/{data['conversation_id']}", "Provide it")
+            text = f"A workflow needs a value: {shown(data['message'])}"
+            return [text], "Provide it", f"c/{data['conversation_id']}"
         case "run.finished":
-            lines = [f"A run has ended: {_escaped(data['status'])}"]
-            lines += _link(page_url, f"runs/{data['run_id']}", "Show it")
+            return [f"A run has ended: {shown(data['status'])}"], "Show it", f"runs/{data['run_id']}"
         case _:
-            lines = ["This is a test message of Banksman."]
-    return {"text": "\n".join(lines)}
+            return ["This is a test message of Banksman."], "", ""
 
 
 def _call(item: dict[str, Any]) -> str:
-    arguments: dict[str, Any] = item["arguments"]
-    shown = next((arguments[name] for name in _SUBJECTS if isinstance(arguments.get(name), str)), "")
-    cut = shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[:MAX_SHOWN_CHARS]}…"
     # A model chooses this text: it must not end the block.
-    block = _escaped(cut).replace("```", "` ` `")
+    block = _escaped(_subject(item)).replace("```", "` ` `")
     return f"*{_escaped(item['name'])}*" + (f"\n```{block}```" if block else "")
 
 
-def _link(page_url: str, path: str, words: str) -> list[str]:
-    return [f"<{page_url.rstrip('/')}/#/{path}|{words}>"] if page_url else []
+def _plain_call(item: dict[str, Any]) -> str:
+    return f"\n{item['name']}\n{visible(_subject(item))}".rstrip()
+
+
+def _subject(item: dict[str, Any]) -> str:
+    arguments: dict[str, Any] = item["arguments"]
+    shown = next((arguments[name] for name in _SUBJECTS if isinstance(arguments.get(name), str)), "")
+    return shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[:MAX_SHOWN_CHARS]}…"
+
+
+def _address(page_url: str, path: str) -> str:
+    return f"{page_url.rstrip('/')}/#/{path}"
 
 
 def _escaped(text: str) -> str:

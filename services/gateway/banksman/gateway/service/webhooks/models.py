@@ -16,10 +16,11 @@ approval.requested  a user must decide calls
 approval.escalated  an approval request that was left or set aside goes to further users
 input.requested     a workflow needs a value from a user
 """
-WebhookFormat = Literal["standard", "chat"]
+WebhookFormat = Literal["standard", "chat", "email"]
 """
 standard  the event with its data
 chat      `{"text": …}`, as incoming webhooks of Slack and others expect it
+email     an e-mail to the address of a `mailto:` URL, if the operator set a mail server
 """
 TEST_EVENT = "webhook.test"
 DeliveryStatus = Literal["pending", "delivered", "failed"]
@@ -34,7 +35,7 @@ class WebhookBody(RequestBody):
     """Where to send which events."""
 
     url: str = Field(max_length=2000)
-    """An https address of a public host."""
+    """An https address of a public host; for the format `email` an address as `mailto:ada@example.org`."""
     events: tuple[WebhookEvent, ...] = Field(min_length=1, max_length=4)
     description: str = Field(default="", max_length=200)
     format: WebhookFormat = "standard"

@@ -20,13 +20,14 @@ from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.publish import durable
 from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
-from banksman.contracts.events import Commit, Event
+from banksman.contracts.events import ApprovalRequested, Commit, Event
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonValue
 from banksman.deployment.streams import write_consumer
 from banksman.deployment.topology import webhook_consumer
+from banksman.gateway.service.approval_links import ApprovalLink, digest_of_calls, signed_link
 from banksman.gateway.service.event_frames import encoded_event
-from banksman.gateway.service.webhooks.chat import chat_body
+from banksman.gateway.service.webhooks.chat import chat_body, mail_body
 from banksman.gateway.service.webhooks.models import (
     TEST_EVENT,
     Delivery,
@@ -54,8 +55,9 @@ class WebhookQueue:
     is acknowledged after its messages are stored. Without a webhook, no gateway requests commits.
     """
 
-    def __init__(self, bus: Bus, store: WebhookStore) -> None:
+    def __init__(self, bus: Bus, store: WebhookStore, signing_key: bytes) -> None:
         self._bus = bus
+        self._key = signing_key
         self._store = store
         self._followed: list[str] | None = None
         """The tenants whose logs the server's consumer filters, as this gateway wrote it last."""
@@ -97,7 +99,7 @@ class WebhookQueue:
             for event in events:
                 for webhook in webhooks:
                     if event.data.type in webhook.events and event.ts >= webhook.created_at:
-                        await self.put(_message(webhook, conversation_id, stored.commit, event))
+                        await self.put(_message(webhook, conversation_id, stored.commit, event, self._key))
         return Done()
 
     async def put(self, message: QueuedDelivery) -> None:
@@ -144,8 +146,10 @@ def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
     return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
 
 
-def _message(webhook: Webhook, conversation_id: str, commit: Commit, event: Event) -> QueuedDelivery:
-    key = f"{webhook.id}\n{conversation_id}\n{commit.log_epoch}\n{event.seq}"
+def _message(
+    webhook: Webhook, conversation_id: str, commit: Commit, event: Event, key: bytes
+) -> QueuedDelivery:
+    source = f"{webhook.id}\n{conversation_id}\n{commit.log_epoch}\n{event.seq}"
     frame = json.loads(encoded_event(event, conversation_id, commit.log_epoch, event.seq - 1))
     data: dict[str, JsonValue] = {
         **frame["data"],
@@ -153,16 +157,39 @@ def _message(webhook: Webhook, conversation_id: str, commit: Commit, event: Even
         "run_id": event.run_id,
         "seq": event.seq,
     }
-    return _queued(webhook, f"msg-{digest(key.encode())[:32]}", event.data.type, event.ts, data)
+    return _queued(
+        webhook,
+        f"msg-{digest(source.encode())[:32]}",
+        event.data.type,
+        event.ts,
+        data,
+        _link(webhook, event, key),
+    )
 
 
 def _queued(
-    webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue]
+    webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue], link: str = ""
 ) -> QueuedDelivery:
     if webhook.format == "chat":
-        body = to_json(chat_body(kind, data, webhook.page_url)).decode()
+        body = to_json(chat_body(kind, data, webhook.page_url, link)).decode()
+    elif webhook.format == "email":
+        body = to_json(mail_body(kind, data, webhook.page_url, link)).decode()
     else:
         body = to_json({"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}).decode()
     return QueuedDelivery(
         id=message_id, tenant=webhook.tenant, webhook_id=webhook.id, type=kind, created_at=at, body=body
     )
+
+
+def _link(webhook: Webhook, event: Event, key: bytes) -> str:
+    """Return the signed part of the link to an approval request; empty for other events."""
+    if not isinstance(event.data, ApprovalRequested):
+        return ""
+    link = ApprovalLink(
+        tenant=webhook.tenant,
+        approval_id=event.data.approval_id,
+        calls=digest_of_calls([item.digest for item in event.data.items]),
+        recipient=webhook.id,
+        expires_at=event.data.expires_at,
+    )
+    return signed_link(link, key)

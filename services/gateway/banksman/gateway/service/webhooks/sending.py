@@ -22,7 +22,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks import Webhook as Signer
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.service.webhooks.models import QueuedDelivery, Webhook
+from banksman.gateway.service.webhooks.mail import Mailer
+from banksman.gateway.service.webhooks.models import QueuedDelivery, Webhook, WebhookFormat
 from banksman.runtime.addresses import is_public
 
 TIMEOUT_S = 10.0
@@ -67,20 +68,22 @@ def secret_of(signing_key: bytes, tenant: str, webhook_id: str) -> str:
 class Sender:
     """Sends messages. As a context manager it owns the connections."""
 
-    def __init__(self, signing_key: bytes, private: Sequence[str]) -> None:
+    def __init__(self, signing_key: bytes, private: Sequence[str], mailer: Mailer) -> None:
         """Create a sender.
 
         Args:
             signing_key: The system's signing key.
             private: `host:port` pairs that webhooks may reach although they are not public.
+            mailer: Sends those of the format `email`.
         """
-        self.private = frozenset(private)
+        self._private = frozenset(private)
+        self._mailer = mailer
         self._key = signing_key
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         # No connection stays open: the next attempt looks the name up again.
-        connector = aiohttp.TCPConnector(resolver=PublicHosts(self.private), force_close=True, limit=0)
+        connector = aiohttp.TCPConnector(resolver=PublicHosts(self._private), force_close=True, limit=0)
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self
 
@@ -89,6 +92,17 @@ class Sender:
     ) -> None:
         await self._session.close()
 
+    def check(self, format: WebhookFormat, url: str) -> None:
+        """Check the address of a webhook as far as it can be checked without a look-up.
+
+        Raises:
+            BadInput: It is not allowed.
+        """
+        if format == "email":
+            self._mailer.check(url)
+        else:
+            check_url(url, self._private)
+
     async def send(self, webhook: Webhook, message: QueuedDelivery, now: datetime) -> int:
         """Send a message once; return the status of the response, of which nothing else is read.
 
@@ -96,9 +110,11 @@ class Sender:
             OSError: No response arrived, or the address is not allowed.
         """
         try:
-            check_url(webhook.url, self.private)
+            self.check(webhook.format, webhook.url)
         except BadInput as error:
             raise PrivateAddress(str(error)) from error
+        if webhook.format == "email":
+            return await self._mailer.send(webhook.url, message, now)
         signer = Signer(secret_of(self._key, webhook.tenant, webhook.id))
         headers = {
             "content-type": "application/json",

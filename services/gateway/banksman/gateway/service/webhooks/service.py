@@ -9,31 +9,33 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.webhooks.delivering import WebhookDeliveries
+from banksman.gateway.service.webhooks.mail import Mailer
 from banksman.gateway.service.webhooks.models import Delivery, Webhook, WebhookBody
 from banksman.gateway.service.webhooks.queueing import WebhookQueue, test_message
-from banksman.gateway.service.webhooks.sending import Sender, check_url, secret_of
+from banksman.gateway.service.webhooks.sending import Sender, secret_of
 from banksman.gateway.service.webhooks.store import WebhookStore
+from banksman.gateway.settings import GatewaySettings
 from banksman.runs.ports import Clock
 
 
 class Webhooks:
     """Webhooks of all tenants. As a context manager it delivers."""
 
-    def __init__(self, bus: Bus, clock: Clock, signing_key: bytes, private: tuple[str, ...]) -> None:
+    def __init__(self, bus: Bus, clock: Clock, signing_key: bytes, settings: GatewaySettings) -> None:
         """Create the service.
 
         Args:
             bus: The connection.
             clock: The broker's clock.
             signing_key: The system's signing key, from which secrets are derived.
-            private: `host:port` pairs that webhooks may reach although they are not public.
+            settings: The addresses that webhooks may reach although they are not public, and the mail server.
         """
         self._bus = bus
         self._clock = clock
         self._key = signing_key
         self._store = WebhookStore(bus)
-        self._queue = WebhookQueue(bus, self._store)
-        self._sender = Sender(signing_key, private)
+        self._queue = WebhookQueue(bus, self._store, signing_key)
+        self._sender = Sender(signing_key, settings.webhook_addresses, Mailer(settings.smtp))
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -69,7 +71,7 @@ class Webhooks:
             BadInput: The address is not allowed.
             Overloaded: The tenant has too many webhooks.
         """
-        check_url(asked.url, self._sender.private)
+        self._sender.check(asked.format, asked.url)
         webhook = await self._store.create(caller.tenant, caller.user, asked, self._clock.now())
         await self._queue.follow()
         return secret_of(self._key, webhook.tenant, webhook.id), webhook
@@ -81,7 +83,7 @@ class Webhooks:
             BadInput: The address is not allowed.
             NotFound: The caller's tenant has no such webhook.
         """
-        check_url(asked.url, self._sender.private)
+        self._sender.check(asked.format, asked.url)
         return await self._store.replace(caller.tenant, webhook_id, asked)
 
     async def delete(self, caller: Caller, webhook_id: str) -> None:

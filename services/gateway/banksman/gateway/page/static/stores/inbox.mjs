@@ -49,6 +49,8 @@ export class Inbox {
     /** Requests that wait for the user now, oldest first. */
     this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
     this.known = null;
+    /** The link of a message that leads to a request: a decision on it uses the link up. */
+    this.link = null;
   }
 
   /** Follow the requests on a new connection. An older gateway does not know the frame. */
@@ -64,7 +66,8 @@ export class Inbox {
 
   /** @throws {import('../client/connection.mjs').RequestError} which the card shows */
   async decide(id, reply) {
-    const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply });
+    const through = this.link?.id === id ? { link: this.link.link } : {};
+    const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply, ...through });
     if (ack.outcome !== AWAITING_SECOND) this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };
     return ack;
   }

@@ -7,12 +7,14 @@ import { addressOf } from '../router.mjs';
 import { parts, t } from '../strings.mjs';
 
 export default function ApprovalsView({ path }) {
-  return path.length ? html`<${OneRequest} id=${path[0]} />` : html`<${AllRequests} />`;
+  return path.length ? html`<${OneRequest} id=${path[0]} link=${path[1]} />` : html`<${AllRequests} />`;
 }
 
 /** The request that a message in a chat or an e-mail led to. */
-function OneRequest({ id }) {
-  const { items, loading, error } = useStore().inbox.state.value;
+function OneRequest({ id, link }) {
+  const { inbox } = useStore();
+  inbox.link = link ? { id, link } : null;
+  const { items, loading, error } = inbox.state.value;
   const request = items.find((item) => item.id === id);
   return html`<${Frame} title=${t('inbox.title')} actions=${html`<a class="toggle" href=${addressOf('approvals')}><${Icon} name="back" size=${16} /><span>${t('inbox.all')}</span></a>`}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
