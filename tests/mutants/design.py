@@ -110,8 +110,8 @@ MUTANTS = (
         "R34",
         "only the first call of a reply is in its approval request",
         AGENT + "replies.py",
-        "        events.append(_approval_request(reply, waiting))\n",
-        "        events.append(_approval_request(reply, waiting[:1]))\n",
+        "        events.append(_approval_request(run, reply, waiting))\n",
+        "        events.append(_approval_request(run, reply, waiting[:1]))\n",
         SCENARIOS + "test_approvals.py::test_several_calls_of_one_reply_are_one_approval_request",
     ),
     Mutant(

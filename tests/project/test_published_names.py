@@ -37,6 +37,8 @@ OTHER_NAMES = {
     "/context/mcp-servers/{server_id}/look": '/look"',
     "/context/mcp-servers/{server_id}/approve": '/approve"',
     "workspace.restored": "WorkspaceRestored(",
+    "approval.forgotten": "ApprovalForgotten(",
+    "approval.escalated": "isinstance(body, ApprovalEscalated)",
     "tool list": ".tools()",
     "assistant read": ".assistant(",
     "assistant update": ".update_assistant(",

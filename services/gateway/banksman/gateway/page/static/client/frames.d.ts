@@ -24,6 +24,17 @@ export type ApprovalDecision = {
   remember?: "run" | "conversation" | null;
   /** Digests of the calls that the approver saw, in the order of the request. A decision with other digests than those of the request is refused with `conflict`; empty: not checked. */
   digests?: Array<string>;
+  /** The signed part of a link that led to the request: the decision uses it up. None without one. */
+  link?: string | null;
+};
+
+/** An approval request goes to further users: it was left for too long, or a user set it aside. */
+export type ApprovalEscalated = {
+  approval_id: string;
+  /** Who is asked; with none, everyone who may approve. */
+  users: Array<string>;
+  /** The user who set it aside; `system` for one that was left. */
+  by: string;
 };
 
 /** A remembered decision applies to no further call. */
@@ -802,6 +813,19 @@ export type EventFrame =
     conversation_id: string;
     run_id: string | null;
     data: ApprovalResolved;
+    iteration?: number;
+  }
+  | {
+    type: "approval.escalated";
+    /** Number of the event in its conversation, 1..n without gaps. */
+    seq: number;
+    /** Number of the last event that this subscription was sent. */
+    prev_seq: number;
+    log_epoch: string;
+    ts: string;
+    conversation_id: string;
+    run_id: string | null;
+    data: ApprovalEscalated;
     iteration?: number;
   }
   | {
