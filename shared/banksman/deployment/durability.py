@@ -35,8 +35,7 @@ class Durability:
         self._topology = topology
         self._problem: str | None = None
         self._checked_at = float("-inf")
-        # Serialises concurrent readiness requests, so that one check serves all of them.
-        self._turn = asyncio.Lock()
+        self._checking: asyncio.Task[None] | None = None
 
     @classmethod
     def of_app(cls, bus: Bus) -> Self:
@@ -54,11 +53,15 @@ class Durability:
         Raises:
             Unavailable: the broker does not respond, and no earlier result exists.
         """
-        async with self._turn:
-            now = asyncio.get_running_loop().time()
-            if self._problem is not None or now - self._checked_at > RECHECK_S:
-                await self._check(now)
-            return self._problem
+        now = asyncio.get_running_loop().time()
+        if self._checking is None and (self._problem is not None or now - self._checked_at > RECHECK_S):
+            self._checking = asyncio.create_task(self._check(now), name="durability")
+            self._checking.add_done_callback(self._checked)
+        if self._checking is not None:
+            # One check serves all requests, and outlives the time limit of each: on a busy machine a check
+            # that each request began again would never end.
+            await asyncio.shield(self._checking)
+        return self._problem
 
     async def holds(self, stop: asyncio.Event) -> bool:
         """Wait until there is no problem; return False if `stop` is set first."""
@@ -75,6 +78,9 @@ class Durability:
                 logged = found
             await _pause(stop)
         return False
+
+    def _checked(self, _check: asyncio.Task[None]) -> None:
+        self._checking = None
 
     async def _check(self, now: float) -> None:
         try:
