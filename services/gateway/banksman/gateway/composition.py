@@ -156,9 +156,7 @@ async def compose(
         keys=keys,
         mcp_servers=McpServers(bus, placements, clock, box),
         secrets=SecretStore(bus, box, clock),
-        webhooks=await stack.enter_async_context(
-            Webhooks(bus, clock, key, settings.gateway)
-        ),
+        webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, settings.gateway)),
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
         tickets=Tickets(bus, clock),
         requests=client_requests,

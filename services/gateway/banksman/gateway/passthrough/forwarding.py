@@ -13,8 +13,8 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.contracts.wire import json_fault
 from banksman.contracts.usage import CommitUsage
+from banksman.contracts.wire import json_fault
 from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.asgi.errors import error_body
 from banksman.gateway.asgi.streaming import (
