@@ -28,6 +28,10 @@ UNTESTED_CODES = {1000, 1001}
 
 OTHER_NAMES = {
     "/context/conversations/{conversation_id}/archive": "/archive",
+    "/context/assistants/{assistant_id}/revisions": '{PATH}/revisions"',
+    "/context/assistants/{assistant_id}/revisions/{revision}": "['revision']}\")",
+    "/context/assistants/{assistant_id}/revisions/{revision}/changes": "['revision']}/changes\"",
+    "/context/assistants/{assistant_id}/revisions/{revision}/restore": "['revision']}/restore\"",
     "/context/chat/messages": '/context/chat", api_key',
     "/v1/messages/count_tokens": "messages.count_tokens(",
     "/context/schedules/{schedule_id}/run": "['id']}/run\"",

@@ -100,8 +100,8 @@ def _of_keyword(name: str, kind: Any) -> str:
     if "{}" not in text:
         return text
     # Its one attribute is named after the keyword: `pattern`, `format`, `multiple_of`.
-    attributes = cast(tuple[str, ...], type(kind).__match_args__)
-    return text.format(_shown(getattr(kind, attributes[0])))
+    attribute: str = cast(Any, type(kind)).__match_args__[0]
+    return text.format(_shown(getattr(kind, attribute)))
 
 
 def _of_alternatives(error: ValidationError, context: list[list[ValidationError]]) -> str:
