@@ -89,7 +89,7 @@ class System:
         return self._process.pid
 
     def start(self) -> None:
-        """Start everything and wait until the gateway is ready.
+        """Start everything and wait until it is ready, as `banksman up` reports it.
 
         Raises:
             RuntimeError: It ended or took too long; the message contains its output.
@@ -105,6 +105,8 @@ class System:
                 start_new_session=True,
             )
         wait_ready(f"{self.url}/readyz", self._ended)
+        # The gateway may be ready before the services that serve its requests.
+        wait_until(self._all_ready, START_TIMEOUT_S, failure=self.log)
 
     def stop(self) -> int:
         """Stop it as Ctrl-C does; return the exit code."""
@@ -176,6 +178,10 @@ class System:
             "ANTHROPIC_API_KEY": "sk-ant-test-canary-anthropic-0123456789",
             "ANTHROPIC_BASE_URL": self.model.url,
         }
+
+    def _all_ready(self) -> bool:
+        running = json.loads((self.data_dir / "run.json").read_text())
+        return running["ready"] and running["supervisor"]["pid"] == self.pid
 
     def _ended(self) -> str | None:
         if self._process is None or self._process.poll() is not None:
