@@ -125,6 +125,7 @@ async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
     )
     async with gateway.http as http:
         overview = (await http.get("/operator/overview")).json()
+        tenants = await http.get("/operator/tenants")
         page = (await http.get("/operator/dead-letters", params={"after": run - 1})).json()
         replayed = await http.post(f"/operator/dead-letters/{run}/replay")
         refused = await http.post(f"/operator/dead-letters/{call}/replay")
@@ -134,6 +135,7 @@ async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
     assert {one["name"] for one in overview["streams"]} >= {"EVENTS", "RUNS", "DEAD"}
     assert [one["name"] for one in overview["queues"]][:2] == ["agents", "signals"]
     assert ("r1", 3) in [(one["name"], one["load"]) for one in overview["runners"]]
+    assert tenants.status_code == 200
     assert [(one["id"], one["can_replay"]) for one in page["items"]] == [(run, True), (call, False)]
     assert (replayed.status_code, refused.status_code, again.status_code) == (204, 409, 404)
     assert f"banksman dead replay {call}" in refused.json()["error"]["message"]

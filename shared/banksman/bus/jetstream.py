@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 from banksman.bus.client import parse_headers
@@ -72,6 +72,25 @@ async def count_below(bus: Bus, stream: str, below: str) -> int:
     """
     info = await call(bus, api("STREAM.INFO", stream), {"subjects_filter": below})
     return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
+
+
+async def subjects_in(bus: Bus, stream: str, below: str) -> AsyncIterator[tuple[str, int]]:
+    """Yield the subjects of a stream that match `below`, each with its number of messages.
+
+    Raises:
+        ApiError, Unavailable, Forbidden: As `call`.
+    """
+    offset = 0
+    while True:
+        request = {"subjects_filter": below, "offset": offset}
+        info = await call(bus, api("STREAM.INFO", stream), request)
+        page = cast(dict[str, int], info["state"].get("subjects") or {})
+        for subject, count in page.items():
+            yield subject, count
+        # The server names at most 100,000 subjects in a response.
+        offset += len(page)
+        if not page or offset >= cast(int, info.get("total", 0)):
+            return
 
 
 async def last_message(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from banksman.bus import names
-from banksman.bus.connection import Bus
-from banksman.bus.jetstream import call
 from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import passthrough_key, usage_key
@@ -79,18 +76,3 @@ def _bucket(name: str) -> Place:
 
 
 PLACES = _places()
-
-
-async def subjects_in(bus: Bus, stream: str, below: str) -> AsyncIterator[tuple[str, int]]:
-    """Yield the subjects of a stream that match `below`, each with its number of messages."""
-    offset = 0
-    while True:
-        request = {"subjects_filter": below, "offset": offset}
-        info = await call(bus, names.api("STREAM.INFO", stream), request)
-        page = cast(dict[str, int], info["state"].get("subjects") or {})
-        for subject, count in page.items():
-            yield subject, count
-        # The server names at most 100,000 subjects in a response.
-        offset += len(page)
-        if not page or offset >= cast(int, info.get("total", 0)):
-            return

@@ -32,7 +32,7 @@ from banksman.bus.names import (
 )
 from banksman.bus.objects import Objects
 from banksman.bus.publish import RunQueue
-from banksman.cli.operator.tenant_places import PLACES, TENANT_KEYS, subjects_in
+from banksman.cli.operator.tenant_places import PLACES, TENANT_KEYS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotReady
 from banksman.contracts.subjects import ANY
@@ -72,7 +72,7 @@ async def end_conversations(bus: Bus, tenant: str, timeout_s: float) -> int:
     await jetstream.purge_subject(bus, TIMERS, subjects.schedule_due(tenant, ANY))
     found = {
         subject.split(".")[2]
-        async for subject, _ in subjects_in(bus, EVENTS, subjects.conversation(tenant, ANY))
+        async for subject, _ in jetstream.subjects_in(bus, EVENTS, subjects.conversation(tenant, ANY))
     }
     found |= {key.split(".")[1] for key in await Bucket(bus, "conversations", _Value).keys(tenant)}
     queue = RunQueue(bus)
@@ -116,7 +116,7 @@ async def left(bus: Bus, tenant: str) -> Counts:
     """Count what account APP has of a tenant; a stream without anything is missing."""
     found: Counts = {}
     for place in PLACES:
-        async for _, count in subjects_in(bus, place.stream, place.subjects_of(tenant)):
+        async for _, count in jetstream.subjects_in(bus, place.stream, place.subjects_of(tenant)):
             found[place.stream] = found.get(place.stream, 0) + count
     letters = [letter async for letter in _letters(bus, tenant)]
     heads = [name for name in (await LogHeads(bus).read()).logs if name.startswith(f"{tenant}.")]

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from banksman.bus.connection import Bus
+from banksman.bus.jetstream import subjects_in
 from banksman.bus.names import CONVERSATIONS, EVENTS, HEADS, kv_stream
 from banksman.cli import output
 from banksman.cli.broker.access import BrokerAccess
@@ -13,7 +14,7 @@ from banksman.cli.operator import api_keys
 from banksman.cli.operator import tenant_removal as removal
 from banksman.cli.operator.access import broker_access
 from banksman.cli.operator.tenant_export import TenantExport
-from banksman.cli.operator.tenant_places import PLACES, subjects_in
+from banksman.cli.operator.tenant_places import PLACES
 from banksman.cli.output import Exit
 from banksman.cli.prompts import typed
 from banksman.contracts.errors import Conflict

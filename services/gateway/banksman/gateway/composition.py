@@ -46,6 +46,7 @@ from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_secrets import SecretStore
 from banksman.gateway.service.tenant_store import assistant_store, policy_store, prompt_store
+from banksman.gateway.service.tenants import Tenants
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog, Tools
@@ -151,6 +152,7 @@ async def compose(
         default_model=settings.default_model,
     )
     scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
+    usage = UsageReports(bus, clock, settings.tenants)
     return Gateway(
         settings=settings.gateway,
         keys=keys,
@@ -197,7 +199,8 @@ async def compose(
         ),
         files=Files(placements, await _outputs(settings, bus, stack)),
         operations=Operations(bus),
-        usage=UsageReports(bus, clock, settings.tenants),
+        tenants=Tenants(bus, keys, usage, settings.tenants),
+        usage=usage,
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
     )
 

@@ -1,4 +1,4 @@
-"""The state of the system, for operators: streams, queues, runners, and dead letters with replay."""
+"""The state of the system, for operators: streams, queues, runners, tenants, and dead letters with replay."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import Annotated
 
 from fastapi import Path, Query, Response
 
+from banksman.contracts.wire import Token
 from banksman.gateway.asgi.dependencies import OperatorDep, ServiceDep
 from banksman.gateway.asgi.routing import router
 from banksman.gateway.service.operations import MAX_LETTERS, DeadLetterPage, Overview
 from banksman.gateway.service.resources import MAX_POSITION
+from banksman.gateway.service.tenants import MAX_TENANTS, TenantPage
 
 Limit = Annotated[int, Query(ge=1, le=MAX_LETTERS)]
 After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
 Letter = Annotated[int, Path(ge=1, le=MAX_POSITION)]
+TenantLimit = Annotated[int, Query(ge=1, le=MAX_TENANTS)]
 
 routes = router("operations")
 
@@ -22,6 +25,17 @@ routes = router("operations")
 async def read_overview(gateway: ServiceDep, caller: OperatorDep) -> Overview:
     """Read what the streams hold, which messages wait for services, and which runners are alive."""
     return await gateway.operations.overview()
+
+
+@routes.get("/operator/tenants")
+async def list_tenants(
+    gateway: ServiceDep, caller: OperatorDep, limit: TenantLimit = MAX_TENANTS, after: Token | None = None
+) -> TenantPage:
+    """List the tenants, sorted by name: what each consumed today and this month, its keys and its limits.
+
+    A tenant is listed if it consumed something, has API keys, or has limits of its own.
+    """
+    return await gateway.tenants.page(after=after or "", limit=limit)
 
 
 @routes.get("/operator/dead-letters")

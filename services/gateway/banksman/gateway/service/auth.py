@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -123,6 +124,12 @@ class Keys:
     def known(self, token: str) -> bool:
         """Return whether a token is one of the keys, or a valid one of the OIDC provider."""
         return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))
+
+    def by_tenant(self) -> Counter[str]:
+        """Return how many keys of each tenant are accepted now. Expired keys are not."""
+        self._refresh()
+        known = {**self.created, **self._stored, **self._configured}
+        return Counter(key.tenant for key in known.values() if not _caller(key).expired)
 
     async def prepare(self, token: str | None) -> None:
         """Fetch what is missing to check a token: new keys of the OIDC provider. Never raises an error."""

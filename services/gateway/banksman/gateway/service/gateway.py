@@ -27,6 +27,7 @@ from banksman.gateway.service.schedules.service import Schedules
 from banksman.gateway.service.search import Search
 from banksman.gateway.service.step_details import StepDetails
 from banksman.gateway.service.tenant_secrets import SecretStore
+from banksman.gateway.service.tenants import Tenants
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog
@@ -72,5 +73,6 @@ class Gateway:
     imports: Imports
     files: Files
     operations: Operations
+    tenants: Tenants
     usage: UsageReports
     passthrough: PassthroughUsage

@@ -31,7 +31,18 @@ class UsageReports:
 
     async def of(self, tenant: str) -> UsageReport:
         """Return the usage of a tenant today and this month (UTC), with its limits."""
-        totals = await stored_totals(self._bucket, tenant)
+        return self.report(tenant, await self.totals(tenant))
+
+    async def totals(self, tenant: str) -> UsageTotals:
+        """Return what a tenant consumed, as it is stored.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
+        return await stored_totals(self._bucket, tenant)
+
+    def report(self, tenant: str, totals: UsageTotals) -> UsageReport:
+        """Return stored totals as a report of today and this month (UTC), with the tenant's limits."""
         limits, now = self._settings.of(tenant), self._clock.now()
         windows = tuple(_window(window, totals, limits, now) for window in WINDOWS)
         return UsageReport(tenant=tenant, as_of=totals.as_of, windows=windows)

@@ -1,0 +1,79 @@
+"""What operators see of the tenants: usage, API keys and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from banksman.bus.connection import Bus
+from banksman.bus.jetstream import subjects_in
+from banksman.bus.names import USAGE, kv_stream, kv_subject
+from banksman.contracts.subjects import ANY
+from banksman.contracts.usage import UsageReport, passthrough_key, usage_key
+from banksman.contracts.wire import Stored, Token
+from banksman.gateway.service.auth import Keys
+from banksman.gateway.service.usage import UsageReports
+from banksman.runtime.tenants import TenantSettings
+
+MAX_TENANTS = 50
+"""Tenants in one page. Each one takes two reads."""
+
+
+class ListedTenant(UsageReport):
+    """A tenant with its usage, its keys and its limits."""
+
+    stored_bytes: int
+    """Bytes of its conversations."""
+    keys: int
+    """API keys of the tenant that this gateway accepts, without expired ones."""
+    limits: dict[str, int | float]
+    """Its limits by their names in the setting `tenants`; a missing one is no limit."""
+
+
+class TenantPage(Stored):
+    """A page of the tenants, sorted by name."""
+
+    items: tuple[ListedTenant, ...]
+    next: Token | None
+    """`after` of the next page; null at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """Lists the tenants that consumed something, have API keys, or have limits of their own."""
+
+    bus: Bus
+    keys: Keys
+    usage: UsageReports
+    settings: TenantSettings
+
+    async def page(self, *, after: str, limit: int) -> TenantPage:
+        """Return the first tenants whose names follow `after`.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        keys = self.keys.by_tenant()
+        known = {*await self._counted(), *keys, *self.settings.named}
+        names = sorted(name for name in known if name > after)
+        page = names[:limit]
+        items = tuple([await self._tenant(name, keys[name]) for name in page])
+        return TenantPage(items=items, next=page[-1] if len(names) > limit else None)
+
+    async def _counted(self) -> set[str]:
+        """Return the tenants whose usage is stored. The broker sends their names alone."""
+        stream = kv_stream(USAGE)
+        places = [kv_subject(USAGE, key(ANY)) for key in (usage_key, passthrough_key)]
+        return {
+            subject.rpartition(".")[2]
+            for below in places
+            async for subject, _ in subjects_in(self.bus, stream, below)
+        }
+
+    async def _tenant(self, name: str, keys: int) -> ListedTenant:
+        totals = await self.usage.totals(name)
+        return ListedTenant(
+            **dict(self.usage.report(name, totals)),
+            stored_bytes=totals.stored_bytes,
+            keys=keys,
+            limits=self.settings.of(name).model_dump(exclude_none=True),
+        )
