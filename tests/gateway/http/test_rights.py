@@ -55,6 +55,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "PUT /context/assistants/{assistant_id}": CHAT,
     "DELETE /context/assistants/{assistant_id}": CHAT,
     "GET /context/schedules": READ,
+    "GET /context/schedules/coming": READ,
     "POST /context/schedules": CHAT,
     "GET /context/schedules/{schedule_id}": READ,
     "PUT /context/schedules/{schedule_id}": CHAT,

@@ -24,6 +24,7 @@ from banksman.bus.names import RUNS, SCHEDULES, TIMERS, kv_subject
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
+from banksman.gateway.service.schedules.coming import MAX_STARTS_EACH
 from banksman.gateway.service.schedules.models import Schedule
 from banksman.gateway.service.schedules.store import ScheduleStore
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
@@ -319,13 +320,33 @@ async def test_a_schedule_acts_as_the_user_who_made_or_last_changed_it(
     assert refused == [403] * 4
 
 
+async def test_the_coming_starts_of_two_weeks_are_listed_until_there_are_too_many(gateway: Served) -> None:
+    # No time of this schedule comes while the test runs.
+    far = (datetime.now(UTC) + timedelta(hours=12)).hour
+    async with gateway.http as http:
+        daily = await create(http, cron=f"0 {far} * * *")
+        once = await create(http, at=soon(86_400))
+        crowded = await create(http, cron="* * * * *")
+        await create(http, cron="0 0 * * *", paused=True)
+        await create(http, at=soon(30 * 86_400))
+        items = (await http.get(f"{PATH}/coming")).json()["items"]
+    found = {item["schedule_id"]: item for item in items}
+    first = datetime.fromisoformat(daily["next_at"])
+    due = [datetime.fromisoformat(start) for start in found[daily["id"]]["starts"]]
+    assert [item["schedule_id"] for item in items] == [daily["id"], once["id"], crowded["id"]]
+    assert due == [first + timedelta(days=number) for number in range(14)]
+    assert (found[once["id"]]["starts"], found[once["id"]]["more"]) == ([once["next_at"]], False)
+    assert (len(found[crowded["id"]]["starts"]), found[crowded["id"]]["more"]) == (MAX_STARTS_EACH, True)
+
+
 async def test_another_tenant_sees_no_schedule(guarded: Served) -> None:
     bob = {"authorization": f"Bearer {TOKENS['bob']}"}
     async with guarded.http as http:
         made = (await http.post(PATH, json=HOURLY)).json()["id"]
         items = (await http.get(PATH, headers=bob)).json()["items"]
+        coming = (await http.get(f"{PATH}/coming", headers=bob)).json()["items"]
         read = await http.get(f"{PATH}/{made}", headers=bob)
-    assert (items, read.status_code) == ([], 404)
+    assert (items, coming, read.status_code) == ([], [], 404)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,9 @@ async def test_a_schedule_is_created_run_paused_and_deleted_over_nats_and_starts
         listed = await request("list")
         deleted = await request("delete", made["id"])
         missing = await request("read", made["id"])
+        daily = await request("create", start=prompt, cron="0 0 * * *")
+        [coming] = (await request("coming"))["items"]
+    assert (coming["schedule_id"], coming["starts"][0]) == (daily["id"], daily["next_at"])
     assert (ran["runs"][0]["result"], ran["runs"][0]["user"]) == ("started", "nats")
     assert (now["result"], now["run_id"] != ran["runs"][0]["run_id"]) == ("started", True)
     assert (paused["paused"], paused["next_at"], len(paused["runs"])) == (True, None, 2)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from banksman.contracts.errors import BadInput
-from banksman.gateway.service.schedules.models import ScheduleBody
+from banksman.gateway.service.schedules.coming import MAX_STARTS, coming_starts
+from banksman.gateway.service.schedules.models import Schedule, ScheduleBody
 from banksman.gateway.service.schedules.times import first_time, next_time
 
 NOW = datetime(2026, 11, 23, 12, 0, 30, tzinfo=UTC)
@@ -82,3 +83,26 @@ def test_an_operator_may_require_longer_intervals(cron: str, allowed: bool) -> N
         assert (refused.field, allowed) == ("cron", False)
     else:
         assert (found, allowed) == (datetime(2026, 11, 23, 13, tzinfo=UTC), True)
+
+
+def stored(cron: str, next_at: datetime) -> Schedule:
+    fields = {"id": "sc-1", "user": "ann", "rights": (), "next_at": next_at}
+    return Schedule.model_validate(
+        {**body(cron=cron).model_dump(), **fields, "created_at": NOW, "updated_at": NOW}
+    )
+
+
+async def test_a_time_that_was_missed_comes_once_among_the_coming_starts() -> None:
+    hours = timedelta(hours=3)
+    [coming] = await coming_starts([stored("0 * * * *", NOW - hours)], NOW)
+    assert coming.starts[:2] == (NOW - hours, datetime(2026, 11, 23, 13, tzinfo=UTC))
+
+
+async def test_many_schedules_share_the_listed_starts_and_a_daily_one_shows_all_of_its_own() -> None:
+    crowded, daily = stored("* * * * *", NOW), stored("0 9 * * *", NOW)
+    coming = await coming_starts([*[crowded] * 199, daily], NOW)
+    assert sum(len(one.starts) for one in coming) <= MAX_STARTS
+    assert [(one.more, len(one.starts) > 14) for one in (coming[0], coming[-1])] == [
+        (True, True),
+        (False, True),
+    ]

@@ -7,7 +7,13 @@ from fastapi import Response
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
-from banksman.gateway.service.schedules.models import ListedSchedule, ReadSchedule, ScheduleBody, ScheduledRun
+from banksman.gateway.service.schedules.models import (
+    ComingStarts,
+    ListedSchedule,
+    ReadSchedule,
+    ScheduleBody,
+    ScheduledRun,
+)
 
 routes = router("schedules")
 
@@ -24,6 +30,12 @@ async def create_schedule(
 ) -> ReadSchedule:
     """Create a schedule. Its runs act as the caller, with the rights that the caller has now."""
     return await gateway.schedules.create(caller, body, request_id)
+
+
+@routes.get("/context/schedules/coming")
+async def coming_starts(gateway: ServiceDep, caller: CallerDep) -> Listing[ComingStarts]:
+    """List when the tenant's schedules start in the next two weeks."""
+    return Listing[ComingStarts](items=await gateway.schedules.coming(caller))
 
 
 @routes.get("/context/schedules/{schedule_id}")

@@ -8,7 +8,13 @@ from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, 
 from banksman.gateway.nats_api.messages import Deleted
 from banksman.gateway.service.bodies import Listing
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.schedules.models import ListedSchedule, ReadSchedule, ScheduleBody, ScheduledRun
+from banksman.gateway.service.schedules.models import (
+    ComingStarts,
+    ListedSchedule,
+    ReadSchedule,
+    ScheduleBody,
+    ScheduledRun,
+)
 
 MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
 
@@ -20,6 +26,11 @@ def add_schedules(api: Endpoints, gateway: Gateway) -> None:
     async def list_schedules(message: Received) -> Listing[ListedSchedule]:
         """List the schedules, oldest first, each with its last run."""
         return Listing[ListedSchedule](items=await gateway.schedules.list(caller_of(message)))
+
+    @api.serve("schedule", "coming")
+    async def coming_starts(message: Received) -> Listing[ComingStarts]:
+        """List when the schedules start in the next two weeks."""
+        return Listing[ComingStarts](items=await gateway.schedules.coming(caller_of(message)))
 
     @api.serve("schedule", "create", errors=(MISSING, CONFLICT, EARLY))
     async def create_schedule(request: ScheduleBody, message: Received) -> ReadSchedule:

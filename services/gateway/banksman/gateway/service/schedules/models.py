@@ -167,6 +167,16 @@ class ReadSchedule(ListedSchedule):
     """The last runs, the newest first."""
 
 
+class ComingStarts(Stored):
+    """When a schedule starts in the next two weeks."""
+
+    schedule_id: Token
+    starts: tuple[Timestamp, ...]
+    """The earliest first; a time in the past is due now."""
+    more: bool
+    """Whether it also starts after the last of these times."""
+
+
 class DueTime(Stored):
     """The part of a schedule that each gateway has in memory."""
 

@@ -15,8 +15,10 @@ from banksman.contracts.ids import digest, new_id
 from banksman.gateway.service.auth import READING, Caller
 from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.runs import Runs
+from banksman.gateway.service.schedules.coming import coming_starts
 from banksman.gateway.service.schedules.due import DueSchedules
 from banksman.gateway.service.schedules.models import (
+    ComingStarts,
     ListedSchedule,
     PromptStart,
     ReadSchedule,
@@ -71,6 +73,11 @@ class Schedules:
         """Return the schedules of the caller's tenant, oldest first."""
         _check_reads(caller)
         return tuple(_listed(schedule) for schedule in await self._store.list(caller.tenant))
+
+    async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
+        """Return when the schedules of the caller's tenant start in the next two weeks."""
+        _check_reads(caller)
+        return await coming_starts(await self._store.list(caller.tenant), self._clock.now())
 
     async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
         """Return a schedule with the states of its last runs.

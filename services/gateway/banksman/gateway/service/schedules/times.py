@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise, takewhile
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from banksman.contracts.errors import BadInput
@@ -26,7 +27,8 @@ def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> dateti
         if body.at <= now:
             raise BadInput("at", body.at.isoformat(), "a time in the future")
         return body.at.astimezone(UTC)
-    times = _times(body.cron, body.timezone, now, CHECKED_TIMES if shortest > timedelta(minutes=1) else 1)
+    count = CHECKED_TIMES if shortest > timedelta(minutes=1) else 1
+    times = list(islice(_times(body.cron, body.timezone, now), count))
     if not times:
         raise BadInput("cron", body.cron, "an expression with a time in the next 50 years")
     if any(later - earlier < shortest for earlier, later in pairwise(times)):
@@ -41,10 +43,24 @@ def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | No
     Raises:
         BadInput: The expression or the time zone is unknown.
     """
-    return None if cron is None else next(iter(_times(cron, timezone, after, 1)), None)
+    return None if cron is None else next(_times(cron, timezone, after), None)
 
 
-def _times(cron: str, timezone: str, after: datetime, count: int) -> list[datetime]:
+def coming_times(
+    cron: str | None, timezone: str, first: datetime, now: datetime, until: datetime
+) -> Iterator[datetime]:
+    """Return when a schedule is due from its stored time on and before another time, in UTC.
+
+    Of the times that are past, only the stored one comes: several that were missed are due once.
+
+    Raises:
+        BadInput: The expression or the time zone is unknown.
+    """
+    later = iter(()) if cron is None else _times(cron, timezone, max(first, now))
+    return takewhile(lambda time: time < until, chain((first,), later))
+
+
+def _times(cron: str, timezone: str, after: datetime) -> Iterator[datetime]:
     # It is imported with the first schedule: most gateways have none.
     from cronsim import CronSim, CronSimError
 
@@ -56,8 +72,7 @@ def _times(cron: str, timezone: str, after: datetime, count: int) -> list[dateti
     except CronSimError as error:
         raise BadInput("cron", cron, f"a valid cron expression; {error}") from error
     # In the hour that clocks repeat, it begins with the first of both, which may be past.
-    times = (one for one in (local.astimezone(UTC) for local in found) if one > after)
-    return list(islice(times, count))
+    return (one for one in (local.astimezone(UTC) for local in found) if one > after)
 
 
 def _zone(name: str) -> ZoneInfo:
