@@ -196,6 +196,25 @@ SCHEDULE: dict[str, Any] = {
         "error": None,
     },
 }
+
+
+def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[str, Any]:
+    """Return a tenant that consumed something, as an operator sees it."""
+    consumed = {"requests": 2, "input_tokens": 4_000, "output_tokens": 500, "cost_usd": 0.75}
+    window = {"begins": "2026-01-05", "ends_at": "2026-01-06T00:00:00Z", **consumed}
+    return {
+        "tenant": name,
+        "as_of": "2026-01-05T08:00:00Z",
+        "windows": [
+            {"window": "day", **window, "max_tokens": max_tokens, "max_cost_usd": None},
+            {"window": "month", **window, "max_tokens": None, "max_cost_usd": 5},
+        ],
+        "stored_bytes": 48_000,
+        "keys": 3,
+        "limits": {"cost_usd_per_month": 5, **limits},
+    }
+
+
 RESOURCES: dict[str, Any] = {
     "context/keys": {"items": [KEY]},
     "context/schedules": {"items": [SCHEDULE]},
@@ -208,6 +227,10 @@ RESOURCES: dict[str, Any] = {
             {"name": "r1", "load": 2, "workspaces": True, "serving": True, "problem": None},
             {"name": "r2", "load": 0, "workspaces": True, "serving": False, "problem": "no sandbox"},
         ],
+    },
+    "operator/tenants": {
+        "items": [tenant("acme", max_tokens=5_000, running_runs=3), tenant("local")],
+        "next": None,
     },
     "operator/dead-letters": {
         "items": [

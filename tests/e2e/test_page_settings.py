@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -93,6 +94,26 @@ async def test_an_operator_replays_a_message_that_could_not_be_handled(stage: St
         await expect(page.get_by_role("link", name="Approvals")).to_be_visible()
         await expect(page.get_by_role("link", name="Operations")).to_have_count(0)
     assert "operator/dead-letters/7/replay" in stage.uploads
+
+
+async def test_an_operator_sees_what_each_tenant_consumes_of_its_limits(stage: Stage) -> None:
+    """R31, R34: page by page, with the limits that are nearly used up."""
+    stage.resources |= scenes.RESOURCES
+    stage.resources["operator/tenants"] = {**scenes.RESOURCES["operator/tenants"], "next": "local"}
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="Operations").click()
+        rows = page.get_by_role("region", name="Tenants").locator("tbody tr")
+        await expect(rows).to_have_count(2)
+        for text in ("acme", "4,500 of 5,000", "$0.75 of $5.00", "47 KiB", "running_runs 3"):
+            await expect(rows.first).to_contain_text(text)
+        await expect(rows.first.locator(".failed")).to_have_text("4,500 of 5,000")
+        await expect(rows.first).not_to_contain_text("cost_usd_per_month")
+        stage.resources["operator/tenants"] = {"items": [scenes.tenant("zeta")], "next": None}
+        await page.get_by_role("button", name="Show more tenants").click()
+        await expect(rows).to_have_text([re.compile("^acme"), re.compile("^local"), re.compile("^zeta")])
+        await expect(page.get_by_role("button", name="Show more tenants")).to_have_count(0)
+        await page.get_by_role("button", name="Refresh").click()
+        await expect(rows).to_have_text([re.compile("^zeta")])
 
 
 async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) -> None:

@@ -283,9 +283,14 @@ export class Api {
     return this.#json('DELETE', `context/keys/${id}`);
   }
 
-  /** What the system holds and what waits in it; needs the right `operator`, as the two below. */
+  /** What the system holds and what waits in it; needs the right `operator`, as the three below. */
   operatorOverview() {
     return this.#json('GET', 'operator/overview');
+  }
+
+  /** A page of the tenants. @param {string} [after] The last tenant of the page before. */
+  tenants(after) {
+    return this.#json('GET', `operator/tenants${after ? `?after=${encodeURIComponent(after)}` : ''}`);
   }
 
   /** The first messages that could not be handled. */

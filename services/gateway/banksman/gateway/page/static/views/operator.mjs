@@ -1,25 +1,31 @@
-/** The state of the system for operators: runners, queues, storage, and messages that could not be handled. */
+/** The state of the system for operators: tenants, runners, queues, storage, and messages that could not be handled. */
 
 import { useEffect, useState } from 'preact/hooks';
 
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
-import { explain, formatNumber, known, t } from '../strings.mjs';
-import { formatBytes, formatWhen } from '../text.mjs';
+import { explain, formatNumber, known, parts, t } from '../strings.mjs';
+import { formatBytes, formatCost, formatWhen } from '../text.mjs';
 
 const REFRESH_MS = 5_000;
 /** Share of its limit from which a stream is marked. */
 const NEARLY_FULL = 0.8;
+/** Limits that are shown with what they bound, and not among the others. */
+const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', 'cost_usd_per_month'];
 
 export default function OperatorView() {
   const store = useStore();
   const { overview, letters, error, read } = useOperations(store);
-  const actions = html`<button type="button" class="toggle" aria-label=${t('files.refresh')} onClick=${read}><${Icon} name="refresh" size=${16} /><span>${t('files.refresh')}</span></button>`;
+  const tenants = useTenants(store);
+  const readAll = () => (read(), tenants.read());
+  const actions = html`<button type="button" class="toggle" aria-label=${t('files.refresh')} onClick=${readAll}><${Icon} name="refresh" size=${16} /><span>${t('files.refresh')}</span></button>`;
   return html`<${Frame} title=${t('operator.title')} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!overview && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${letters && html`<${DeadLetters} page=${letters} onChange=${read} />`}
     ${overview && html`<${Runners} runners=${overview.runners} /><${Queues} queues=${overview.queues} /><${Streams} streams=${overview.streams} />`}
+    ${tenants.error && html`<p class="form-error" role="alert">${tenants.error}</p>`}
+    ${tenants.items && html`<${Tenants} ...${tenants} />`}
   <//>`;
 }
 
@@ -37,6 +43,25 @@ function useOperations(store) {
     return () => clearInterval(timer);
   }, []);
   return { ...state, read };
+}
+
+/** The tenants, page by page. They are read again on request alone: a page takes a hundred reads of the broker. */
+function useTenants(store) {
+  const [state, setState] = useState({ items: null, next: null, error: null });
+  const read = (after) =>
+    store.api.tenants(after).then(
+      (page) => setState((before) => joined(before, page, after)),
+      (failure) => setState((before) => ({ ...before, error: explain(failure) })),
+    );
+  useEffect(() => void read(), []);
+  return { ...state, read };
+}
+
+function joined(before, page, after) {
+  if (!after) return { items: page.items, next: page.next, error: null };
+  // The list was read from its beginning in the meantime: this page may not follow it.
+  if (before.next !== after) return before;
+  return { items: [...before.items, ...page.items], next: page.next, error: null };
 }
 
 /** A table with a heading. @param {{title: string, columns: string[], rows: unknown[][], empty: string}} properties */
@@ -98,4 +123,31 @@ function Streams({ streams }) {
   });
   const columns = [t('operator.stream'), t('operator.messages'), t('operator.size')];
   return html`<${Records} title=${t('operator.streams')} columns=${columns} rows=${rows} empty="" />`;
+}
+
+function Tenants({ items, next, read }) {
+  const rows = items.map((tenant) => [
+    html`<strong>${tenant.tenant}</strong>`,
+    ...tenant.windows.map((window) => html`<${Consumed} window=${window} />`),
+    formatBytes(tenant.stored_bytes),
+    formatNumber(tenant.keys),
+    Object.entries(tenant.limits)
+      .filter(([name]) => !CONSUMPTION.includes(name))
+      .map(([name, limit]) => html`<div><code>${name}</code> ${formatNumber(limit)}</div>`),
+  ]);
+  const columns = [t('operator.tenant'), t('operator.today'), t('operator.month'), t('operator.conversations'), t('operator.keys'), t('operator.limits')];
+  return html`<${Records} title=${t('operator.tenants')} columns=${columns} rows=${rows} empty=${t('operator.noTenants')} />
+    ${next && html`<button type="button" class="button" onClick=${() => read(next)}>${t('operator.moreTenants')}</button>`}`;
+}
+
+/** What a tenant consumed in a day or month, each with its limit if it has one. */
+function Consumed({ window }) {
+  const tokens = window.input_tokens + window.output_tokens;
+  return html`<div>${parts('operator.tokens', { used: html`<${Used} used=${tokens} limit=${window.max_tokens} format=${formatNumber} />` })}</div>
+    <div><${Used} used=${window.cost_usd} limit=${window.max_cost_usd} format=${formatCost} /></div>`;
+}
+
+function Used({ used, limit, format }) {
+  const text = limit ? t('operator.usedOf', { used: format(used), limit: format(limit) }) : format(used);
+  return html`<span class=${limit && used > limit * NEARLY_FULL ? 'status failed' : ''}>${text}</span>`;
 }
