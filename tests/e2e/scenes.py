@@ -196,6 +196,11 @@ SCHEDULE: dict[str, Any] = {
         "error": None,
     },
 }
+COMING: dict[str, Any] = {
+    "schedule_id": "s1",
+    "starts": [(datetime.now(UTC) + timedelta(days=number)).isoformat() for number in (1, 1, 2, 5)],
+    "more": True,
+}
 
 
 def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[str, Any]:
@@ -218,6 +223,7 @@ def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[s
 RESOURCES: dict[str, Any] = {
     "context/keys": {"items": [KEY]},
     "context/schedules": {"items": [SCHEDULE]},
+    "context/schedules/coming": {"items": [COMING]},
     "operator/overview": {
         "streams": [{"name": "EVENTS", "messages": 12000, "bytes": 9_000_000, "max_bytes": 10_000_000}],
         "queues": [

@@ -136,10 +136,13 @@ async def test_a_message_is_scheduled_run_now_paused_and_deleted(page: Page, dem
 
     schedule = page.get_by_role("region", name="Morning report")
     await expect(schedule).to_contain_text("Every Wednesday at 09:00 (Europe/Berlin)")
+    coming = page.get_by_role("region", name="The next two weeks").get_by_role("button")
+    await expect(coming.first).to_contain_text("Morning report")
     await schedule.get_by_role("button", name="Run now: Morning report").click()
     await expect(schedule.get_by_text("Last run:")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
     await schedule.get_by_role("button", name="Pause").click()
     await expect(schedule.get_by_role("button", name="Resume")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+    await expect(coming).to_have_count(0)
     await page.reload()
     await schedule.get_by_text("Last runs").click()
     await schedule.get_by_role("listitem").get_by_role("link").click()

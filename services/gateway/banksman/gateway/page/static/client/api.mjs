@@ -247,6 +247,11 @@ export class Api {
     return (await this.#json('GET', 'context/schedules')).items;
   }
 
+  /** When each schedule starts in the next two weeks. */
+  async comingStarts() {
+    return (await this.#json('GET', 'context/schedules/coming')).items;
+  }
+
   /** A schedule with its last runs and their status. */
   schedule(id) {
     return this.#json('GET', `context/schedules/${id}`);

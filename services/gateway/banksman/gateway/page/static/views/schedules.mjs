@@ -1,7 +1,8 @@
-/** Schedules: messages and workflows that run at given times, with their last runs. */
+/** Schedules: messages and workflows that run at given times, with their last runs and a calendar of the next ones. */
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { Calendar } from '../components/schedules/calendar.mjs';
 import { ScheduleDialog } from '../components/schedules/dialog.mjs';
 import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
@@ -10,10 +11,13 @@ import { explain, known, t } from '../strings.mjs';
 
 export default function SchedulesView() {
   const store = useStore();
-  const [schedules, setSchedules] = useState(null);
+  const [{ schedules, coming }, setListed] = useState({ schedules: null, coming: [] });
   const [error, setError] = useState(null);
   const [creating, setCreating] = useState(false);
-  const read = () => store.api.schedules().then((items) => (setSchedules(items), setError(null)), (failure) => setError(explain(failure)));
+  const read = () => Promise.all([store.api.schedules(), store.api.comingStarts()]).then(
+    ([schedules, coming]) => (setListed({ schedules, coming }), setError(null)),
+    (failure) => setError(explain(failure)),
+  );
   useEffect(() => void read(), []);
   const actions = html`<button type="button" class="button primary" onClick=${() => setCreating(true)}><${Icon} name="plus" size=${16} />${t('schedule.new')}</button>`;
   return html`<${Frame} title=${t('schedule.title')} actions=${actions}>
@@ -21,9 +25,19 @@ export default function SchedulesView() {
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!schedules && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${schedules?.length === 0 && html`<p class="empty">${t('schedule.none')}</p>`}
+    ${schedules?.length > 0 && html`<${Calendar} coming=${coming} names=${new Map(schedules.map((one) => [one.id, titleOf(one)]))} onChoose=${show} />`}
     ${schedules?.map((schedule) => html`<${Schedule} key=${schedule.id} schedule=${schedule} onChange=${read} />`)}
     ${creating && html`<${ScheduleDialog} onClose=${() => (setCreating(false), read())} />`}
   <//>`;
+}
+
+/** Move to a schedule of the list. */
+function show(id) {
+  document.getElementById(elementOf(id))?.focus();
+}
+
+function elementOf(id) {
+  return `schedule-${id}`;
 }
 
 function Schedule({ schedule, onChange }) {
@@ -34,7 +48,7 @@ function Schedule({ schedule, onChange }) {
   const act = (request) => request.then(onChange, (failure) => store.toast(explain(failure)));
   const pause = () => act(store.api.replaceSchedule(schedule.id, { ...bodyOf(schedule), paused: !schedule.paused }));
   const showRuns = (event) => event.currentTarget.open && store.api.schedule(schedule.id).then((read) => setRuns(read.runs), (failure) => store.toast(explain(failure)));
-  return html`<section class="schedule" aria-label=${name}>
+  return html`<section class="schedule" id=${elementOf(schedule.id)} tabindex="-1" aria-label=${name}>
     <header>
       <h2>${name}</h2>
       ${schedule.paused && html`<span class="badge">${t('schedule.paused')}</span>`}
