@@ -196,11 +196,6 @@ SCHEDULE: dict[str, Any] = {
         "error": None,
     },
 }
-COMING: dict[str, Any] = {
-    "schedule_id": "s1",
-    "starts": [(datetime.now(UTC) + timedelta(days=number)).isoformat() for number in (1, 1, 2, 5)],
-    "more": True,
-}
 
 
 def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[str, Any]:
@@ -220,6 +215,11 @@ def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[s
     }
 
 
+COMING: dict[str, Any] = {
+    "schedule_id": "s1",
+    "starts": [(datetime.now(UTC) + timedelta(days=number)).isoformat() for number in (1, 1, 2, 5)],
+    "more": True,
+}
 RESOURCES: dict[str, Any] = {
     "context/keys": {"items": [KEY]},
     "context/schedules": {"items": [SCHEDULE]},
