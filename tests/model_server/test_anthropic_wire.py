@@ -57,6 +57,26 @@ async def test_sdk_assembles_a_stream_of_reasoning_text_and_parallel_calls(
     assert message.usage.output_tokens > 1
 
 
+async def test_the_sdk_continues_its_tool_loop_without_a_thread(
+    server: ModelServer, anthropic: AsyncAnthropic
+):
+    """Each of its requests has the new messages only, unless the server refuses threads."""
+
+    @sdk.beta_async_tool
+    async def weather(city: str) -> str:
+        """Return the weather."""
+        return f"Rain in {city}."
+
+    call = ToolCall(name="weather", arguments={"city": "Paris"})
+    model = server.play("loop", [Reply(tool_calls=(call,)), Reply(text="It rains.")])
+    loop = anthropic.beta.messages.tool_runner(
+        model=model, max_tokens=100, messages=HELLO, tools=[weather], stream=True
+    )
+    replies = [await (await anext(loop)).get_final_message() for _ in range(2)]
+    assert [reply.stop_reason for reply in replies] == ["tool_use", "end_turn"]
+    assert [len(request.body["messages"]) for request in server.requests("loop")] == [1, 1, 3]
+
+
 async def test_scripted_usage_and_finish_reason_are_returned(server: ModelServer, anthropic: AsyncAnthropic):
     usage = Usage(input_tokens=9, output_tokens=0, cached_tokens=4)
     model = server.play("odd", [Reply(text="a", usage=usage, finish_reason="astonished")], at_end="repeat")

@@ -30,6 +30,24 @@ async def final(client: AsyncOpenAI, **fields: Any) -> Any:
         return await stream.get_final_response()
 
 
+MCP: Any = {"type": "namespace", "name": "mcp__files", "description": "Files.", "tools": [BASH]}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_tool_is_called_in_its_namespace(openai: AsyncOpenAI, streams: bool) -> None:
+    """Agents offer the tools of MCP servers so."""
+    ask: Any = {"role": "user", "content": 'use the tool `mcp__files__bash` with {"command": "ls"}'}
+    fields: dict[str, Any] = {"model": "demo", "tools": [MCP]}
+    read = final if streams else lambda client, **given: client.responses.create(**given)
+    first = await read(openai, input=[ask], **fields)
+    [call] = [item for item in first.output if item.type == "function_call"]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "notes.txt"}
+    history = [ask, *(item.to_dict() for item in first.output), result]
+    second = await read(openai, input=history, **fields)
+    assert (call.namespace, call.name, call.arguments) == ("mcp__files", "bash", '{"command":"ls"}')
+    assert "`mcp__files__bash`" in second.output_text and "notes.txt" in second.output_text
+
+
 @pytest.mark.parametrize("streams", [False, True])
 async def test_text_reasoning_and_calls_are_read_by_the_sdk(
     server: ModelServer, openai: AsyncOpenAI, streams: bool

@@ -192,6 +192,25 @@ async def test_own_chat_returns_the_outcome_or_the_decision_that_it_needs(
     assert "event: run.finished" in streamed.text
 
 
+async def test_a_thread_of_anthropics_sdk_continues_with_its_whole_history(
+    system: System, play: Play, model: ScriptedModel
+) -> None:
+    """R26: its later requests would have the new messages only, and the agent would not know the others."""
+    name = play(Reply(text="One."), Reply(text="Two."))
+    async with anthropic.AsyncAnthropic(base_url=f"{system.url}/context/chat", api_key="local") as client:
+        thread = client.beta.messages.thread(
+            model=name, max_tokens=100, unsupported_request_behavior="continue_unthreaded"
+        )
+        await thread.send(said("Remember 17."))
+        await thread.send(said("Which number?"))
+        refused = client.beta.messages.thread(model=name, max_tokens=100)
+        with pytest.raises(anthropic.BadRequestError, match="whole history"):
+            await refused.send(said("hello"))
+
+    _, second = model_requests(model, name)
+    assert "Remember 17." in str(second["messages"])
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

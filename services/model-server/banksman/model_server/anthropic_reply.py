@@ -63,10 +63,12 @@ def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     return EventStream(stream, [_event("message_delta", end), _event("message_stop", {})])
 
 
-def error_body(message: str, status: int, request_id: str, *, error_type: str | None = None) -> bytes:
+def error_body(
+    message: str, status: int, request_id: str, *, error_type: str | None = None, details: Json | None = None
+) -> bytes:
     """Return the vendor's error object; the type defaults to the one of the status."""
     kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    error = {"type": kind, "message": message}
+    error: Json = {"type": kind, "message": message} | ({"details": details} if details else {})
     return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
 
 

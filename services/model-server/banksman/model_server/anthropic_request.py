@@ -47,6 +47,14 @@ def parse_message(body: Json, *, counting: bool = False) -> ChatRequest:
 
 
 def _check_options(body: Json) -> None:
+    if body.get("thread") is not None:
+        # The vendor's SDKs send their tool loops as threads: later requests have the new messages only. After
+        # a refusal with these details they send the whole history instead.
+        raise RequestRefused(
+            "thread: this server stores no messages. Send the whole history.",
+            param="thread",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
     limit = body.get("max_tokens")
     if limit is None:
         raise RequestRefused("max_tokens: Field required", param="max_tokens")

@@ -64,6 +64,9 @@ class ChatRequest:
     system: str = ""
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """JSON Schemas of the arguments of the offered tools, by tool name."""
+    namespaces: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Namespaces of the tools that have one, by the tool's name here, `{namespace}__{name}`. Only `responses`
+    has namespaces."""
     parallel_calls: bool = True
     stream: bool = False
     include_usage: bool = True

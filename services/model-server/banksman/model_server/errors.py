@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from banksman.model_server.json_values import Json
+
 ErrorType = Literal["invalid_request_error", "not_found_error"]
 """The vendor's type of an error.
 
@@ -21,6 +23,7 @@ class RequestRefused(Exception):
         code: str | None = None,
         status: int = 400,
         error_type: ErrorType = "invalid_request_error",
+        details: Json | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -28,6 +31,7 @@ class RequestRefused(Exception):
         self.code = code
         self.status = status
         self.error_type: ErrorType = error_type
+        self.details = details
 
     @property
     def is_violation(self) -> bool:

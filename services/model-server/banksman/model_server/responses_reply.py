@@ -17,7 +17,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 def response(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     """Return the body of a response that is not streamed."""
-    items = [item for item, _ in _output(resolved)]
+    items = [item for item, _ in _output(resolved, chat)]
     return dumps(_ended(_response(chat), resolved, items)).encode()
 
 
@@ -27,7 +27,7 @@ def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     found: list[tuple[str, Json]] = [("response.created", {"response": begun})]
     found.append(("response.in_progress", {"response": begun}))
     items: list[Json] = []
-    for index, (item, content) in enumerate(_output(resolved)):
+    for index, (item, content) in enumerate(_output(resolved, chat)):
         where: Json = {"output_index": index, "item_id": item["id"]}
         found.append(("response.output_item.added", {"output_index": index, "item": _empty(item)}))
         found += [(kind, where | fields) for kind, fields in content]
@@ -49,14 +49,14 @@ def _event(kind: str, fields: Json) -> bytes:
     return f"event: {kind}\ndata: {dumps({'type': kind} | fields)}\n\n".encode()
 
 
-def _output(resolved: ResolvedReply) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
+def _output(resolved: ResolvedReply, chat: ChatRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
     """Yield each complete output item with the events of its content."""
     if resolved.reasoning:
         yield _reasoning(resolved)
     if resolved.text or not resolved.calls:
         yield _message(resolved)
     for call in resolved.calls:
-        yield _function_call(call)
+        yield _function_call(call, chat.namespaces.get(call.name))
 
 
 def _message(resolved: ResolvedReply) -> tuple[Json, list[tuple[str, Json]]]:
@@ -71,14 +71,16 @@ def _message(resolved: ResolvedReply) -> tuple[Json, list[tuple[str, Json]]]:
     return item | {"content": [part]}, content
 
 
-def _function_call(call: Call) -> tuple[Json, list[tuple[str, Json]]]:
+def _function_call(call: Call, namespace: str | None) -> tuple[Json, list[tuple[str, Json]]]:
+    name = call.name.removeprefix(f"{namespace}__")
     kind = "response.function_call_arguments"
     content: list[tuple[str, Json]] = [
         (f"{kind}.delta", {"delta": fragment}) for fragment in argument_fragments(call.arguments)
     ]
-    content.append((f"{kind}.done", {"name": call.name, "arguments": call.arguments}))
+    content.append((f"{kind}.done", {"name": name, "arguments": call.arguments}))
     item: Json = {"id": _id("fc"), "type": "function_call", "status": "completed"}
-    return item | {"call_id": call.id, "name": call.name, "arguments": call.arguments}, content
+    item |= {"call_id": call.id, "name": name, "arguments": call.arguments}
+    return item | ({"namespace": namespace} if namespace else {}), content
 
 
 def _reasoning(resolved: ResolvedReply) -> tuple[Json, list[tuple[str, Json]]]:

@@ -34,7 +34,7 @@ def parse_response(body: Json) -> ChatRequest:
     history.close()
     instructions = body.get("instructions")
     system = [instructions] if isinstance(instructions, str) else []
-    tools = _tools(body)
+    tools, namespaces = _tools(body)
     system_text = "\n\n".join([*system, *history.system])
     return ChatRequest(
         dialect="responses",
@@ -42,6 +42,7 @@ def parse_response(body: Json) -> ChatRequest:
         items=tuple(history.items),
         system=system_text,
         tools=tools,
+        namespaces=namespaces,
         parallel_calls=body.get("parallel_tool_calls") is not False,
         stream=body.get("stream") is True,
         input_chars=len(system_text) + history.chars + (len(dumps(body["tools"])) if tools else 0),
@@ -56,9 +57,32 @@ def _items(body: Json) -> list[Any]:
     return items
 
 
-def _tools(body: Json) -> dict[str, Json]:
-    functions = (as_object(tool) or {} for tool in as_list(body.get("tools")) or [])
-    return dict(_tool(tool) for tool in functions if tool.get("type") == "function")
+def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
+    """Return the schemas of the functions, and the namespaces of those that have one, by their names."""
+    stated = _objects(body.get("tools"))
+    functions = dict(map(_tool, _functions(stated)))
+    namespaces: dict[str, str] = {}
+    for group in stated:
+        namespace = group.get("name")
+        if group.get("type") != "namespace" or not isinstance(namespace, str):
+            continue
+        for name, schema in map(_tool, _functions(_objects(group.get("tools")))):
+            functions[_qualified(namespace, name)] = schema
+            namespaces[_qualified(namespace, name)] = namespace
+    return functions, namespaces
+
+
+def _qualified(namespace: object, name: str) -> str:
+    """Return the name of a tool here: with its namespace, if it has one."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _objects(value: object) -> list[Json]:
+    return [as_object(entry) or {} for entry in as_list(value) or []]
+
+
+def _functions(tools: list[Json]) -> list[Json]:
+    return [tool for tool in tools if tool.get("type") == "function"]
 
 
 def _tool(tool: Json) -> tuple[str, Json]:
@@ -134,7 +158,8 @@ class _Input:
                 self.chars += len(name) + len(arguments)
                 self._call_ids.add(call_id)
                 self._waiting.add(call_id)
-                self._add_to_turn("", (Call(call_id, name, arguments),))
+                called = _qualified(item.get("namespace"), name)
+                self._add_to_turn("", (Call(call_id, called, arguments),))
             case _:
                 raise RequestRefused(
                     f"Missing required parameter: '{where}' needs 'call_id', 'name' and 'arguments'.",

@@ -115,7 +115,11 @@ class AnthropicWire:
 
     def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
         return anthropic_reply.error_body(
-            refused.message, refused.status, request_id, error_type=refused.error_type
+            refused.message,
+            refused.status,
+            request_id,
+            error_type=refused.error_type,
+            details=refused.details,
         )
 
     def http_error(self, fault: HttpError, request_id: str) -> bytes:  # noqa: D102

@@ -16,7 +16,7 @@ from starlette.routing import Match
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
-from banksman.contracts.wire import Stored, bad_input, expected
+from banksman.contracts.wire import JsonObject, Stored, bad_input, expected
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class AnthropicErrorDetail(Stored):
 
     type: str
     message: str
+    details: JsonObject | None = None
 
 
 class AnthropicErrorBody(Stored):
@@ -124,6 +125,10 @@ ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+THREAD = "thread"
+"""The field of Anthropic's requests that names messages which the server has."""
+THREADS_UNSUPPORTED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
+"""Anthropic's SDKs continue without threads after an error with these details."""
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 PATHS_WITHOUT_PREFIX = ("/models", "/chat/completions", "/messages", "/responses", "/system-prompts")
 """Paths that clients request when their base URL lacks `/v1`."""
@@ -135,7 +140,8 @@ def error_body(
     """Return the body of an error response."""
     if path.startswith(ANTHROPIC_PATHS):
         kind = ANTHROPIC_TYPES.get(status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": message}}
+        details = {"details": THREADS_UNSUPPORTED} if field == THREAD else {}
+        return {"type": "error", "error": {"type": kind, "message": message} | details}
     kind = "server_error" if status >= 500 else "invalid_request_error"
     if path.startswith(OPENAI_PATHS):
         known = OPENAI_CODES.get(status, code)

@@ -17,6 +17,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ChatSend, ConversationCreate
 from banksman.contracts.messages import Content, ImagePart, Part, TextPart, text_of
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
+from banksman.gateway.asgi.errors import THREAD
 from banksman.gateway.http.conversations import creation_id
 from banksman.gateway.service.bodies import RequestBody
 
@@ -78,6 +79,8 @@ class MessagesRequest(ChatBody):
     """Anthropic's Messages."""
 
     system: str | tuple[JsonObject, ...] | None = None
+    thread: JsonObject | None = None
+    """Must be absent: later requests of a thread have the new messages only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,9 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
     max_tokens = body.max_tokens
     match body:
         case MessagesRequest():
+            if body.thread is not None:
+                expected = "no thread: send the whole history, or the new messages with `conversation_id`"
+                raise BadInput(THREAD, None, expected)
             system = [text_of(_content(body.system, None)), *system] if body.system else system
         case ChatCompletionRequest():
             max_tokens = body.max_completion_tokens or max_tokens
