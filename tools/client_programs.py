@@ -1,4 +1,4 @@
-"""Programs that use OpenAI's and Anthropic's APIs: how each is installed and pointed at a gateway.
+"""Programs that use the gateway's APIs: how each is installed and pointed at a gateway.
 
 The prompts are sentences that the demo model understands, so that a program with tools calls its own.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 HELLO = "hello"
 PROOF = "proof.txt"
 """The file that a program's tool writes."""
 WRITE = f"echo proof > {PROOF}"
+SCRIPTS = Path(__file__).parent / "client_scripts"
 _ESCAPED = WRITE.replace(" ", "\\u0020")
 
 
@@ -31,19 +33,26 @@ class Program:
     package: str
     version: str
     command: tuple[str, ...]
-    """The executable and its arguments."""
+    """The executable, of the package or of the machine, and its arguments."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Configuration below the home directory, which is the working directory."""
     before: tuple[str, ...] = ()
     """Arguments of a command that configures it first."""
-    has_tools: bool = True
+    effect: Literal["file", "run", "none"] = "file"
+    """What its tool call leaves: the file `PROOF`, a conversation of the agent, or nothing without tools."""
 
     def adapted(self, text: str, url: str) -> str:
         """Return a text with the gateway's address."""
         return text.replace("{url}", url)
 
 
+def _script(name: str) -> dict[str, str]:
+    return {name: (SCRIPTS / name).read_text(encoding="utf-8")}
+
+
+_SDK_CALL = use("write_file", path=PROOF, content="proof")
+_START = use("mcp__banksman__start_run", message=HELLO)
 _OPENAI = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_BASE": "{url}/v1"}
 _CODEX = 'model_providers.banksman={name="banksman",base_url="{url}/v1",wire_api="responses",env_key="KEY"}'
 _OPENCODE = {
@@ -68,7 +77,31 @@ _CONTINUE = {
 }
 _LLM = [{"model_id": "demo", "model_name": "demo", "api_base": "{url}/v1"}]
 
+_CLAUDE = {
+    "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "x", "DISABLE_AUTOUPDATER": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    # The demo model does not search for tools.
+    "ENABLE_TOOL_SEARCH": "false",
+}  # fmt: skip
+_CLAUDE_MCP = json.dumps({"mcpServers": {"banksman": {"type": "http", "url": "{url}/mcp"}}})
+_CODEX_EXEC = (
+    "codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
+    "-c", "model_provider=banksman", "-c", _CODEX, "-m", "demo",
+)  # fmt: skip
+
 PROGRAMS = (
+    Program(
+        "anthropic (Python)", "pypi", "anthropic", "2.12.0",
+        ("python", "anthropic_sdk.py", "{url}", _SDK_CALL),
+        {"ANTHROPIC_API_KEY": "x"},
+        _script("anthropic_sdk.py"),
+    ),
+    Program(
+        "anthropic (JavaScript)", "npm", "@anthropic-ai/sdk", "1.12.0",
+        ("node", "anthropic_sdk.mjs", "{url}", _SDK_CALL),
+        {"ANTHROPIC_API_KEY": "x"},
+        _script("anthropic_sdk.mjs"),
+    ),
     Program(
         "Cline", "npm", "cline", "3.0.65",
         ("cline", "-P", "openai-compatible", "-m", "demo", use("run_commands", commands=[WRITE])),
@@ -91,16 +124,27 @@ PROGRAMS = (
     ),
     Program(
         "codex", "npm", "@openai/codex", "0.169.0",
-        ("codex", "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
-         "-c", "model_provider=banksman", "-c", _CODEX, "-m", "demo", use("exec_command", cmd=WRITE)),
+        (*_CODEX_EXEC, use("exec_command", cmd=WRITE)),
         {"KEY": "x"},
+    ),
+    Program(
+        "codex (MCP)", "npm", "@openai/codex", "0.169.0",
+        (*_CODEX_EXEC, "-c", 'mcp_servers.banksman.url="{url}/mcp"', _START),
+        {"KEY": "x"},
+        effect="run",
     ),
     Program(
         "Claude Code", "npm", "@anthropic-ai/claude-code", "2.1.330",
         ("claude", "--model", "demo", "-p", use("Bash", command=WRITE, description="x"),
          "--allowedTools", "Bash"),
-        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "x", "DISABLE_AUTOUPDATER": "1",
-         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+        _CLAUDE,
+    ),
+    Program(
+        "Claude Code (MCP)", "npm", "@anthropic-ai/claude-code", "2.1.330",
+        ("claude", "--model", "demo", "-p", _START, "--mcp-config", _CLAUDE_MCP,
+         "--allowedTools", "mcp__banksman__start_run"),
+        _CLAUDE,
+        effect="run",
     ),
     Program(
         "qwen-code", "npm", "@qwen-code/qwen-code", "0.24.4",
@@ -113,13 +157,13 @@ PROGRAMS = (
         ("aider", "--model", "openai/demo", "--no-git", "--yes-always", "--no-check-update", "--no-pretty",
          "--no-show-model-warnings", "--no-show-release-notes", "--analytics-disable", "--message", HELLO),
         _OPENAI,
-        has_tools=False,
+        effect="none",
     ),
     Program(
         "llm", "pypi", "llm", "0.36",
         ("llm", "-m", "demo", "--key", "x", HELLO),
         {"LLM_USER_PATH": "."},
         {"extra-openai-models.yaml": json.dumps(_LLM)},
-        has_tools=False,
+        effect="none",
     ),
 )  # fmt: skip

@@ -2,14 +2,15 @@
 
 tools/try_clients.py [NAME…] [--dir DIRECTORY] [--latest]
 
-OpenAI's SDKs read the normaliser's table. The programs of `client_programs.py` complete
-a conversation, and those with tools call one. They are installed below the directory, from npm and PyPI.
+OpenAI's SDKs read the normaliser's table. The programs of `client_programs.py` complete a conversation; those
+with tools call one, their own or a tool of `/mcp`. They are installed below the directory, from npm and PyPI.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,12 @@ START_S = 120
 RUN_S = 180
 DEMO = "demo model"
 """Every reply of the demo model to a greeting contains it."""
+OUTCOMES = {
+    "file": "calls its tool and replies",
+    "run": "starts a run of the agent over `/mcp` and replies",
+    "none": "replies",
+}
+"""What a program did that left the effect."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ def _pinned_openai() -> str:
 
 def _install(program: Program, directory: Path, *, latest: bool) -> tuple[Path, str]:
     """Install a program; return the folder of its executable, and its version."""
-    folder = directory / f"{program.registry}-{program.command[0]}"
+    folder = directory / f"{program.registry}-{program.package.rpartition('/')[2]}"
     wanted = "latest" if latest else program.version
     if program.registry == "npm":
         spec = f"{program.package}@{wanted}"
@@ -117,20 +124,32 @@ def _quiet(*command: str) -> str:
 
 def _run(program: Program, folder: Path, directory: Path, url: str) -> tuple[str, bool]:
     """Let a program complete its conversation in a new home directory."""
-    with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as home:
+    # Modules of JavaScript find their packages in the folders above theirs.
+    above = folder.parents[1] if program.command[0] == "node" else directory
+    with tempfile.TemporaryDirectory(dir=above, ignore_cleanup_errors=True) as home:
         for name, text in program.files.items():
             (Path(home) / name).write_text(program.adapted(text, url), encoding="utf-8")
         environment = {"HOME": home, "PATH": os.environ["PATH"], "TERM": "dumb", "NO_COLOR": "1", "CI": "1"}
         environment |= {name: program.adapted(text, url) for name, text in program.environment.items()}
         if program.before:
             _command(program, folder, program.before, home, environment, url)
+        conversations = _conversations(url)
         begun = time.monotonic()
         output = _command(program, folder, program.command[1:], home, environment, url)
         taken = f"{time.monotonic() - begun:.0f} s"
-        wrote = (Path(home) / PROOF).exists()
-    if DEMO not in output or (program.has_tools and not wrote):
+        acted = {
+            "file": (Path(home) / PROOF).exists(),
+            "run": _conversations(url) > conversations,
+            "none": True,
+        }
+    if DEMO not in output or not acted[program.effect]:
         return f"failed: {' '.join(output.split())[-300:]}", False
-    return f"{'calls its tool and replies' if program.has_tools else 'replies'}, {taken}", True
+    return f"{OUTCOMES[program.effect]}, {taken}", True
+
+
+def _conversations(url: str) -> int:
+    """Return the number of the agent's conversations."""
+    return len(httpx.get(f"{url}/context/conversations", trust_env=False).json()["items"])
 
 
 def _command(
@@ -142,8 +161,10 @@ def _command(
     url: str,
 ) -> str:
     """Run a program and return its output."""
+    paths = f"{folder}{os.pathsep}{environment['PATH']}"
+    executable = shutil.which(program.command[0], path=paths) or program.command[0]
     done = subprocess.run(
-        [str(folder / program.command[0]), *(program.adapted(text, url) for text in arguments)],
+        [executable, *(program.adapted(text, url) for text in arguments)],
         cwd=home,
         env=environment,
         stdin=subprocess.DEVNULL,
