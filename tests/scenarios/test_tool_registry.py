@@ -75,11 +75,13 @@ async def served(observer: ToolServer, name: str, instances: int = 1) -> None:
 
 
 @asynccontextmanager
-async def process(system: System, *command: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+async def process(
+    system: System, *command: str, stdout: int | None = None
+) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run a tool server in its own process beside the system."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANKSMAN_", "NATS_"))}
     running = await asyncio.create_subprocess_exec(
-        *command, env={**environment, "BANKSMAN_DATA_DIR": str(system.data_dir)}
+        *command, env={**environment, "BANKSMAN_DATA_DIR": str(system.data_dir)}, stdout=stdout
     )
     try:
         yield running

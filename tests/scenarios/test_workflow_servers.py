@@ -257,6 +257,34 @@ async def test_the_example_of_a_workflow_is_registered_and_completes(
     assert file.text == "# 1.2.3\n\nEverything.\n"
 
 
+async def test_a_cancel_aborts_the_function_of_the_example_in_javascript(
+    system: System, http: httpx.AsyncClient, node_examples: Path
+) -> None:
+    """R22: the function may stop a request that it makes itself."""
+    script = Path(__file__).parent / "waiting_workflow.mjs"
+    command = ("node", str(script), str(node_examples / "workflow_server.mjs"))
+    async with process(system, *command, stdout=asyncio.subprocess.PIPE) as running:
+        await printed(running, "serving")
+        run = await started(http, "wait_for_cancel", {})
+        await printed(running, "computing")
+        cancelled = await http.post(f"/context/runs/{run['run_id']}/cancel")
+        await printed(running, "aborted")
+        ended = (await http.get(f"/context/runs/{run['run_id']}", params={"wait_s": 30})).json()
+
+    assert cancelled.is_success, cancelled.text
+    assert ended["status"] == "cancelled"
+
+
+async def printed(running: asyncio.subprocess.Process, word: str) -> None:
+    """Wait until a process prints a line that begins with the word."""
+    assert running.stdout is not None
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        async for line in running.stdout:
+            if line.startswith(word.encode()):
+                return
+    raise AssertionError(f"the process ended before it printed {word!r}")
+
+
 async def test_workflows_of_two_languages_start_in_every_way_and_get_their_values_two_restarts_later(
     system: System, http: httpx.AsyncClient, node_examples: Path
 ) -> None:

@@ -1,0 +1,97 @@
+// Serves a workflow with the plain NATS client; docs/workflows.md describes the messages.
+
+import { readFileSync } from "node:fs";
+import { connect, nkeyAuthenticator } from "@nats-io/transport-node";
+
+const REPLY_TIMEOUT_MS = 5_000;
+
+/** What a workflow throws to end its run as failed, with the message as its result. */
+export class Failed extends Error {}
+
+/** Thrown at a step without a recorded result: the turn ends, and the next one has the result. */
+class Pending extends Error {}
+
+/** What ends the turns in progress, by tenant and conversation: a run has a conversation of its own. */
+const turns = new Map();
+
+async function takeTurn(workflow, turn, signal) {
+  const steps = [];
+  const used = new Set();
+  const progress = [];
+  const run = {
+    outputs: [],
+    /** Aborted when the run is cancelled: pass it on, for example to `fetch`. */
+    signal,
+    step(request) {
+      signal.throwIfAborted();
+      used.add(request.step);
+      const result = turn.results[request.step];
+      if (result) return result;
+      steps.push(request);
+      throw new Pending();
+    },
+    progress(step, total, message) {
+      // Until each recorded step has been repeated, the log has the progress already.
+      if (Object.keys(turn.results).every((name) => used.has(name))) progress.push({ step, total, message });
+    },
+  };
+  try {
+    const content = await workflow(run, turn.parameters);
+    return { progress, end: { status: "completed", content, outputs: run.outputs } };
+  } catch (error) {
+    if (error instanceof Pending) return { progress, steps };
+    if (!(error instanceof Failed || signal.aborted)) console.error(error);
+    return { progress, end: { status: "failed", content: error instanceof Failed ? error.message : "internal error" } };
+  }
+}
+
+/**
+ * Register a workflow, and serve its turns until SIGTERM or SIGINT. `workflow(run, parameters)` returns the text of the
+ * result, at once or later. It runs from its beginning in each turn, so all effects are steps.
+ */
+export async function serve(definition, workflow) {
+  const { name, server } = definition;
+  const nats = await connect({ ...connection(), name: `workflow server ${server}`, maxReconnectAttempts: -1 });
+  // In one queue group: the processes of the server share its runs.
+  nats.subscribe(`workflow.turn.${server}.*.*`, {
+    queue: server,
+    callback: async (_error, message) => {
+      const run = runOf(message.subject);
+      const abort = new AbortController();
+      turns.set(run, abort);
+      try {
+        message.respond(JSON.stringify(await takeTurn(workflow, message.json(), abort.signal)));
+      } finally {
+        if (turns.get(run) === abort) turns.delete(run);
+      }
+    },
+  });
+  // In no queue group: any of the processes may have the turn.
+  nats.subscribe(`workflow.cancel.${server}.*.*`, {
+    callback: (_error, message) => turns.get(runOf(message.subject))?.abort(),
+  });
+  const registered = (
+    await nats.request("workflow.register", JSON.stringify({ definition }), { timeout: REPLY_TIMEOUT_MS })
+  ).json();
+  if (registered.type === "error") throw new Error(registered.message);
+  process.once("SIGTERM", () => nats.drain()).once("SIGINT", () => nats.drain());
+  console.log(`serving ${name}; Ctrl-C ends it`);
+}
+
+function runOf(subject) {
+  return subject.split(".").slice(-2).join(".");
+}
+
+function connection() {
+  if (process.env.NATS_URL) {
+    const seed = process.env.NATS_SEED_FILE;
+    return { servers: process.env.NATS_URL, ...(seed && { authenticator: identity(seed) }) };
+  }
+  const directory = process.env.BANKSMAN_DATA_DIR ?? ".banksman";
+  const context = JSON.parse(readFileSync(`${directory}/nats-context.json`, "utf8"));
+  return { servers: context.url, authenticator: identity(context.nkey) };
+}
+
+function identity(seedFile) {
+  return nkeyAuthenticator(new TextEncoder().encode(readFileSync(seedFile, "utf8").trim()));
+}
