@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pytest
@@ -13,14 +14,15 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letter
 from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
-from banksman.bus.names import OUTPUTS, OWNERS, RESULTS, RUNNERS, RUNS, USAGE
+from banksman.bus.names import OUTPUTS, OWNERS, RESULTS, RUNNERS, RUNS, USAGE, kv_stream, kv_subject
 from banksman.bus.objects import Objects
+from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key
+from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
 from banksman.contracts.workspaces import WorkspaceOwner
 from banksman.deployment.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
@@ -80,7 +82,7 @@ async def test_the_nats_permissions_of_the_gateway_suffice_for_all_requests(
     assert [item["status"] for item in listed] == ["awaiting_approval"]
     assert (ticket.status_code, cancelled["type"]) == (201, "ack")
     assert (renamed.status_code, deleted.status_code) == (200, 204)
-    assert "Permissions Violation" not in secured_nats.server.log()
+    assert "Violation" not in secured_nats.server.log()
 
 
 async def test_the_nats_permissions_of_the_gateway_suffice_to_deliver_webhooks(
@@ -102,7 +104,7 @@ async def test_the_nats_permissions_of_the_gateway_suffice_to_deliver_webhooks(
             return [one["type"] for one in found if one["attempts"]]
 
         assert await eventually(attempted) == ["run.finished"]
-    assert "Permissions Violation" not in secured_nats.server.log()
+    assert "Violation" not in secured_nats.server.log()
 
 
 async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
@@ -141,7 +143,24 @@ async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
     assert f"banksman dead replay {call}" in refused.json()["error"]["message"]
     assert [one["id"] for one in left] == [call]
     assert stored is not None and stored.data == b"{}"
-    assert "Permissions Violation" not in secured_nats.server.log()
+    assert "Violation" not in secured_nats.server.log()
+
+
+async def test_a_total_that_cannot_be_read_hides_no_tenant_from_an_operator(
+    deployment: Deployment, secured_nats: SecuredNats, tenant: str
+) -> None:
+    """Agents remove and count it again; a gateway, which may not, shows what it can read."""
+    gateway, operator, _ = deployment
+    subject = kv_subject(USAGE, usage_key(tenant))
+    await durable(operator, subject, b"{", msg_id=new_id("total"))
+    totals = UsageTotals().with_commit(1, datetime.now(UTC), CommitUsage(requests=1))
+    await Bucket(operator, USAGE, UsageTotals).put(passthrough_key(tenant), totals)
+    async with gateway.http as http:
+        listed = (await http.get("/operator/tenants")).json()["items"]
+    stored = await last_message(operator, kv_stream(USAGE), subject)
+    assert [one["windows"][0]["requests"] for one in listed if one["tenant"] == tenant] == [1]
+    assert stored is not None and stored.data == b"{"
+    assert "Violation" not in secured_nats.server.log()
 
 
 async def test_the_gateway_may_count_passthrough(secured_nats: SecuredNats, tenant: str) -> None:

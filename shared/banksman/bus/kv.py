@@ -54,8 +54,19 @@ class Bucket(Generic[T]):
             Poison: The value cannot be decoded.
             Unavailable: The broker did not respond.
         """
-        message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
-        return None if message is None or is_marker(message) else self.entry(message)
+        message = await self._last(key)
+        return None if message is None else self.entry(message)
+
+    async def get_or_skip(self, key: str) -> Entry[T] | None:
+        """Return the value as `get` does, but report a value that cannot be decoded, and return None.
+
+        For derived values that another service removes and builds again: see `get_or_drop`.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
+        message = await self._last(key)
+        return None if message is None else await self._readable(message)
 
     async def get_or_drop(self, key: str) -> Entry[T] | None:
         """Return the value as `get` does, but report and remove a value that cannot be decoded.
@@ -65,15 +76,13 @@ class Bucket(Generic[T]):
         Raises:
             Unavailable, Overloaded: The broker did not respond, or the removal could not be stored.
         """
-        message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
-        if message is None or is_marker(message):
+        message = await self._last(key)
+        if message is None:
             return None
-        try:
-            return self.entry(message)
-        except Poison as poison:
-            await self.unreadable.report(message, poison.reason)
+        entry = await self._readable(message)
+        if entry is None:
             await self.delete(key, revision=message.stream_seq)
-            return None
+        return entry
 
     async def put(self, key: str, value: T) -> int:
         """Write a value unconditionally; return its revision.
@@ -119,11 +128,7 @@ class Bucket(Generic[T]):
     async def entries(self, prefix: str = "") -> AsyncIterator[Entry[T]]:
         """Yield the values whose keys begin with the tokens of `prefix`; skip and report undecodable ones."""
         for message in await self._latest(prefix):
-            try:
-                entry = self.entry(message)
-            except Poison as poison:
-                await self.unreadable.report(message, poison.reason)
-            else:
+            if (entry := await self._readable(message)) is not None:
                 yield entry
 
     async def keys(self, prefix: str = "") -> list[str]:
@@ -158,6 +163,19 @@ class Bucket(Generic[T]):
             reason = f"not a {self._model.__name__}: {error.error_count()} fields are wrong"
             raise Poison(message.subject, reason) from error
         return Entry(self.key_of(message.subject), value, message.stream_seq)
+
+    async def _last(self, key: str) -> StoredMessage | None:
+        """Return the last message of a key, read from the leader; None if the key has no value."""
+        message = await jetstream.last_message(self.bus, self.stream, self.subject(key))
+        return None if message is None or is_marker(message) else message
+
+    async def _readable(self, message: StoredMessage) -> Entry[T] | None:
+        """Decode a value; report one that cannot be decoded, and return None."""
+        try:
+            return self.entry(message)
+        except Poison as poison:
+            await self.unreadable.report(message, poison.reason)
+            return None
 
     def _below(self, prefix: str) -> str:
         return f"{self.subject(prefix)}.>" if prefix else kv_subject(self.name, ">")

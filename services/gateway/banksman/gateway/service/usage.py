@@ -54,7 +54,8 @@ async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals
     Raises:
         Unavailable: The broker did not respond.
     """
-    runs = await bucket.get_or_drop(usage_key(tenant))
+    # Agents count the runs, and remove a total that cannot be decoded: a gateway may not.
+    runs = await bucket.get_or_skip(usage_key(tenant))
     passed = await bucket.get_or_drop(passthrough_key(tenant))
     return (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())
 
