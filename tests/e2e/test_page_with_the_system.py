@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
+import httpx
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, WebSocketRoute, expect
 
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.system import System
@@ -83,6 +86,88 @@ async def test_a_request_of_one_page_is_decided_in_the_inbox_of_another(page: Pa
             timeout=WAIT_TIMEOUT_MS
         )
         await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
+
+
+@pytest.mark.parametrize("second", ["Approve", "Reject"])
+async def test_two_tabs_that_decide_at_once_show_the_one_decision_and_nothing_runs_twice(
+    page: Page, demo: System, second: str
+) -> None:
+    """R13, R34: neither has seen the other's decision when it sends its own."""
+    async with opened(demo.url) as other:
+        replies = Barrier(2)
+        for tab in (page, other):
+            await tab.route_web_socket("**/ws", replies.hold)
+            await tab.reload()
+        await send_message(page, "run `echo once >> tally.txt`")
+        await expect(page.get_by_role("heading", name="Approve bash?")).to_be_visible()
+        conversation = page.url.rpartition("/")[2]
+        await other.goto(page.url)
+        await page.get_by_role("button", name="Approve").click()
+        await other.get_by_role("button", name=second).click()
+
+        for tab in (page, other):
+            await expect(tab.locator("[data-status=completed], [data-status=rejected]")).to_have_count(1)
+        shown = [
+            await tab.get_by_role("group", name="Approval, decided").all_inner_texts()
+            for tab in (page, other)
+        ]
+    assert (replies.held, len(shown[0]), shown[0]) == (2, 1, shown[1])
+    async with httpx.AsyncClient(base_url=f"{demo.url}/context/conversations/{conversation}") as http:
+        events = (await http.get("/events")).json()["items"]
+        tally = await http.get("/files/tally.txt")
+    [decision] = [event["data"] for event in events if event["type"] == "approval.resolved"]
+    approved = decision["outcome"] == "approved"
+    assert approved or second == "Reject"
+    assert tally.text == "once\n" if approved else tally.status_code == 404
+
+
+class Barrier:
+    """Holds the decisions of pages until all have sent theirs."""
+
+    def __init__(self, count: int) -> None:
+        self.held = 0
+        self._all = asyncio.Barrier(count)
+
+    def hold(self, page: WebSocketRoute) -> None:
+        """Connect a page with the gateway."""
+        server = page.connect_to_server()
+
+        async def forward(message: str | bytes) -> None:
+            if json.loads(message)["type"] == "approval.reply":
+                self.held += 1
+                await self._all.wait()
+            server.send(message)
+
+        page.on_message(forward)
+
+
+async def test_two_tabs_that_write_in_one_conversation_have_each_message_once_and_keep_their_drafts(
+    page: Page, demo: System
+) -> None:
+    """R38: also messages that are sent at the same time; both show them in the same order."""
+    await send_message(page, "hello")
+    await expect(page.locator("[data-status=completed]")).to_have_count(1)
+    async with opened(demo.url) as other:
+        await other.goto(page.url)
+        await expect(other.locator("[data-status=completed]")).to_have_count(1)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(send_message(page, "hello from the first"))
+            both.create_task(send_message(other, "hello from the second"))
+        for tab in (page, other):
+            await expect(tab.locator("[data-status=completed]")).to_have_count(3)
+        box = page.get_by_role("textbox", name="Message")
+        await box.fill("not sent yet")
+        await send_message(other, "hello again")
+        for tab in (page, other):
+            await expect(tab.locator("[data-status=completed]")).to_have_count(4)
+        await expect(box).to_have_value("not sent yet")
+        shown = [await tab.locator(".bubble").all_inner_texts() for tab in (page, other)]
+    assert shown[0] == shown[1]
+    assert (shown[0][0], shown[0][-1], sorted(shown[0][1:-1])) == (
+        "hello",
+        "hello again",
+        ["hello from the first", "hello from the second"],
+    )
 
 
 async def test_a_workflow_is_selected_filled_in_and_run(page: Page) -> None:
