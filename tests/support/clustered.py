@@ -15,6 +15,7 @@ from pathlib import Path
 
 from banksman.cli.broker.program import executable
 from banksman.cli.local.child import launched
+from banksman.cli.local.command import local_runners
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.local.plan import Plan, ProcessSpec
 from banksman.cli.local.screen import Screen
@@ -64,6 +65,8 @@ class ClusteredPlan(Plan):
         return self.nats.broker
 
     def _of_cluster(self, spec: ProcessSpec) -> ProcessSpec:
+        if spec.service == "tool-runner":
+            spec = self._broker.with_shared_key(spec)
         return replace(spec, environment={**spec.environment, **self._broker.settings_for(spec.environment)})
 
 
@@ -82,7 +85,8 @@ def up(directory: Path, port: int) -> None:
         broker = Broker(data, 3, "127.0.0.1")
         nats = ClusteredNats(data, broker.nats.port, broker.nats.http_port, broker=broker)
         sandbox = "docker" if choose_sandbox().kind == "docker" else None
-        plan = ClusteredPlan(settings, nats, port, dict(os.environ), sandbox=sandbox)
+        runners = local_runners(settings, data)
+        plan = ClusteredPlan(settings, nats, port, dict(os.environ), sandbox=sandbox, runners=runners)
         asyncio.run(Supervisor(plan, Screen()).run())
     finally:
         data.forget()

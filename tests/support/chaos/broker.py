@@ -96,6 +96,14 @@ class Broker:
         urls = {f"{section}URL": json.dumps(self.urls) for section in sections}
         return urls | {f"{section}REPLICAS": str(self.replicas) for section in sections}
 
+    def with_shared_key(self, runner: ProcessSpec) -> ProcessSpec:
+        """Return a tool-runner with the key that several share: an earlier version writes no key for one."""
+        seed = str(self.nats.seed_file(users.TOOL_RUNNER))
+        environment = {**runner.environment, "BANKSMAN_NATS__NKEY_SEED_FILE": seed}
+        # A runner whose id is set expects a key of its own.
+        del environment["BANKSMAN_TOOL_RUNNER__RUNNER"]
+        return replace(runner, environment=environment)
+
     async def provision(self) -> None:
         """Create or update every stream and consumer as the services expect them.
 

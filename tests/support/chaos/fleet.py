@@ -28,6 +28,7 @@ from banksman.cli.ports import free_port
 from banksman.cli.readiness import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
+from banksman.contracts.ids import new_id
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspaces.workspace import default_root
@@ -277,12 +278,13 @@ class Fleet:
         chosen = UpSettings.model_validate(
             {"local": LocalSettings(agents=agents), "models": {"openai_api_key": "sk-test"}}
         )
-        plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited)
-        self.roots: list[Path] = []
+        self.roots = [self._root(number) for number in range(1, runners + 1)]
         """The workspace directories, one per runner."""
+        places = {new_id("r"): root for root in self.roots}
+        plan = Plan(chosen, self.nats, gateway_port=free_port(), inherited=inherited, runners=places)
         self.urls: list[str] = []
         """The addresses of the gateways."""
-        found = [copy for spec in plan.services() for copy in self._members_of(spec, gateways, runners)]
+        found = [copy for spec in plan.services() for copy in self._members_of(spec, gateways)]
         found = [*self.broker.specs(plan.server()), *found, self._ledger_server(inherited)]
         logs = self._data.logs
         wanted = [spec for spec in found if spec.name not in without]
@@ -371,12 +373,13 @@ class Fleet:
         """Return the end of every process's log."""
         return "\n".join(f"--- {member.name}\n{member.log_end}" for member in self.members.values())
 
-    def _members_of(self, spec: ProcessSpec, gateways: int, runners: int) -> list[ProcessSpec]:
-        match spec.name:
+    def _members_of(self, spec: ProcessSpec, gateways: int) -> list[ProcessSpec]:
+        match spec.service:
             case "gateway":
                 return [self._gateway(spec, number) for number in range(1, gateways + 1)]
             case "tool-runner":
-                return [self._runner(spec, number) for number in range(1, runners + 1)]
+                name = "tool-runner-1" if spec.name == "tool-runner" else spec.name
+                return [self._on(self.broker.with_shared_key(spec), name)]
             case _:
                 return [self._on(spec)]
 
@@ -393,12 +396,10 @@ class Fleet:
         }
         return self._on(spec, f"gateway-{number}", settings)
 
-    def _runner(self, spec: ProcessSpec, number: int) -> ProcessSpec:
+    def _root(self, number: int) -> Path:
         data = self._data.path / f"runner-{number}"
         data.mkdir(mode=0o711, exist_ok=True)
-        root = default_root(data, sandbox_identity())
-        self.roots.append(root)
-        return self._on(spec, f"tool-runner-{number}", {"BANKSMAN_TOOL_RUNNER__WORKSPACES_DIR": str(root)})
+        return default_root(data, sandbox_identity())
 
     def _on(
         self, spec: ProcessSpec, name: str | None = None, settings: Mapping[str, str] | None = None
