@@ -37,7 +37,7 @@ async def test_an_operator_sees_usage_keys_and_limits_of_each_tenant_page_by_pag
     )
     async with start_gateway(keys=keys, tenants=limits) as served, served.http as http:
         http.headers["authorization"] = f"Bearer {TOKENS['bob']}"
-        created = await http.post(f"/context/keys?tenant={passed}", json={"user": "ann"})
+        created = await http.post(f"/context/keys?tenant={runs}", json={"user": "ann"})
         first = (await http.get(TENANTS, params={"after": tenant, "limit": 3})).json()
         second = (await http.get(TENANTS, params={"after": first["next"], "limit": 1})).json()
         beyond = (await http.get(TENANTS, params={"after": "z" * 64})).json()
@@ -52,7 +52,7 @@ async def test_an_operator_sees_usage_keys_and_limits_of_each_tenant_page_by_pag
     assert (month["output_tokens"], month["max_tokens"]) == (200, None)
     assert seen[passed]["windows"][0]["requests"] == 2
     assert [one["stored_bytes"] for one in seen.values()] == [1_000, 0, 0, 0]
-    assert [one["keys"] for one in seen.values()] == [0, 1, 2, 0]
+    assert [one["keys"] for one in seen.values()] == [1, 0, 2, 0]
     assert seen[keyed]["limits"] == {"tokens_per_day": 900}
     assert seen[limited]["limits"] == {"tokens_per_day": 900, "running_runs": 3}
     assert beyond == {"items": [], "next": None}
