@@ -41,5 +41,5 @@ async def test_injected_instructions_gain_no_more_than_a_users_request(
     assert "obeyed-the-text" in read["content"]
     assert (approve["error_kind"], fetch["error_kind"]) == ("unknown_tool", "denied")
     variables = {entry.partition("=")[0] for entry in re.split(r"[\0\n]", bash["stdout"]) if "=" in entry}
-    assert variables <= {"BASH_ENV", "HOME", "LANG", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
+    assert variables <= {"BASH_ENV", "HOME", "LANG", "LIMITS", "PATH", "PWD", "SHLVL", "TMPDIR", "_"}
     assert bash["stdout"].endswith("letter.txt\n") and "No such file" in bash["stderr"]

@@ -192,7 +192,7 @@ async def test_a_missing_location_is_named(client: Client, play: Play) -> None:
 
     [result] = results(client, conversation)
     assert result["error_kind"] == "invalid_arguments"
-    assert "location: is required" in result["content"]["error"]
+    assert "location is required" in result["content"]["error"]
     assert outcome["content"] == "Where?"
 
 
