@@ -239,7 +239,7 @@ def test_setting_that_a_service_rejects_stops_the_system_with_its_sentence(
 
 
 def test_process_that_is_not_ready_in_time_is_named_and_awaited(start: Start) -> None:
-    system = start(BANKSMAN_LOCAL__READY_TIMEOUT_S="0.3")
+    system = start(BANKSMAN_LOCAL__READY_TIMEOUT_S="0.01")
 
     assert system.wait_for("not_ready", process="model-server")["reason"]
     system.wait_for("ready", process="model-server")
