@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from banksman.contracts.tools import ToolDefinition
@@ -54,6 +54,7 @@ SCHEMAS = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, VALUES)
 def test_what_certainly_fits_is_valid(schema: dict[str, Any], value: Any) -> None:
     if certainly_fits(schema, value):

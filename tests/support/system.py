@@ -22,6 +22,7 @@ from tests.support.nats import servers
 from tests.support.polling import wait_until
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+TEMPLATE = "banksman.cli.template"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 2 * WAIT_TIMEOUT_S
 """Seconds; a system kills what does not stop within 30 s."""
@@ -126,7 +127,7 @@ class System:
         self._process = None
 
     def service_pids(self, name: str) -> list[int]:
-        """Return the processes of a service, which its command line identifies."""
+        """Return the processes of a service, or of a command with this argument."""
         assert self._process is not None
         return [pid for pid in descendants(self._process.pid) if name in _arguments(pid)]
 
@@ -264,6 +265,11 @@ def kill(pid: int) -> None:
 
 def _arguments(pid: int) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return []
+    arguments = text.rstrip("\0 ").split("\0")
+    # A forked service has set its command line as one text.
+    words = arguments[0].split() if len(arguments) == 1 else arguments
+    # The process that forks the services names all of them.
+    return [] if TEMPLATE in words else words
