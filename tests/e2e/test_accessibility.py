@@ -212,6 +212,11 @@ async def rules(page: Page, stage: Stage) -> None:
     await expect(page.get_by_role("button", name="Withdraw")).to_be_visible()
 
 
+async def workflows(page: Page, stage: Stage) -> None:
+    await page.goto(f"{stage.url}/#/workflows")
+    await expect(page.get_by_role("link", name="New workflow")).to_be_visible()
+
+
 async def built_workflow(page: Page, stage: Stage) -> None:
     stage.resources |= {"workflows/announce": BUILT}
     await page.goto(f"{stage.url}/#/workflows/announce")
@@ -242,7 +247,7 @@ VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
     refused, inbox, people, invitation, invited, schedules, new_schedule, operations, settings, palette,
     one_run, one_step, two_runs,
-    rules, built_workflow, assistant, models, ended, login,
+    rules, workflows, built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 
