@@ -7,8 +7,9 @@
 // BANKSMAN_MODEL selects a model (`provider:model`). docs/clients.md describes the requests.
 
 import { randomUUID } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { connect, createInbox, headers, nkeyAuthenticator } from "@nats-io/transport-node";
+import { connect, createInbox, headers } from "@nats-io/transport-node";
+
+import { connection } from "./connection.mjs";
 
 const FOLLOW_S = 60;
 const SILENCE_MS = 5_000;
@@ -88,18 +89,4 @@ async function* replay(conversation, after) {
     clearTimeout(silence);
     frames.unsubscribe();
   }
-}
-
-/** The address and the key that `banksman up` wrote, unless the environment has others. */
-function connection() {
-  const { NATS_URL, NATS_SEED_FILE, BANKSMAN_DATA_DIR = ".banksman" } = process.env;
-  if (NATS_URL) {
-    return { servers: NATS_URL, ...(NATS_SEED_FILE && { authenticator: identity(NATS_SEED_FILE) }) };
-  }
-  const { url, nkey } = JSON.parse(readFileSync(`${BANKSMAN_DATA_DIR}/nats-context.json`, "utf8"));
-  return { servers: url, authenticator: identity(nkey) };
-}
-
-function identity(file) {
-  return nkeyAuthenticator(new TextEncoder().encode(readFileSync(file, "utf8").trim()));
 }

@@ -7,8 +7,9 @@
 // docs/tools-over-nats.md describes the messages.
 
 import { createHash, randomInt } from "node:crypto";
-import { readFileSync } from "node:fs";
-import { connect, headers, nkeyAuthenticator } from "@nats-io/transport-node";
+import { connect, headers } from "@nats-io/transport-node";
+
+import { connection } from "./connection.mjs";
 
 const SERVER = "clock";
 const RENEW_EVERY_MS = 1_000;
@@ -66,20 +67,6 @@ setInterval(renew, RENEW_EVERY_MS);
 setInterval(() => register().catch(logError), REGISTER_EVERY_MS);
 process.once("SIGTERM", end).once("SIGINT", end);
 console.log(`serving ${TOOL.name}; Ctrl-C ends it`);
-
-function connection() {
-  if (process.env.NATS_URL) {
-    const seed = process.env.NATS_SEED_FILE;
-    return { servers: process.env.NATS_URL, ...(seed && { authenticator: identity(seed) }) };
-  }
-  const directory = process.env.BANKSMAN_DATA_DIR ?? ".banksman";
-  const context = JSON.parse(readFileSync(`${directory}/nats-context.json`, "utf8"));
-  return { servers: context.url, authenticator: identity(context.nkey) };
-}
-
-function identity(seedFile) {
-  return nkeyAuthenticator(new TextEncoder().encode(readFileSync(seedFile, "utf8").trim()));
-}
 
 /** Register the tool; returns the tenant whose models may call it, or null for all tenants. */
 async function register() {

@@ -1,7 +1,8 @@
 // Serves a workflow with the plain NATS client; docs/workflows.md describes the messages.
 
-import { readFileSync } from "node:fs";
-import { connect, nkeyAuthenticator } from "@nats-io/transport-node";
+import { connect } from "@nats-io/transport-node";
+
+import { connection } from "./connection.mjs";
 
 const REPLY_TIMEOUT_MS = 5_000;
 
@@ -80,18 +81,4 @@ export async function serve(definition, workflow) {
 
 function runOf(subject) {
   return subject.split(".").slice(-2).join(".");
-}
-
-function connection() {
-  if (process.env.NATS_URL) {
-    const seed = process.env.NATS_SEED_FILE;
-    return { servers: process.env.NATS_URL, ...(seed && { authenticator: identity(seed) }) };
-  }
-  const directory = process.env.BANKSMAN_DATA_DIR ?? ".banksman";
-  const context = JSON.parse(readFileSync(`${directory}/nats-context.json`, "utf8"));
-  return { servers: context.url, authenticator: identity(context.nkey) };
-}
-
-function identity(seedFile) {
-  return nkeyAuthenticator(new TextEncoder().encode(readFileSync(seedFile, "utf8").trim()));
 }

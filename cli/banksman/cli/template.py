@@ -9,7 +9,6 @@ that of a service comes with the request.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import select
@@ -96,7 +95,6 @@ def _become(request: int, output: int, template: int) -> str:
     os.environ.update(wanted.environment)
     time.tzset()
     setproctitle(wanted.title)
-    gc.enable()
     return wanted.service
 
 

@@ -107,7 +107,7 @@ async def compose(
     )
     created, queue = CreatedConversations(), RunQueue(bus)
     remembered = RememberedDecisions(bus, conversations, views, queue, backlog)
-    decisions = Decisions(approvals, conversations, views, tools, schemas, clock, key, remembered)
+    decisions = Decisions(approvals, conversations, tools, schemas, clock, key, remembered)
     client_requests = ClientRequests(
         views=views,
         conversations=conversations,

@@ -20,7 +20,8 @@ from banksman.bus.kv import Entry, is_marker
 from banksman.bus.names import CONVERSATIONS
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings, TitleSource
 from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
-from banksman.contracts.ids import check_token
+from banksman.contracts.ids import check_token, conversation_of_approval
+from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.views import Views
 from banksman.runs.ports import Clock
@@ -103,6 +104,21 @@ class Conversations:
             NotFound: This tenant has no such conversation.
         """
         return await self._with_log(tenant, await self.get(tenant, conversation_id))
+
+    async def view_of_approval(self, tenant: str, approval_id: str) -> ConversationView | None:
+        """Return the view of the conversation that an approval request belongs to; None if there is none.
+
+        Raises:
+            LogBroken, Poison: Its log cannot be read.
+        """
+        conversation_id = conversation_of_approval(approval_id)
+        if conversation_id is None:
+            return None
+        try:
+            await self.get(tenant, conversation_id)
+        except NotFound:
+            return None
+        return await self._views.read(tenant, conversation_id)
 
     async def rename(self, tenant: str, conversation_id: str, title: str) -> ConversationRecord:
         """Store a new title and return the record.

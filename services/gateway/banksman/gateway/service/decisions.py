@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol, TypeVar
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
-from banksman.contracts.ids import conversation_of_approval, new_id
+from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
@@ -19,7 +19,6 @@ from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.first_approvals import confirming, first_approval
 from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.tools import Tools
-from banksman.gateway.service.views import Views
 from banksman.runs.approvals import problem, sign
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
@@ -100,7 +99,6 @@ class Decisions:
 
     slots: ApprovalSlots
     conversations: Conversations
-    views: Views
     tools: Tools
     schemas: SchemaChecker
     clock: Clock
@@ -155,15 +153,8 @@ class Decisions:
 
     async def _is_open(self, tenant: str, approval_id: str) -> bool:
         """Return whether a log of the tenant has the approval request and no decision on it."""
-        conversation_id = conversation_of_approval(approval_id)
-        if conversation_id is None:
-            return False
-        try:
-            await self.conversations.get(tenant, conversation_id)
-        except NotFound:
-            return False
-        view = await self.views.read(tenant, conversation_id)
-        return approval_id in view.approvals or approval_id in view.inputs
+        view = await self.conversations.view_of_approval(tenant, approval_id)
+        return view is not None and (approval_id in view.approvals or approval_id in view.inputs)
 
 
 async def decide(

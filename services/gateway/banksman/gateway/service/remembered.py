@@ -158,14 +158,8 @@ class RememberedDecisions:
         )
 
     async def _remembered(self, tenant: str, approval_id: str) -> RememberedDecision | None:
-        conversation_id = conversation_of_approval(approval_id)
-        if conversation_id is None:
-            return None
-        try:
-            await self.conversations.get(tenant, conversation_id)
-        except NotFound:
-            return None
-        return (await self.views.read(tenant, conversation_id)).remembered.get(approval_id)
+        view = await self.conversations.view_of_approval(tenant, approval_id)
+        return None if view is None else view.remembered.get(approval_id)
 
 
 def _key(tenant: str, *approval_id: str) -> str:
