@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from importlib.metadata import version
 
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
@@ -27,10 +28,9 @@ from banksman.tool_runner.execution import CallExecutor
 from banksman.tool_runner.lifecycle import Lifecycle
 from banksman.tool_runner.mcp.finding import McpFinder
 from banksman.tool_runner.outputs import Outputs
-from banksman.tool_runner.router import runner_router
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
 from banksman.tool_runner.startup import LocalRunner, prepare
-from banksman.tool_runner.worker import Worker
+from banksman.tool_runner.worker import Worker, runner_router
 from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
@@ -97,7 +97,13 @@ async def _serve(
     active: set[str] = set()
     lease = Lease(
         bus,
-        RunnerLease(runner=local.identity.runner, runner_epoch=local.identity.epoch),
+        RunnerLease(
+            runner=local.identity.runner,
+            runner_epoch=local.identity.epoch,
+            places=own.limits.sandbox.max_concurrent_calls,
+            version=version("banksman"),
+            started_at=process.health.started_at,
+        ),
         load=active.__len__,
         problem=local.problem,
     )

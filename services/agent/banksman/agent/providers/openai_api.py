@@ -5,8 +5,10 @@ Importing this module imports aiohttp.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,14 +19,20 @@ import aiohttp
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.loose_json import as_object, as_text
 from banksman.agent.providers.retries import TransientFault, status_fault
-from banksman.agent.providers.sse import event_data
 from banksman.contracts.errors import ProviderFailed
+from banksman.runtime.tracing import outgoing
 
 _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "permission_error"})
 _LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "content_filter"})
 
 _MAX_ERROR_BYTES = 64 * 1024
 """Bytes to read of the body of a refusal."""
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""A longer event ends its stream: an event is held in memory until it is complete."""
+
+_END_S = 0.1
+"""Seconds to wait for the end of a stream after its last event."""
 
 _END = b"[DONE]"
 """The data of the last event of a stream."""
@@ -61,11 +69,11 @@ class OpenAIApi:
         data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         try:
             async with self._session.post(
-                self._url, data=data, timeout=timeout, proxy=self._proxy
+                self._url, data=data, headers=outgoing(), timeout=timeout, proxy=self._proxy
             ) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
-                async for event in event_data(response.content, _END):
+                async for event in _event_data(response.content, _END):
                     yield self._chunk(event)
         except aiohttp.SocketTimeoutError as error:
             raise TimeoutError from error
@@ -140,3 +148,78 @@ async def _beginning(content: aiohttp.StreamReader) -> bytes:
     while len(read) < _MAX_ERROR_BYTES and (piece := await content.read(_MAX_ERROR_BYTES - len(read))):
         read += piece
     return bytes(read)
+
+
+async def _event_data(content: aiohttp.StreamReader, end: bytes) -> AsyncGenerator[bytes]:
+    """Yield the data of each event up to the one whose data begins with `end`.
+
+    Events without data, such as comments, are left out; so is one without the empty line that ends it.
+
+    Raises:
+        TransientFault: An event is too long.
+    """
+    events = Events()
+    async for piece in content.iter_any():
+        for data in events.complete(piece):
+            if data.startswith(end):
+                await _read_to_end(content)
+                return
+            yield data
+
+
+class Events:
+    """Divides a stream into events.
+
+    See https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
+    """
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        """The beginning of a line."""
+        self._data: list[bytes] = []
+        """The data of the event that is not complete."""
+        self._bytes = 0
+        """The size of that event."""
+        self._after_return = False
+        """Whether the stream ends with a carriage return so far."""
+
+    def complete(self, piece: bytes) -> Generator[bytes]:
+        """Yield the data of the events that a piece of the stream completes.
+
+        Raises:
+            TransientFault: An event is too long.
+        """
+        if self._after_return and piece.startswith(b"\n"):
+            # The second half of a line end.
+            piece = piece[1:]
+        self._after_return = piece.endswith(b"\r")
+        self._bytes += len(piece)
+        if self._bytes > MAX_EVENT_BYTES:
+            raise TransientFault(f"the model's server sent an event of more than {MAX_EVENT_BYTES} bytes")
+        self._rest += piece
+        # A long line that arrives in small pieces must not be searched again with each of them.
+        if b"\n" not in piece and b"\r" not in piece:
+            return
+        lines = self._rest.splitlines(keepends=True)
+        self._rest = bytearray() if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+        for line in lines:
+            field = bytes(line).rstrip(b"\r\n")
+            if field.startswith(b"data:"):
+                self._data.append(field[5:].removeprefix(b" "))
+            elif not field:
+                self._bytes = len(self._rest)
+                if self._data:
+                    data = b"\n".join(self._data)
+                    self._data.clear()
+                    yield data
+
+
+async def _read_to_end(content: aiohttp.StreamReader) -> None:
+    """Read the end of a finished stream: its connection can serve the next request only after it."""
+    if content.at_eof():
+        return
+    # The reply is complete, whatever happens to the connection.
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(_END_S):
+            async for _ in content.iter_any():
+                pass
