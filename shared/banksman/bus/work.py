@@ -1,9 +1,8 @@
-"""The work loop: pulls as many messages as slots are free, and extends each delivery while its handler runs.
+"""The work loop: handles messages in slots, and extends each delivery while its handler runs.
 
-One pull is outstanding at a time. It requests as many messages as slots are free; when it is used up and a
-slot becomes free, the next one is sent at once. A message is not redelivered while its handler runs, because
-`in progress` is sent every 0.8 s and `ack_wait` is 3 s. When the process dies, another process gets the
-message.
+A pull requests as many messages as slots are free. A message is not redelivered while its handler runs,
+because `in progress` is sent every 0.8 s and `ack_wait` is 3 s. When the process dies, another process gets
+the message.
 
 Where tenants share the slots, a pull is outstanding also while none is free: see `bus.waiting`.
 """
@@ -12,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +23,6 @@ from nats.errors import Error as NatsError
 
 from banksman.bus.client import subscribe
 from banksman.bus.connection import Bus
-from banksman.bus.names import DESCRIPTION, STATUS, api
 from banksman.bus.outcomes import (
     IN_PROGRESS,
     NAK,
@@ -39,10 +36,9 @@ from banksman.bus.outcomes import (
     send_status,
     settle,
 )
-from banksman.bus.settings import Replicas
+from banksman.bus.pulls import Pulls
 from banksman.bus.waiting import Delivery, WaitingMessages, tenant_of
 from banksman.contracts.errors import Unavailable
-from banksman.runtime.backoff import Backoff
 from banksman.runtime.shares import Shares
 
 __all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
@@ -52,20 +48,10 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_S = 0.8
 """Seconds between two `in progress` signals of a running handler; three fit into `ack_wait`, so two may be
 lost."""
-PULL_EXPIRES_S = 30
-"""Seconds after which the server ends a pull."""
-PULL_HEARTBEAT_S: Mapping[Replicas, int] = {1: 5, 3: 1}
-"""Seconds between the server's heartbeats for a pull, by number of replicas; after two missing heartbeats the
-pull counts as lost. One server loses a pull only with the connection, which is noticed at once. Three servers
-also lose it with the consumer's leader."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 LOOK_AHEAD = 8
 """Messages that a pull requests at least where tenants share the slots."""
 MAX_COUNTED = 1_000
 """Messages whose handlings a process counts."""
-
-_IDLE_HEARTBEAT = "100"
-_REQUEST_TIMEOUT = "408"
 
 
 async def work(
@@ -135,33 +121,23 @@ class _Worker:
         self._without_slot = without_slot
         self._handlings: OrderedDict[int, int] = OrderedDict()
         """How often a handler ran, by message. A message that waits for a slot is delivered many times."""
-        self._inbox = bus.nc.new_inbox()
-        self._pull_heartbeat_s = PULL_HEARTBEAT_S[bus.settings.replicas]
+        self._pulls = Pulls(bus, stream, durable, self._wanted)
         self._in_work: dict[int, _InWork] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         """Set when a message arrives: without any, no heartbeat is due."""
         self._heartbeat_now = asyncio.Event()
         self._stopping = False
-        self._pulls = 0
-        self._outstanding = 0
-        """Messages that the current pull may still return."""
-        self._received_at = 0.0
-        """When the last message or heartbeat arrived, by the clock of the event loop."""
-        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._pause_s = 0.0
-        """Seconds to wait before the next pull; 0 unless the last one failed."""
 
     async def run(self, stop: asyncio.Event, grace_s: float) -> None:
-        subscription = await subscribe(self._bus.nc, f"{self._inbox}.*", self._received)
+        subscription = await subscribe(self._bus.nc, f"{self._pulls.inbox}.*", self._received)
         remove = self._bus.on_reconnect(self._reconnected)
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 heartbeats = self._bus.background.run("heartbeats", self._send_heartbeats)
                 try:
-                    await self._pull_until(stop)
+                    await self._pulls.run(stop)
                     # The subscription stays: messages of the last pull are returned at once with a NAK.
                     self._stopping = True
                     if self._waiting is not None:
@@ -182,79 +158,23 @@ class _Worker:
         if not stop.is_set():
             raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
 
-    async def _pull_until(self, stop: asyncio.Event) -> None:
-        stopped = self._group.create_task(stop.wait())
-        stopped.add_done_callback(lambda _: self._changed.set())
-        try:
-            while not stop.is_set() and not self._bus.closed.is_set():
-                self._changed.clear()
-                if self._outstanding and self._silent_for() > 2 * self._pull_heartbeat_s:
-                    logger.info(
-                        "%s/%s: no heartbeat for a pull; sending another", self._stream, self._durable
-                    )
-                    self._outstanding = 0
-                if not self._outstanding and self._wanted > 0:
-                    await self._pull()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._pull_heartbeat_s):
-                        await self._changed.wait()
-        finally:
-            stopped.cancel()
-
-    @property
     def _wanted(self) -> int:
         """The number of messages of the next pull."""
         if isinstance(self._slots, Shares):
             return max(LOOK_AHEAD, self._slots.free)
         return self._slots - len(self._in_work)
 
-    def _silent_for(self) -> float:
-        return asyncio.get_running_loop().time() - self._received_at
-
-    async def _pull(self) -> None:
-        if self._pause_s:
-            await asyncio.sleep(self._pause_s)
-        if not self._bus.connected:
-            return
-        self._pulls += 1
-        self._outstanding = self._wanted
-        self._received_at = asyncio.get_running_loop().time()
-        body = {
-            "batch": self._outstanding,
-            "expires": PULL_EXPIRES_S * 1_000_000_000,
-            "idle_heartbeat": self._pull_heartbeat_s * 1_000_000_000,
-        }
-        target = api("CONSUMER.MSG.NEXT", self._stream, self._durable)
-        try:
-            await self._bus.replies.send(target, json.dumps(body).encode(), f"{self._inbox}.{self._pulls}")
-        except Unavailable as error:
-            self._pull_failed(str(error))
-
-    def _pull_failed(self, reason: str) -> None:
-        logger.info("%s/%s: a pull failed and is repeated: %s", self._stream, self._durable, reason)
-        self._outstanding = 0
-        self._pause_s = self._backoff.next_s()
-        self._changed.set()
-
-    def _pull_succeeded(self) -> None:
-        self._pause_s = 0.0
-        self._backoff.reset()
-
     def _reconnected(self) -> None:
-        # The server dropped the pull with the connection. The deliveries of running handlers may expire soon,
-        # so the heartbeats do not wait for their next turn.
-        self._outstanding = 0
-        self._changed.set()
+        self._pulls.forget()
+        # The deliveries of running handlers may expire soon, so the heartbeats do not wait for their turn.
         self._heartbeat_now.set()
 
     async def _received(self, msg: Msg) -> None:
-        if msg.subject.startswith(self._inbox):
+        if msg.subject.startswith(self._pulls.inbox):
             # Messages of the stream arrive on their own subject; only status messages arrive on the inbox.
-            self._status(msg)
+            self._pulls.status_arrived(msg)
             return
-        self._received_at = asyncio.get_running_loop().time()
-        self._outstanding = max(0, self._outstanding - 1)
-        self._pull_succeeded()
+        self._pulls.message_arrived()
         try:
             metadata = msg.metadata
         except NatsError:
@@ -267,22 +187,6 @@ class _Worker:
             msg.subject, msg.data, msg.headers or {}, metadata.sequence.stream, metadata.num_delivered
         )
         await self._take(message, msg.reply)
-
-    def _status(self, msg: Msg) -> None:
-        # The status of an earlier pull does not concern the current one.
-        if msg.subject.rpartition(".")[2] != str(self._pulls):
-            return
-        self._received_at = asyncio.get_running_loop().time()
-        headers = msg.headers or {}
-        match headers.get(STATUS):
-            case status if status == _IDLE_HEARTBEAT:
-                pass
-            case status if status == _REQUEST_TIMEOUT:
-                self._outstanding = 0
-                self._pull_succeeded()
-                self._changed.set()
-            case status:
-                self._pull_failed(f"{status} {headers.get(DESCRIPTION, '')}")
 
     async def _take(self, message: WorkMessage, reply: str) -> None:
         if item := self._in_work.get(message.stream_seq):
@@ -297,13 +201,13 @@ class _Worker:
             self._start_waiting(arrived=message.stream_seq)
             for surplus, delay_s in self._waiting.surplus(now):
                 await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
-        elif self._wanted <= 0:
+        elif self._wanted() <= 0:
             # More than this process can take: a pull from before a reconnect was still served.
             await send_status(self._bus, reply, NAK)
         else:
             self._start(_InWork(message, reply))
         self._taken.set()
-        self._changed.set()
+        self._pulls.check()
 
     def _start(self, item: _InWork) -> None:
         self._in_work[item.message.stream_seq] = item
@@ -345,7 +249,7 @@ class _Worker:
             if item.tenant is not None and self._waiting is not None:
                 self._waiting.shares.give_back(item.tenant)
                 self._start_waiting()
-            self._changed.set()
+            self._pulls.check()
 
     @asynccontextmanager
     async def _giving_back(self, item: _InWork) -> AsyncGenerator[None]:
@@ -358,7 +262,7 @@ class _Worker:
         places.take(tenant)
         slots.give_back(tenant)
         self._start_waiting()
-        self._changed.set()
+        self._pulls.check()
         try:
             yield
         finally:
