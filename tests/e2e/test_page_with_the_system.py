@@ -10,13 +10,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 from playwright.async_api import Page, WebSocketRoute, expect
 
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.polling import eventually
 from tests.support.system import System
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.usefixtures("browser"), pytest.mark.timeout(240)]
 """Seconds. The first test starts a system, which is slow on a busy machine."""
 
 
@@ -31,8 +32,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
         system.close()
 
 
-@pytest.fixture
-async def page(demo: System) -> AsyncGenerator[Page]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(demo: System, browser: None) -> AsyncGenerator[Page]:
     """The open page. An error in it or a request to another host fails the test."""
     async with opened(demo.url) as page:
         yield page

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -15,6 +16,43 @@ WAIT_TIMEOUT_MS = 1000 * WAIT_TIMEOUT_S
 
 # The default of 5 s fails by chance on a busy machine.
 expect.set_options(timeout=WAIT_TIMEOUT_MS)
+
+
+_shared: dict[asyncio.AbstractEventLoop, Browser] = {}
+"""The browser that all pages of an event loop share."""
+
+
+@asynccontextmanager
+async def started_browser() -> AsyncGenerator[Browser]:
+    """Run Chromium."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def shared_browser() -> AsyncGenerator[None]:
+    """Let `opened` use one browser for all pages on this event loop: a start takes over a second of CPU time.
+
+    Pages of different calls share no storage, no cookies and no cache.
+    """
+    loop = asyncio.get_running_loop()
+    async with started_browser() as browser:
+        _shared[loop] = browser
+        try:
+            yield
+        finally:
+            del _shared[loop]
+
+
+@asynccontextmanager
+async def _browser() -> AsyncGenerator[Browser]:
+    if browser := _shared.get(asyncio.get_running_loop()):
+        yield browser
+        return
+    async with started_browser() as browser:
+        yield browser
 
 
 @asynccontextmanager
@@ -32,19 +70,19 @@ async def opened(url: str, *, bypass_csp: bool = False, offline_shell: bool = Fa
         if not address.startswith((url, "data:", "blob:", "about:")):
             problems.append(address)
 
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = await browser.new_page(
+    async with _browser() as browser:
+        context = await browser.new_context(
             viewport={"width": 1280, "height": 860},
             bypass_csp=bypass_csp,
             service_workers="allow" if offline_shell else "block",
         )
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: check(request.url))
-        page.set_default_timeout(WAIT_TIMEOUT_MS)
-        await page.goto(url)
-        yield page
-        await browser.close()
+        async with context:
+            page = await context.new_page()
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("request", lambda request: check(request.url))
+            page.set_default_timeout(WAIT_TIMEOUT_MS)
+            await page.goto(url)
+            yield page
     assert problems == []
 
 
