@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import (
     NO_RESPONSE,
-    MessageTooLarge,
     NoResponders,
     PublishRefused,
-    SlotTaken,
     TimedOut,
     WrongLastSequence,
 )
 from banksman.bus.names import (
-    CODE_DUPLICATE_UNDER_WAY,
-    CODE_MESSAGE_TOO_LARGE,
-    CODE_RESOURCES,
-    CODE_STORE_FAILED,
-    CODE_WRITE_UNDER_WAY,
-    CODE_WRONG_LAST_SEQUENCE,
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SUBJECT_SEQ,
     MSG_ID,
@@ -36,8 +24,9 @@ from banksman.bus.names import (
     api,
     stream_of,
 )
+from banksman.bus.pub_acks import PubAck, RetryableRefusal, acknowledged
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
+from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, RunSignal, StartRun
@@ -57,29 +46,6 @@ DISK_FULL_RETRY_S = 5.0
 """Seconds after which clients are advised to retry while the server cannot store messages."""
 
 _NO_MESSAGE = "no message has this id"
-_SLOT_TAKEN = "maximum messages per subject exceeded"
-_FULL = re.compile(r"maximum (bytes|messages) exceeded")
-
-
-@dataclass(frozen=True, slots=True)
-class PubAck:
-    """Acknowledgement that the server stored the message."""
-
-    stream: str
-    stream_seq: int
-    duplicate: bool
-    """True when a message with this id was stored before; `stream_seq` is the sequence of that message."""
-    tries: int = 1
-    """Number of attempts that may have stored the message. A duplicate after more than one attempt is the
-    message of an earlier attempt."""
-
-
-class _RetryableRefusal(Exception):
-    """The outcome is unknown, or the stream cannot store the message now."""
-
-    def __init__(self, reason: str, *, may_be_stored: bool = False) -> None:
-        self.may_be_stored = may_be_stored
-        super().__init__(reason)
 
 
 async def durable(
@@ -140,7 +106,7 @@ async def durable(
                 if stored is None:
                     raise
                 return stored
-        except _RetryableRefusal as again:
+        except RetryableRefusal as again:
             tries += again.may_be_stored
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
             # then gets an error early; other callers use the whole budget. A server that was frozen responds
@@ -156,7 +122,7 @@ async def durable(
 
     return await retry(
         attempt,
-        again=lambda error: isinstance(error, _RetryableRefusal),
+        again=lambda error: isinstance(error, RetryableRefusal),
         backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
         budget_s=bus.budget(budget_s),
         failure=f"{subject}: not acknowledged",
@@ -195,11 +161,8 @@ async def _publish(
         except Unavailable as error:
             if bus.closed.is_set():
                 raise
-            raise _RetryableRefusal(str(error), may_be_stored=not isinstance(error, NoResponders)) from error
-    reply = _parse(subject, message.data)
-    if error := reply.get("error"):
-        raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
-    return PubAck(reply["stream"], reply["seq"], reply.get("duplicate", False), tries)
+            raise RetryableRefusal(str(error), may_be_stored=not isinstance(error, NoResponders)) from error
+    return acknowledged(bus, subject, payload, message.data, tries)
 
 
 async def _earlier_attempt(
@@ -244,37 +207,6 @@ async def _has_leader(bus: Bus, subject: str) -> bool:
     except BanksmanError:
         return False
     return b'"state"' in reply.data
-
-
-def _parse(subject: str, data: bytes) -> dict[str, Any]:
-    try:
-        reply = json.loads(data)
-    except ValueError as error:
-        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}") from error
-    if not isinstance(reply, dict) or not ("error" in reply or "seq" in reply):
-        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
-    return cast(dict[str, Any], reply)
-
-
-def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> Exception:
-    code, text = error.get("err_code", 0), str(error.get("description", ""))
-    # The server has one code for a taken slot, a full stream and a failing disk; only the text differs.
-    if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
-        return SlotTaken(subject)
-    if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
-        return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0, public="storage is full")
-    if code == CODE_WRONG_LAST_SEQUENCE:
-        return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
-    if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY):
-        # A cluster refuses a message while its servers replicate another one on the subject or with the same
-        # id, which may be an earlier attempt of this one. The outcome is known only when that one is stored.
-        return _RetryableRefusal(f"{text} ({code})")
-    if code == CODE_MESSAGE_TOO_LARGE:
-        return MessageTooLarge(subject, len(payload), bus.max_payload)
-    if error.get("code") == 503:
-        # The JetStream API is temporarily unavailable, for example during an election.
-        return _RetryableRefusal(f"{text} ({code})")
-    return PublishRefused(subject, code, text)
 
 
 def _headers(
