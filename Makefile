@@ -118,7 +118,7 @@ overload:  ## Request three times the runs that agents can execute, for five min
 	@tools/setup.sh dev
 	@$(BIN)/python -m benchmarks.overload $(ARGS)
 
-mutants:  ## Remove each required behaviour in a copy of the tree; a test must fail each time (ARGS="R7 R12")
+mutants:  ## Remove each required behaviour in a copy of the tree; a test must fail each time (ARGS="R7 R12", ARGS=changed)
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+from tests.mutants import page
 from tests.mutants.table import MUTANTS
 
 NUMBERS = [f"R{number}" for number in range(1, 115)]
@@ -19,3 +23,20 @@ def test_every_mutant_can_be_applied() -> None:
     problems = {f"{mutant.requirement} {mutant.name}": mutant.problem() for mutant in MUTANTS}
 
     assert {label: problem for label, problem in problems.items() if problem is not None} == {}
+
+
+def test_a_mutant_that_survives_loses_its_row(tmp_path: Path) -> None:
+    first, second = MUTANTS[:2]
+    written = tmp_path / "mutants.md"
+
+    for mutant in (second, first):
+        page.record(mutant, page.kill(mutant, f"{mutant.test}[a case]", "0123456789"), written)
+    both = page.read(written)
+    page.record(second, None, written)
+    left = page.read(written)
+
+    assert [row.requirement for row in both] == [first.requirement, second.requirement]
+    assert list(page.problems((first, second), both)) == []
+    assert [row.shows(first) for row in left] == [True]
+    assert [problem.split()[0] for problem in page.problems((first, second), left)] == [second.requirement]
+    assert list(page.problems((replace(first, name="another"), second), both)) != []
