@@ -215,6 +215,25 @@ def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[s
     }
 
 
+def process(service: str, pid: int, **more: Any) -> dict[str, Any]:
+    """Return a process as it reports itself to an operator."""
+    return {
+        "service": service,
+        "host": "node-1",
+        "pid": pid,
+        "version": "1.0.0",
+        "started_at": "2026-01-05T08:00:00Z",
+        "reported_at": "2026-01-05T09:00:00Z",
+        "responds": True,
+        "ready": True,
+        "problems": {},
+        "warnings": {},
+        "used": 3,
+        "places": None,
+        **more,
+    }
+
+
 COMING: dict[str, Any] = {
     "schedule_id": "s1",
     "starts": [(datetime.now(UTC) + timedelta(days=number)).isoformat() for number in (1, 1, 2, 5)],
@@ -230,9 +249,36 @@ RESOURCES: dict[str, Any] = {
             {"stream": "RUNS", "name": "agents", "waiting": 3, "in_progress": 2, "redelivered": 0},
         ],
         "runners": [
-            {"name": "r1", "load": 2, "workspaces": True, "serving": True, "problem": None},
+            {
+                "name": "r1",
+                "load": 2,
+                "workspaces": True,
+                "serving": True,
+                "problem": None,
+                "places": 8,
+                "version": "1.0.0",
+                "started_at": "2026-01-05T08:00:00Z",
+            },
             {"name": "r2", "load": 0, "workspaces": True, "serving": False, "problem": "no sandbox"},
         ],
+    },
+    "operator/services": {
+        "processes": [
+            process("agent", 11, places=32),
+            process("agent", 12, ready=False, problems={"streams": "stream RUNS is missing"}),
+            process("gateway", 13),
+            process("workflows", 14, responds=False),
+        ],
+        "nats": {
+            "version": "2.11.0",
+            "servers": [
+                {"name": "n1", "leads": True, "reachable": True, "lag": 0},
+                {"name": "n2", "leads": False, "reachable": False, "lag": 41},
+            ],
+            "used_bytes": 9_000_000,
+            "max_bytes": 90_000_000,
+            "problem": None,
+        },
     },
     "operator/tenants": {
         "items": [tenant("acme", max_tokens=5_000, running_runs=3), tenant("local")],

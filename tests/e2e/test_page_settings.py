@@ -96,6 +96,25 @@ async def test_an_operator_replays_a_message_that_could_not_be_handled(stage: St
     assert "operator/dead-letters/7/replay" in stage.uploads
 
 
+async def test_an_operator_sees_which_processes_are_ready_and_why_others_are_not(stage: Stage) -> None:
+    """R34: processes, NATS servers, and the capacity of runners."""
+    stage.resources |= scenes.RESOURCES
+    async with opened(stage.url) as page:
+        await page.get_by_role("link", name="Operations").click()
+        services = page.get_by_role("region", name="Services").locator("tbody tr")
+        await expect(services).to_have_count(4)
+        await expect(services.nth(0)).to_contain_text("3 of 32")
+        await expect(services.nth(0)).to_contain_text("Ready")
+        await expect(services.nth(1)).to_contain_text("stream RUNS is missing")
+        await expect(services.nth(3).locator(".failed")).to_contain_text("No report since")
+        servers = page.get_by_role("region", name="NATS 2.11.0").locator("tbody tr")
+        await expect(servers.nth(1)).to_contain_text("Not reachable")
+        await expect(page.get_by_text("Storage: 8.6 MiB of 86 MiB")).to_be_visible()
+        await expect(page.get_by_role("region", name="Runners").locator("tbody tr").first).to_contain_text(
+            "2 of 8"
+        )
+
+
 async def test_an_operator_sees_what_each_tenant_consumes_of_its_limits(stage: Stage) -> None:
     """R31, R34: page by page, with the limits that are nearly used up."""
     stage.resources |= scenes.RESOURCES

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from importlib.metadata import version
+from typing import Any, NamedTuple
 
 import pytest
+from httpx import AsyncClient
 from tests.gateway.conftest import Agent, Served, gateway_on
 from tests.support.fixtures import SecuredNats
 from tests.support.polling import eventually
@@ -17,6 +20,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import OUTPUTS, OWNERS, RESULTS, RUNNERS, RUNS, USAGE, kv_stream, kv_subject
 from banksman.bus.objects import Objects
 from banksman.bus.publish import durable
+from banksman.bus.service_states import reported_state
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
@@ -24,8 +28,9 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
 from banksman.contracts.workspaces import WorkspaceOwner
-from banksman.deployment.users import GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES
+from banksman.deployment.users import AGENT, GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES, WORKFLOWS
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.runtime.health import Check, Health
 from banksman.runtime.tenants import TenantSettings
 
 
@@ -41,7 +46,10 @@ class Deployment(NamedTuple):
 @pytest.fixture
 async def deployment(secured_nats: SecuredNats, tenant: str) -> AsyncGenerator[Deployment]:
     def as_user(user: str) -> NatsSettings:
-        return NatsSettings(url=secured_nats.server.url, nkey_seed_file=secured_nats.seed_file(user))
+        server = secured_nats.server
+        return NatsSettings(
+            url=server.url, nkey_seed_file=secured_nats.seed_file(user), monitoring_url=server.monitoring_url
+        )
 
     async with (
         await secured_nats.connect(OPERATOR) as operator,
@@ -154,6 +162,53 @@ async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
     assert [one["id"] for one in left] == [call]
     assert stored is not None and stored.data == b"{}"
     assert violations() == []
+
+
+async def test_an_operator_sees_which_processes_are_ready_and_which_report_no_more(
+    deployment: Deployment, secured_nats: SecuredNats, violations: Refused
+) -> None:
+    """R34: with the permissions of a deployment. Other processes are the states that they report."""
+    gateway, _, _ = deployment
+    working = Health("agent", started=True, places=32, used=lambda: 3)
+    full = Health("workflows", started=True)
+    full.checks["streams"] = problem("stream RUNS is missing")
+    full.warnings["logs"] = problem("2 are damaged")
+
+    async def listed(http: AsyncClient) -> dict[str, Any]:
+        found = (await http.get("/operator/services")).json()
+        return {one["service"]: one for one in found["processes"]} | {"nats": found["nats"]}
+
+    async with (
+        gateway.http as http,
+        await secured_nats.connect(AGENT) as agents,
+        await secured_nats.connect(WORKFLOWS) as workflows,
+        gateway.socket(),
+    ):
+        async with reported_state(agents, working), reported_state(workflows, full):
+            await agents.ready()
+            await workflows.ready()
+            seen = await listed(http)
+        await agents.ready()
+        await workflows.ready()
+        gone = await listed(http)
+    agent, unready, own, nats = seen["agent"], seen["workflows"], seen["gateway"], seen["nats"]
+    assert (agent["ready"], agent["used"], agent["places"], agent["responds"]) == (True, 3, 32, True)
+    assert (unready["ready"], unready["problems"]) == (False, {"streams": "stream RUNS is missing"})
+    assert unready["warnings"] == {"logs": "2 are damaged"}
+    assert (own["ready"], own["used"], own["pid"]) == (True, 1, os.getpid())
+    assert own["version"] == version("banksman")
+    assert [gone[name]["responds"] for name in ("agent", "workflows", "gateway")] == [False, False, True]
+    assert gone["agent"]["reported_at"] == agent["reported_at"]
+    assert [(one["leads"], one["reachable"]) for one in nats["servers"]] == [(True, True)]
+    assert 0 < nats["used_bytes"] < nats["max_bytes"]
+    assert violations() == []
+
+
+def problem(text: str) -> Check:
+    async def found() -> str | None:
+        return text
+
+    return found
 
 
 async def test_a_total_that_cannot_be_read_hides_no_tenant_from_an_operator(

@@ -249,7 +249,7 @@ async def serving(bus: Bus, *workflows: Workflow, **settings: Any) -> AsyncGener
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, workflows)
         await app.offer(bus, worker, workflows)
-        loop = asyncio.create_task(app.serve(bus, worker, given, stop))
+        loop = asyncio.create_task(app.serve(bus, worker, given, Shares(given.slots), stop))
         try:
             yield
         finally:

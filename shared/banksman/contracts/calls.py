@@ -45,6 +45,8 @@ class CallRequest(Stored):
 
     secrets: dict[str, str] = Field(default_factory=dict, exclude_if=lambda secrets: not secrets, repr=False)
     """The tenant's secrets that the tool declares, by name. No event holds them."""
+    traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    """The W3C trace context of the run; None without one."""
 
     @property
     def workspace_id(self) -> str:
@@ -162,6 +164,10 @@ class RunnerLease(Stored):
     """False if it accepts no calls; `problem` states why."""
     problem: str | None = None
     """`DRAINING`, or why its sandbox does not isolate calls; None if it serves."""
+    places: int | None = None
+    """Commands that it executes at a time; further calls wait. None for a tool server."""
+    version: str | None = None
+    started_at: Timestamp | None = None
 
     @property
     def draining(self) -> bool:

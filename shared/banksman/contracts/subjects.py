@@ -158,6 +158,11 @@ def counted_usage() -> str:
     return _join("usage", "counted")
 
 
+def service_state() -> str:
+    """Requests for the state of every gateway, agent and workflows service; core, each process replies."""
+    return _join("service", "state")
+
+
 def workflow_run(name: str, tenant: str, conversation_id: str) -> str:
     """Starts and resumes of workflow runs (stream WORKFLOWS).
 

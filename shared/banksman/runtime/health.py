@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -47,6 +48,11 @@ class Health:
     draining: bool = False
     started: bool = False
     since: float = field(default_factory=time.monotonic)
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    places: int | None = None
+    """Runs, calls or connections that the process serves at a time; None for no such limit."""
+    used: Callable[[], int] = lambda: 0
+    """Returns how many of the places are used."""
     background: Background = field(default_factory=Background)
     """The background tasks of the process. One that keeps failing makes the process not ready."""
 
@@ -65,6 +71,11 @@ class Health:
         found = {name: await self._run(check) for name, check in tuple(self.checks.items())}
         problems = {name: problem for name, problem in found.items() if problem is not None}
         return problems if self.started else {"process": "starting", **problems}
+
+    async def warned(self) -> dict[str, str]:
+        """Return the problems that do not affect readiness, by check."""
+        found = {name: await self._run(check) for name, check in tuple(self.warnings.items())}
+        return {name: warning for name, warning in found.items() if warning is not None}
 
     async def _run(self, check: Check) -> str | None:
         try:
@@ -89,13 +100,11 @@ class Health:
 
     async def _readyz(self, _request: Request) -> Response:
         problems = await self.problems()
-        found = {name: await self._run(check) for name, check in tuple(self.warnings.items())}
-        warnings = {name: warning for name, warning in found.items() if warning is not None}
         body = {
             "service": self.service,
             "ready": not problems,
             "problems": problems,
-            "warnings": warnings,
+            "warnings": await self.warned(),
         }
         return JSONResponse(body, status_code=503 if problems else 200)
 

@@ -50,6 +50,11 @@ class Shares:
         self._total = 0
 
     @property
+    def used(self) -> int:
+        """Places that are used."""
+        return self._total
+
+    @property
     def free(self) -> int:
         """Places that are not used."""
         return max(0, self._places - self._total)

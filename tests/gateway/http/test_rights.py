@@ -62,6 +62,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "DELETE /context/schedules/{schedule_id}": CHAT,
     "POST /context/schedules/{schedule_id}/run": CHAT,
     "GET /operator/overview": OPERATE,
+    "GET /operator/services": OPERATE,
     "GET /operator/tenants": OPERATE,
     "GET /operator/dead-letters": OPERATE,
     "POST /operator/dead-letters/{letter_id}/replay": OPERATE,

@@ -28,6 +28,7 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.publish import RunQueue
+from banksman.bus.service_states import reported_state
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
 from banksman.contracts.ids import new_id
@@ -70,6 +71,9 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             )
         )
         process.health.checks["nats"] = bus.problem
+        slots = Shares(settings.agent.slots, settings.running_runs)
+        process.health.places, process.health.used = settings.agent.slots, lambda: slots.used
+        await stack.enter_async_context(reported_state(bus, process.health))
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
             process.health.checks["streams"] = durability.problem
@@ -131,7 +135,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             names.RUNS,
             names.AGENTS,
             worker.on_work,
-            slots=Shares(settings.agent.slots, settings.running_runs),
+            slots=slots,
             stop=process.stop,
             grace_s=settings.agent.drain_s,
         )

@@ -15,6 +15,7 @@ from banksman.bus.connecting import keep_connecting
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.intake import Intake
+from banksman.bus.service_states import reported_state
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
@@ -85,6 +86,8 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         health.warnings["logs"] = damaged.warning
         health.warnings["storage"] = backlog.logs.storage.warning
         health.measures["runs"] = backlog.measure
+        health.used = lambda: len(connections.open)
+        await stack.enter_async_context(reported_state(bus, health))
         state = front.app.state
         state.gateway, state.connections, state.asyncapi = gateway, connections, asyncapi_document
         try:

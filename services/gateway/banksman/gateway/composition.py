@@ -35,6 +35,7 @@ from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.policies import GovernedAssistants, Policies
+from banksman.gateway.service.processes import Processes
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.retention import Retention
@@ -199,6 +200,7 @@ async def compose(
         ),
         files=Files(placements, await _outputs(settings, bus, stack)),
         operations=Operations(bus),
+        processes=Processes(bus),
         tenants=Tenants(bus, keys, usage, settings.tenants),
         usage=usage,
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),

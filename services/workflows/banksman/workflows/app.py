@@ -19,6 +19,7 @@ from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
+from banksman.bus.service_states import reported_state
 from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
 from banksman.contracts.assistants import ConversationRecord
@@ -85,6 +86,9 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
         return
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(bus)
+        slots = Shares(settings.workflows.slots)
+        process.health.places, process.health.used = settings.workflows.slots, lambda: slots.used
+        await stack.enter_async_context(reported_state(bus, process.health))
         if not settings.allow_weak_durability:
             durability = Durability.of_app(bus)
             process.health.checks["streams"] = durability.problem
@@ -99,7 +103,7 @@ async def _serve(settings: WorkflowServiceSettings, process: ServiceProcess) -> 
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman workflows"))
         await _enter_example_tools(stack, settings.workflows.example_tools, process.health)
         process.ready()
-        await serve(bus, worker, settings.workflows, process.stop)
+        await serve(bus, worker, settings.workflows, slots, process.stop)
 
 
 async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None, health: Health) -> None:
@@ -187,13 +191,15 @@ async def offer(bus: Bus, worker: Worker, workflows: tuple[Workflow, ...]) -> No
         await worker.registry.register(workflow.definition)
 
 
-async def serve(bus: Bus, worker: Worker, settings: WorkflowSettings, stop: asyncio.Event) -> None:
-    """Execute started workflows until `stop` is set.
+async def serve(
+    bus: Bus, worker: Worker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
+) -> None:
+    """Execute started workflows in `slots` until `stop` is set.
 
     Raises:
         Unavailable: The connection is closed permanently.
     """
-    slots, waiting = Shares(settings.slots), Shares(settings.waiting)
+    waiting = Shares(settings.waiting)
     try:
         async with asyncio.TaskGroup() as group:
             for name in QUEUES:

@@ -10,6 +10,7 @@ from banksman.contracts.wire import Token
 from banksman.gateway.asgi.dependencies import OperatorDep, ServiceDep
 from banksman.gateway.asgi.routing import router
 from banksman.gateway.service.operations import MAX_LETTERS, DeadLetterPage, Overview
+from banksman.gateway.service.processes import Services
 from banksman.gateway.service.resources import MAX_POSITION
 from banksman.gateway.service.tenants import MAX_TENANTS, TenantPage
 
@@ -25,6 +26,15 @@ routes = router("operations")
 async def read_overview(gateway: ServiceDep, caller: OperatorDep) -> Overview:
     """Read what the streams hold, which messages wait for services, and which runners are alive."""
     return await gateway.operations.overview()
+
+
+@routes.get("/operator/services")
+async def read_services(gateway: ServiceDep, caller: OperatorDep) -> Services:
+    """Read the state of each process: version, readiness and why not, load; and of the NATS servers.
+
+    The processes report when this is requested, so it takes up to three seconds if one does not respond.
+    """
+    return await gateway.processes.read()
 
 
 @routes.get("/operator/tenants")

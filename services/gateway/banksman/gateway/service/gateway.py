@@ -20,6 +20,7 @@ from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
 from banksman.gateway.service.policies import Policies
+from banksman.gateway.service.processes import Processes
 from banksman.gateway.service.prompts import Prompts
 from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.runs import Runs
@@ -73,6 +74,7 @@ class Gateway:
     imports: Imports
     files: Files
     operations: Operations
+    processes: Processes
     tenants: Tenants
     usage: UsageReports
     passthrough: PassthroughUsage

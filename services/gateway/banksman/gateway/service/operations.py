@@ -69,6 +69,11 @@ class RunnerState(Stored):
     serving: bool
     problem: str | None
     """Why it accepts no calls."""
+    places: int | None
+    """Commands that it executes at a time; null for a tool server."""
+    version: str | None
+    """Null for a tool server."""
+    started_at: Timestamp | None
 
 
 class Overview(Stored):
@@ -185,4 +190,7 @@ def _runner(lease: RunnerLease) -> RunnerState:
         workspaces=lease.workspaces,
         serving=lease.serving,
         problem=lease.problem,
+        places=lease.places,
+        version=lease.version,
+        started_at=lease.started_at,
     )

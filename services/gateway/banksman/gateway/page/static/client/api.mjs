@@ -288,9 +288,14 @@ export class Api {
     return this.#json('DELETE', `context/keys/${id}`);
   }
 
-  /** What the system holds and what waits in it; needs the right `operator`, as the three below. */
+  /** What the system holds and what waits in it; needs the right `operator`, as those below. */
   operatorOverview() {
     return this.#json('GET', 'operator/overview');
+  }
+
+  /** The state of each process, and of the NATS servers. */
+  services() {
+    return this.#json('GET', 'operator/services');
   }
 
   /** A page of the tenants. @param {string} [after] The last tenant of the page before. */

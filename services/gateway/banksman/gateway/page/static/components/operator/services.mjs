@@ -1,0 +1,57 @@
+/** The processes of the system: which are ready, why others are not, and what each one does. */
+
+import { formatNumber, known, t } from '../../strings.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
+import { html } from '../ui.mjs';
+import { Records } from './records.mjs';
+
+/** Gateways, agents and workflows services, as they reported themselves. */
+export function Services({ processes }) {
+  const rows = processes.map((process) => [
+    html`<strong>${known(`operator.service.${process.service}`, process.service)}</strong>`,
+    html`<code>${`${process.host}:${process.pid}`}</code>`,
+    process.places ? t('operator.usedOf', { used: formatNumber(process.used), limit: formatNumber(process.places) }) : formatNumber(process.used),
+    html`<${Begun} process=${process} />`,
+    html`<${Readiness} process=${process} />`,
+  ]);
+  const columns = [t('operator.service'), t('operator.process'), t('operator.serves'), t('operator.version'), t('operator.state')];
+  return html`<${Records} title=${t('operator.services')} columns=${columns} rows=${rows} empty="" />`;
+}
+
+function Readiness({ process }) {
+  if (!process.responds) return html`<span class="status failed">${t('operator.silent', { when: formatWhen(process.reported_at) })}</span>`;
+  const reasons = Object.values({ ...process.problems, ...process.warnings });
+  return html`<span class=${process.ready ? 'status done' : 'status failed'}>${t(process.ready ? 'operator.serving' : 'operator.notServing')}</span>
+    ${reasons.map((reason) => html`<p class="reason">${reason}</p>`)}`;
+}
+
+/** The version of a process, and since when it is there. */
+function Begun({ process }) {
+  return html`${process.version ?? ''} ${process.started_at && html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`}`;
+}
+
+/** The NATS servers, and the space that they have. */
+export function NatsServers({ nats }) {
+  const rows = nats.servers.map((server) => [
+    html`<strong>${server.name}</strong>`,
+    t(server.leads ? 'operator.leads' : 'operator.follows'),
+    formatNumber(server.lag),
+    html`<span class=${server.reachable ? 'status done' : 'status failed'}>${t(server.reachable ? 'operator.reachable' : 'operator.unreachable')}</span>`,
+  ]);
+  const columns = [t('operator.server'), t('operator.role'), t('operator.lag'), t('operator.state')];
+  const used = nats.max_bytes && t('operator.natsStorage', { used: formatBytes(nats.used_bytes), limit: formatBytes(nats.max_bytes) });
+  return html`<${Records} title=${t('operator.nats', { version: nats.version })} columns=${columns} rows=${rows} empty="" />
+    ${(nats.problem || used) && html`<p class="muted">${nats.problem ?? used}</p>`}`;
+}
+
+export function Runners({ runners }) {
+  const rows = runners.map((runner) => [
+    html`<strong>${runner.name}</strong>`,
+    t(runner.workspaces ? 'operator.workspaces' : 'operator.toolServer'),
+    runner.places ? t('operator.usedOf', { used: formatNumber(runner.load), limit: formatNumber(runner.places) }) : formatNumber(runner.load),
+    html`<${Begun} process=${runner} />`,
+    runner.serving ? html`<span class="status done">${t('operator.serving')}</span>` : html`<span class="status failed">${runner.problem ?? t('operator.notServing')}</span>`,
+  ]);
+  const columns = [t('operator.runner'), t('operator.kind'), t('operator.load'), t('operator.version'), t('operator.state')];
+  return html`<${Records} title=${t('operator.runners')} columns=${columns} rows=${rows} empty=${t('operator.noRunners')} />`;
+}

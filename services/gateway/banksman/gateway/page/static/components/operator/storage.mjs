@@ -1,0 +1,30 @@
+/** Queues and streams: what waits for services, and what is stored. */
+
+import { formatNumber, known, t } from '../../strings.mjs';
+import { formatBytes } from '../../text.mjs';
+import { html } from '../ui.mjs';
+import { Records } from './records.mjs';
+
+/** Share of its limit from which a stream is marked. */
+const NEARLY_FULL = 0.8;
+
+export function Queues({ queues }) {
+  const rows = queues.map((queue) => [
+    known(`operator.queue.${queue.name.replace('-', '_')}`, queue.name),
+    formatNumber(queue.waiting),
+    formatNumber(queue.in_progress),
+    formatNumber(queue.redelivered),
+  ]);
+  const columns = [t('operator.queue'), t('operator.waiting'), t('operator.inProgress'), t('operator.redelivered')];
+  return html`<${Records} title=${t('operator.queues')} columns=${columns} rows=${rows} empty="" />`;
+}
+
+export function Streams({ streams }) {
+  const rows = streams.map((stream) => {
+    const share = stream.max_bytes > 0 ? stream.bytes / stream.max_bytes : 0;
+    const used = stream.max_bytes > 0 ? t('operator.usedOf', { used: formatBytes(stream.bytes), limit: formatBytes(stream.max_bytes) }) : formatBytes(stream.bytes);
+    return [html`<code>${stream.name}</code>`, formatNumber(stream.messages), html`<span class=${share > NEARLY_FULL ? 'status failed' : ''}>${used}</span>`];
+  });
+  const columns = [t('operator.stream'), t('operator.messages'), t('operator.size')];
+  return html`<${Records} title=${t('operator.streams')} columns=${columns} rows=${rows} empty="" />`;
+}
