@@ -17,7 +17,8 @@ from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import SandboxCommand
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox, find_bwrap
-from banksman.tool_runner.sandbox.cgroups import NotDelegated, divided, examine
+from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.cgroups import divided
 from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
 from banksman.tool_runner.sandbox.spawner import Spawner
 from banksman.tool_runner.sandbox.spawner_process import STARTER_NAME

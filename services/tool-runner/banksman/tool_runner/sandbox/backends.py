@@ -9,7 +9,8 @@ from typing import assert_never
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxBackend
 from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.cgroups import CallCgroups, NotDelegated, divided, examine
+from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.cgroups import CallCgroups, divided
 from banksman.tool_runner.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerSettings
 

@@ -13,19 +13,18 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from banksman.tool_runner.limits import SandboxLimits
-from banksman.tool_runner.sandbox.processes import descendants
+from banksman.tool_runner.sandbox.cgroup_delegation import (
+    RUNNER,
+    Delegation,
+    Hierarchy,
+    NotDelegated,
+    members,
+)
 
-NEEDED = frozenset({"memory", "pids"})
-_NEEDED_V1 = frozenset({"memory"})
-"""In version 1 a controller can be missing by itself; RLIMIT_NPROC also limits the processes."""
-_WANTED = ("memory", "pids", "cpu")
-_RUNNER = "banksman-runner"
 _CALLS = "banksman-calls-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SPAWN_PROCESSES = 5
@@ -39,31 +38,6 @@ _OOM_COUNTERS = ("memory.events", "memory.oom_control")
 """Files with a line `oom_kill {number}`, of version 2 and of version 1."""
 _CHARGED = ("memory.current", "memory.usage_in_bytes")
 """Files with the memory of a cgroup in bytes, of version 2 and of version 1."""
-
-
-class NotDelegated(Exception):
-    """There is no cgroup that the runner may divide; the message states why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
-    """A directory of cgroups, and what its children can limit."""
-
-    directory: Path
-    controllers: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Delegation:
-    """What the runner may divide."""
-
-    version: Literal[1, 2]
-    hierarchies: tuple[Hierarchy, ...]
-    """The runner's own cgroup; of version 1, one for each controller."""
-
-    def __str__(self) -> str:
-        parts = (f"{', '.join(sorted(own.controllers))} at {own.directory}" for own in self.hierarchies)
-        return f"cgroup v{self.version}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +126,6 @@ class CallCgroups:
         self._locks.close()
 
 
-def examine() -> Delegation:
-    """Return what this process may divide: its cgroup of version 2, else those of version 1. Changes nothing.
-
-    Raises:
-        NotDelegated: the own cgroups are not writable, lack a controller, or are shared.
-    """
-    try:
-        return examine_v2()
-    except NotDelegated as reason:
-        try:
-            return examine_v1()
-        except NotDelegated as older:
-            raise NotDelegated(f"{reason}; {older}") from None
-
-
 def divided(own: Delegation, root: Path) -> CallCgroups:
     """Create the directories for the calls of `root`; of version 2, also one for the runner itself.
 
@@ -220,92 +179,6 @@ def _end_calls(calls: Path) -> None:
         CallCgroup((left,)).end()
 
 
-def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
-    """Return the own cgroup of version 2; see `examine`."""
-    own = _own_v2()
-    try:
-        available = frozenset((own / "cgroup.controllers").read_text().split())
-        if missing := needed - available:
-            raise NotDelegated(f"{own} has no controller {' and no '.join(sorted(missing))}")
-        if not os.access(own, os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
-            raise NotDelegated(f"{own} does not belong to this user")
-        if _is_shared(own):
-            raise NotDelegated(f"{own} has processes that do not belong to the runner")
-    except OSError as error:
-        raise NotDelegated(str(error)) from error
-    return Delegation(2, (Hierarchy(own, needed | (available & frozenset(_WANTED))),))
-
-
-def examine_v1() -> Delegation:
-    """Return the own cgroups of version 1; see `examine`. The runner itself stays where it is."""
-    by_place: dict[Path, set[str]] = {}
-    for controller in _WANTED:
-        place = _own("cgroup", controller)
-        if place is not None and os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
-            by_place.setdefault(place, set()).add(controller)
-    usable = frozenset(name for names in by_place.values() for name in names)
-    if missing := _NEEDED_V1 - usable:
-        raise NotDelegated(f"no writable cgroup v1 with the controller {' and '.join(sorted(missing))}")
-    return Delegation(1, tuple(Hierarchy(place, frozenset(names)) for place, names in by_place.items()))
-
-
-def _own_v2() -> Path:
-    """Return the directory of this process's cgroup v2, or its parent if the cgroup is already divided."""
-    directory = _own("cgroup2", "")
-    if directory is None:
-        raise NotDelegated("no cgroup v2 is mounted")
-    return directory.parent if directory.name == _RUNNER else directory
-
-
-def _own(kind: Literal["cgroup", "cgroup2"], controller: str) -> Path | None:
-    """Return the directory of this process's cgroup with a controller; None if it is not mounted."""
-    path = _own_path(controller)
-    for options, mounted, point in _mounts(kind):
-        if path is None or (controller and controller not in options):
-            continue
-        below = os.path.relpath(path, mounted)
-        if not below.startswith(".."):
-            return Path(point) / below
-    return None
-
-
-def _own_path(controller: str) -> str | None:
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return path
-    return None
-
-
-def _mounts(kind: str) -> Iterator[tuple[list[str], str, str]]:
-    """Yield the options, the mounted directory and the mount point of each mount of a kind of file system."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, source = line.partition(" - ")
-        if source.startswith(f"{kind} "):
-            _, _, _, mounted, point, *_ = fields.split(" ")
-            yield source.rpartition(" ")[2].split(","), mounted, point
-
-
-def _is_shared(own: Path) -> bool:
-    """Return whether dividing the cgroup would move processes that do not belong to the runner.
-
-    In a container, all processes belong to it. The root cgroup, which has no `cgroup.type`, need not be
-    empty.
-    """
-    if not (own / "cgroup.type").exists() or _in_container():
-        return False
-    return bool(_members(own) - set(descendants(os.getpid())))
-
-
-def _in_container() -> bool:
-    """Return whether the own cgroup is the root of a cgroup namespace."""
-    return _own_path("") in ("/", f"/{_RUNNER}")
-
-
-def _members(own: Path) -> set[int]:
-    return {int(pid) for pid in (own / "cgroup.procs").read_text().split()}
-
-
 def _removed(directory: Path) -> bool:
     """Remove a cgroup; return False if it still has processes."""
     try:
@@ -322,7 +195,7 @@ def _kill_members(directory: Path) -> None:
         if (directory / "cgroup.kill").exists():
             _write(directory / "cgroup.kill", "1")
             return
-        for pid in _members(directory):
+        for pid in members(directory):
             _kill_member(directory, pid)
 
 
@@ -331,7 +204,7 @@ def _kill_member(directory: Path, pid: int) -> None:
         pidfd = os.pidfd_open(pid)
         try:
             # The id may have been reused before the pidfd was opened. From here, the pidfd names one process.
-            if pid in _members(directory):
+            if pid in members(directory):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)
@@ -344,10 +217,10 @@ def _move_members(own: Path) -> None:
     """
     if not (own / "cgroup.type").exists():
         return
-    (own / _RUNNER).mkdir(exist_ok=True)
-    for pid in _members(own):
+    (own / RUNNER).mkdir(exist_ok=True)
+    for pid in members(own):
         with contextlib.suppress(ProcessLookupError):
-            _write(own / _RUNNER / "cgroup.procs", str(pid))
+            _write(own / RUNNER / "cgroup.procs", str(pid))
 
 
 def _limits(limits: SandboxLimits) -> tuple[tuple[str, str], ...]:
