@@ -22,8 +22,9 @@ from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.runs.lease import Lease
 from banksman.tool_runner.workspaces import files
+from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceMoved
 from banksman.tool_runner.workspaces.files import PathRefused, relative
-from banksman.tool_runner.workspaces.registry import SnapshotLost, WorkspaceMoved, WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.uploads import Uploads
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore

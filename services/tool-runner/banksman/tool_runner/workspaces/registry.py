@@ -3,96 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspaces import (
-    SnapshotRef,
     WorkspacePlacement,
     WorkspaceReport,
     WorkspaceReportReply,
 )
 from banksman.runs.workspaces import LocalWorkspace
-from banksman.runtime.failpoints import reach
-from banksman.tool_runner.workspaces.archive_writing import SnapshotRefused
-from banksman.tool_runner.workspaces.files import PathRefused, write_whole
+from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
+from banksman.tool_runner.workspaces.installing import Installer
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
-
-logger = logging.getLogger(__name__)
-
-
-class _Record(BaseModel):
-    """The state of a workspace, stored as JSON beside its files in the volume of the runner."""
-
-    model_config = ConfigDict(frozen=True)
-
-    term: int = 0
-    """0 while the files of a term are incomplete."""
-    generation: int = 0
-    snapshot: str | None = None
-    """Id of the last snapshot that the platform has recorded."""
-    unfinished: str | None = None
-    """Id of a snapshot that the platform has not recorded yet."""
-    lost: str | None = None
-    """Why the snapshot could not be restored; None when it was restored or the loss is reported."""
-
-
-class WorkspaceMoved(Unavailable):
-    """The workspace moved after the request was placed; the sender places it again."""
-
-    def __init__(self) -> None:
-        super().__init__("the workspace has moved since it was placed")
-
-
-class SnapshotLost(Exception):
-    """A snapshot cannot be restored, so the workspace is empty. The message is for the model."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"The workspace moved to this runner, and its snapshot could not be restored: {reason}. "
-            "The workspace is empty now."
-        )
-
-
-@dataclass
-class WorkspaceEntry:
-    """The state of one workspace in this process."""
-
-    tenant: str
-    conversation: str
-    state: LocalWorkspace = field(default_factory=LocalWorkspace)
-    snapshot: str | None = None
-    unfinished: str | None = None
-    lost: str | None = None
-    unconfirmed: bool = False
-    """True while the platform's record is unknown: after a start, and after a report without a reply.
-
-    The files count as unchanged until then, so that the next change is reported before it happens.
-    """
-    last_used: float = 0.0
-    """Time of the event loop's clock when the last request ended."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Protects the directory while it is created, archived or deleted, and the order of reports.
-
-    Taken after the turn of the workspace (`Turns.workspace`), never before it.
-    """
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Tenant and conversation."""
-        return self.tenant, self.conversation
 
 
 class WorkspaceRegistry:
@@ -109,29 +36,19 @@ class WorkspaceRegistry:
     ) -> None:
         self.workspaces = workspaces
         self.runner_epoch = runner_epoch
-        self._snapshots = snapshots
         self._reports = reports
         self._turns = turns
-        self._records = workspaces.root / ".records"
+        self._records = WorkspaceRecords(workspaces.root / ".records")
+        self._installer = Installer(workspaces, snapshots, reports, self._records, runner_epoch)
         self._entries: dict[tuple[str, str], WorkspaceEntry] = {}
 
     def load(self) -> None:
         """Read the records that earlier processes of this runner stored.
 
-        A record does not state whether the workspace has changed, because the platform's record may have
-        changed since.
-
         Raises:
             OSError: the directory cannot be created or read.
         """
-        self._records.mkdir(mode=0o700, exist_ok=True)
-        for path in self._records.glob("*.json"):
-            tenant, _, conversation = path.stem.partition(".")
-            record = _read(path)
-            state = LocalWorkspace(record.term, record.generation)
-            self._entries[tenant, conversation] = WorkspaceEntry(
-                tenant, conversation, state, record.snapshot, record.unfinished, record.lost, unconfirmed=True
-            )
+        self._entries |= {entry.key: entry for entry in self._records.load()}
         for tenant, conversation in self.workspaces.stored():
             # A version without records stored this workspace; it knew neither moves nor snapshots.
             if (tenant, conversation) not in self._entries:
@@ -208,12 +125,12 @@ class WorkspaceRegistry:
             if not entry.state.admits(place):
                 raise WorkspaceMoved
             if place.term > entry.state.term or not self.workspaces.exists(*entry.key):
-                await self._install(entry, place)
+                await self._installer.install(entry, place)
             if changes:
                 await self._begin_change(entry)
 
     def _replaces_files(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
-        """Return whether `_install` would delete files of an earlier term."""
+        """Return whether `install` would delete files of an earlier term."""
         newer = entry.state.admits(place) and place.term > entry.state.term
         return newer and self.workspaces.exists(*entry.key)
 
@@ -252,7 +169,7 @@ class WorkspaceRegistry:
 
     async def store(self, entry: WorkspaceEntry) -> None:
         """Store the record of a workspace on disk."""
-        await asyncio.to_thread(self._write, entry, _record_of(entry))
+        await self._records.store(entry)
 
     async def drop(self, entry: WorkspaceEntry) -> bool:
         """Delete files and record of a workspace that another runner has; return False while it is in use."""
@@ -263,7 +180,7 @@ class WorkspaceRegistry:
             if entry.state.users:
                 return False
             await self.workspaces.delete(*entry.key)
-            await asyncio.to_thread(self._path(entry).unlink, missing_ok=True)
+            await self._records.delete(entry)
             if self._entries.get(entry.key) is entry:
                 del self._entries[entry.key]
         return True
@@ -276,101 +193,3 @@ class WorkspaceRegistry:
         async with entry.lock:
             await self.workspaces.delete(*entry.key)
         return True
-
-    async def _install(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> None:
-        """Replace the directory by the files of a term.
-
-        The stored record marks the directory as incomplete meanwhile. After a crash, the next process
-        installs the files again.
-        """
-        first_files = await self._report_arrival(entry, place)
-        await self._mark_incomplete(entry)
-        await self.workspaces.delete(*entry.key)
-        lost = None
-        if place.snapshot is not None:
-            lost = await self._restore(entry, place.snapshot)
-        if place.snapshot is None or lost is not None:
-            await asyncio.to_thread(self._create, entry, first_files)
-            await reach("runner.workspace_made")
-        entry.state.restored(place)
-        entry.snapshot = place.snapshot.id if place.snapshot and lost is None else None
-        entry.lost = lost
-        await self.store(entry)
-        if lost is not None:
-            raise SnapshotLost(lost)
-
-    async def _report_arrival(
-        self, entry: WorkspaceEntry, place: WorkspacePlacement
-    ) -> tuple[AssistantFile, ...]:
-        """Report that this runner has no files of the term, and return the files that a new workspace gets.
-
-        Only a workspace that has never changed starts with files. If files of the same term were lost with
-        their volume, the platform's record starts another term and states the loss.
-        """
-        starts = place.generation == 0 and place.snapshot is None
-        report = WorkspaceReport(runner_epoch=self.runner_epoch, term=place.term, starts=starts, missing=True)
-        verdict = await self._reports.send(*entry.key, report)
-        if not verdict.mine:
-            entry.state.past = place.term
-            raise WorkspaceMoved
-        return verdict.files
-
-    def _create(self, entry: WorkspaceEntry, first_files: tuple[AssistantFile, ...]) -> None:
-        """Create the directory with its first files, which do not count as a change."""
-        workspace = self.workspaces.get(*entry.key)
-        for file in first_files:
-            try:
-                write_whole(
-                    workspace.directory, file.path, file.data, workspace.identity, executable=file.executable
-                )
-            except PathRefused as refused:
-                raise Unavailable(f"a file of the assistant cannot be written: {refused}") from refused
-
-    async def _mark_incomplete(self, entry: WorkspaceEntry) -> None:
-        """Store a record with term 0, so that a restarted runner treats the existing directory as stale."""
-        record = _record_of(entry).model_copy(update={"term": 0})
-        await asyncio.to_thread(self._write, entry, record)
-
-    async def _restore(self, entry: WorkspaceEntry, snapshot: SnapshotRef) -> str | None:
-        """Restore a snapshot; return the reason if it is refused, else None."""
-        target = self.workspaces.path_of(*entry.key)
-        try:
-            await self._snapshots.restore(*entry.key, snapshot, target)
-        except SnapshotRefused as refused:
-            logger.error("%s: snapshot %s was not restored: %s", entry.conversation, snapshot.id, refused)
-            return str(refused)
-        logger.info("%s: restored from snapshot %s", entry.conversation, snapshot.id)
-        return None
-
-    def _path(self, entry: WorkspaceEntry) -> Path:
-        return self._records / f"{entry.tenant}.{entry.conversation}.json"
-
-    def _write(self, entry: WorkspaceEntry, record: _Record) -> None:
-        path = self._path(entry)
-        temporary = path.with_suffix(".new")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(record.model_dump_json())
-            file.flush()
-            # Without fsync, a power cut after the rename can leave an empty file under the final name.
-            os.fsync(file.fileno())
-        temporary.replace(path)
-
-
-def _record_of(entry: WorkspaceEntry) -> _Record:
-    state = entry.state
-    return _Record(
-        term=state.term,
-        generation=state.generation,
-        snapshot=entry.snapshot,
-        unfinished=entry.unfinished,
-        lost=entry.lost,
-    )
-
-
-def _read(path: Path) -> _Record:
-    """Read a record. An unreadable record counts as an empty one, which makes the files stale."""
-    try:
-        return _Record.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        logger.error("%s: cannot be read: %s", path.name, error)
-        return _Record()

@@ -1,0 +1,154 @@
+"""One workspace of this runner: its state in this process, and what is stored of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from banksman.contracts.errors import Unavailable
+from banksman.runs.workspaces import LocalWorkspace
+
+logger = logging.getLogger(__name__)
+
+
+class WorkspaceMoved(Unavailable):
+    """The workspace moved after the request was placed; the sender places it again."""
+
+    def __init__(self) -> None:
+        super().__init__("the workspace has moved since it was placed")
+
+
+class SnapshotLost(Exception):
+    """A snapshot cannot be restored, so the workspace is empty. The message is for the model."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The workspace moved to this runner, and its snapshot could not be restored: {reason}. "
+            "The workspace is empty now."
+        )
+
+
+class WorkspaceRecord(BaseModel):
+    """The state of a workspace, stored as JSON beside its files in the volume of the runner."""
+
+    model_config = ConfigDict(frozen=True)
+
+    term: int = 0
+    """0 while the files of a term are incomplete."""
+    generation: int = 0
+    snapshot: str | None = None
+    """Id of the last snapshot that the platform has recorded."""
+    unfinished: str | None = None
+    """Id of a snapshot that the platform has not recorded yet."""
+    lost: str | None = None
+    """Why the snapshot could not be restored; None when it was restored or the loss is reported."""
+
+
+@dataclass
+class WorkspaceEntry:
+    """The state of one workspace in this process."""
+
+    tenant: str
+    conversation: str
+    state: LocalWorkspace = field(default_factory=LocalWorkspace)
+    snapshot: str | None = None
+    unfinished: str | None = None
+    lost: str | None = None
+    unconfirmed: bool = False
+    """True while the platform's record is unknown: after a start, and after a report without a reply.
+
+    The files count as unchanged until then, so that the next change is reported before it happens.
+    """
+    last_used: float = 0.0
+    """Time of the event loop's clock when the last request ended."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Protects the directory while it is created, archived or deleted, and the order of reports.
+
+    Taken after the turn of the workspace (`Turns.workspace`), never before it.
+    """
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Tenant and conversation."""
+        return self.tenant, self.conversation
+
+    @property
+    def record(self) -> WorkspaceRecord:
+        """What is stored of this state."""
+        return WorkspaceRecord(
+            term=self.state.term,
+            generation=self.state.generation,
+            snapshot=self.snapshot,
+            unfinished=self.unfinished,
+            lost=self.lost,
+        )
+
+
+class WorkspaceRecords:
+    """The stored records of all workspaces, one file each."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def load(self) -> Iterator[WorkspaceEntry]:
+        """Yield the entries that earlier processes of this runner stored.
+
+        A record does not state whether the workspace has changed, because the platform's record may have
+        changed since.
+
+        Raises:
+            OSError: the directory cannot be created or read.
+        """
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        for path in self._directory.glob("*.json"):
+            tenant, _, conversation = path.stem.partition(".")
+            record = _read(path)
+            yield WorkspaceEntry(
+                tenant,
+                conversation,
+                LocalWorkspace(record.term, record.generation),
+                record.snapshot,
+                record.unfinished,
+                record.lost,
+                unconfirmed=True,
+            )
+
+    async def store(self, entry: WorkspaceEntry) -> None:
+        """Store the state of a workspace."""
+        await asyncio.to_thread(self._write, entry, entry.record)
+
+    async def mark_incomplete(self, entry: WorkspaceEntry) -> None:
+        """Store a record with term 0, so that a restarted runner treats the existing directory as stale."""
+        await asyncio.to_thread(self._write, entry, entry.record.model_copy(update={"term": 0}))
+
+    async def delete(self, entry: WorkspaceEntry) -> None:
+        """Remove the record of a workspace."""
+        await asyncio.to_thread(self._path(entry).unlink, missing_ok=True)
+
+    def _path(self, entry: WorkspaceEntry) -> Path:
+        return self._directory / f"{entry.tenant}.{entry.conversation}.json"
+
+    def _write(self, entry: WorkspaceEntry, record: WorkspaceRecord) -> None:
+        path = self._path(entry)
+        temporary = path.with_suffix(".new")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(record.model_dump_json())
+            file.flush()
+            # Without fsync, a power cut after the rename can leave an empty file under the final name.
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def _read(path: Path) -> WorkspaceRecord:
+    """Read a record. An unreadable record counts as an empty one, which makes the files stale."""
+    try:
+        return WorkspaceRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        logger.error("%s: cannot be read: %s", path.name, error)
+        return WorkspaceRecord()
