@@ -306,7 +306,7 @@ async def test_a_message_that_is_not_finished_in_time_closes_the_connection(
         async def endless() -> AsyncIterator[str]:
             while True:
                 yield "x"
-                await connection.ping()
+                await (await connection.ping())
 
         sending = asyncio.create_task(connection.send(endless()))
         assert await _closed(connection) == 4408
