@@ -10,7 +10,7 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
 from banksman.bus.publish import durable
-from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_results
+from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from tests.bus.builders import finished, make_approval_reply, make_approval_request, started
@@ -158,7 +158,7 @@ async def test_owners_are_notified_of_stored_messages_and_not_of_refused_ones(
         received.put_nowait(fact)
 
     async with await connect(nats_server) as owner, asyncio.timeout(WAIT_TIMEOUT_S):
-        await watch_results(owner, receive, tenant=tenant)
+        await watch_slots(owner, receive, tenant=tenant)
         await owner.ready()
         await slots.store_started(tenant, mine := started("k-1"))
         await slots.store_started(tenant, started("k-1", runner="r2"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -47,8 +48,12 @@ class SimulatedNotifications:
     world: World
     agent: Process
 
-    def slots(self, tenant: str, attempt: str) -> AttemptSlots:
+    async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
         return self.agent.seen.get(attempt, AttemptSlots())
+
+    async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
+        for attempt in attempts:
+            self.agent.seen.pop(attempt, None)
 
     async def wait(self, state: Conversation, until: datetime) -> bool:
         agent, world, conversation_id = self.agent, self.world, state.conversation_id

@@ -24,7 +24,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket
 from banksman.bus.names import RUNNERS
-from banksman.bus.slots import CallSlots, StoredSlot, watch_results
+from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, RunnerLease
 from banksman.contracts.ids import attempt_id, new_id
@@ -117,8 +117,8 @@ async def agent_on(bus: Bus, tenant: str, signing_key: bytes = b"") -> AsyncGene
         redaction = await stack.enter_async_context(TenantRedaction(bus, signing_key))
         await stack.enter_async_context(Relay(bus, tickets, redaction))
         agent = Agent(bus, placements, catalog, tenant)
-        for subscription in await watch_results(bus, agent.received):
-            stack.push_async_callback(subscription.unsubscribe)
+        subscription = await watch_slots(bus, agent.received)
+        stack.push_async_callback(subscription.unsubscribe)
         yield agent
 
 

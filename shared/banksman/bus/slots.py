@@ -167,23 +167,26 @@ class CallSlots:
             raise
 
 
-async def watch_results(
-    bus: Bus, callback: Callable[[StoredSlot], Awaitable[None]], *, tenant: str = subjects.ANY
-) -> tuple[Subscription, ...]:
-    """Call `callback` with each start and result once it is stored.
+async def watch_slots(
+    bus: Bus,
+    callback: Callable[[StoredSlot], Awaitable[None]],
+    *,
+    tenant: str = subjects.ANY,
+    attempt: str = subjects.ANY,
+) -> Subscription:
+    """Call `callback` with each start and result, of one attempt or of all, once it is stored.
 
     A reconnect or a slow consumer loses messages: read the slots after `bus.on_reconnect` and
     `on_slow_consumer`.
     """
 
     async def received(message: Message) -> None:
-        _, _, kind, of_tenant, attempt = message.subject.split(".")
+        _, _, kind, of_tenant, of_attempt = message.subject.split(".")
         await callback(
-            StoredSlot(of_tenant, attempt, "started" if kind == "started" else "result", message.data)
+            StoredSlot(of_tenant, of_attempt, "started" if kind == "started" else "result", message.data)
         )
 
-    started, result = subjects.stored_results(tenant)
-    return await bus.subscribe(started, received), await bus.subscribe(result, received)
+    return await bus.subscribe(subjects.stored_slots(tenant, attempt), received)
 
 
 async def store_slot(

@@ -97,9 +97,9 @@ def stored(subject: str) -> str:
     return f"stored.{subject}"
 
 
-def stored_results(tenant: str = ANY) -> tuple[str, str]:
-    """The subjects of starts and results that RESULTS accepted, for an owner's subscriptions."""
-    return stored(_join("tool", "started", tenant, ANY)), stored(_join("tool", "result", tenant, ANY))
+def stored_slots(tenant: str, attempt: str) -> str:
+    """The start and the result of an attempt that RESULTS accepted, for its owner's subscription."""
+    return stored(tool_slots(tenant, attempt))
 
 
 def relayed_start(source: str, tenant: str, attempt: str) -> str:

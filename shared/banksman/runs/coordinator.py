@@ -118,7 +118,7 @@ class ToolCallCoordinator:
     async def _read_slots(self, call: CallAttempt) -> AttemptSlots:
         """Return what the slots of the attempt hold: as notified, or as the leader of their stream has it."""
         ports, tenant = self.owned.ports, self.owned.state.tenant
-        slots = ports.notifications.slots(tenant, call.attempt)
+        slots = await ports.notifications.slots(self.owned.state, call.attempt)
         # Notifications may be lost, and none reports what an earlier owner caused. Then the slots are read.
         if slots.finished is None and (not call.fresh or call.is_stale(ports.clock.now())):
             try:
@@ -229,6 +229,7 @@ class ToolCallCoordinator:
         for batch in batches([storable(result) for result in results]):
             await self.owned.commit(lambda state, batch=batch: _events(state, batch, lost))
         done = [(self.calls.pop(result.tool_call_id), result) for result in results]
+        await self.owned.ports.notifications.forget(self.owned.state, [call.attempt for call, _ in done])
         # After the commit and never before: until then the slots are the only place that holds the results.
         removable = tuple(call.attempt for call, _ in done if call.slots_removable)
         if removable:

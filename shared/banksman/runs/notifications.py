@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,15 +14,13 @@ from typing import Self
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
-from banksman.bus.slots import AttemptSlots, StoredSlot, watch_results
+from banksman.bus.slots import AttemptSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
 from banksman.contracts.errors import Poison
 from banksman.runs.ports import Clock
 from banksman.runs.state import Conversation
 
-CACHED_ATTEMPTS = 20_000
-"""Attempts of which a process remembers what was notified; the slots of others are read."""
 FIRST_CHECK_S = 1.0
 """Seconds after which an owner that waits reads its log: in a cluster, interest takes a moment to reach the
 node that sends commits on."""
@@ -32,9 +29,19 @@ CHECK_S = 20.0
 
 
 @dataclass
+class _WatchedAttempt:
+    """An attempt whose start and result are received, and what was received of it."""
+
+    subscription: Subscription
+    slots: AttemptSlots = field(default_factory=AttemptSlots)
+
+
+@dataclass
 class _DrivenConversation:
     """A conversation whose run this process drives."""
 
+    bus: Bus
+    tenant: str
     check_at: float
     """When its owner reads the log although nothing was notified, by the clock of the event loop."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,6 +53,42 @@ class _DrivenConversation:
     drivers: int = 0
     """More than one while a fenced owner of this process has not found the claim of the next owner here
     yet."""
+    attempts: dict[str, _WatchedAttempt] = field(default_factory=dict[str, _WatchedAttempt])
+
+    async def slots(self, attempt: str) -> AttemptSlots:
+        """Return what was received of an attempt since the first call for it.
+
+        Each attempt has its own subscription: with one for all attempts, every process that drives runs
+        would receive the slots of all others.
+        """
+        watched = self.attempts.get(attempt)
+        if watched is None:
+            subscription = await watch_slots(self.bus, self._stored, tenant=self.tenant, attempt=attempt)
+            watched = self.attempts.setdefault(attempt, _WatchedAttempt(subscription))
+            if watched.subscription is not subscription:
+                # A second driver subscribed meanwhile.
+                await subscription.unsubscribe()
+        return watched.slots
+
+    async def forget(self, attempts: Iterable[str]) -> None:
+        """Receive nothing more of these attempts."""
+        for attempt in attempts:
+            if watched := self.attempts.pop(attempt, None):
+                await watched.subscription.unsubscribe()
+
+    async def _stored(self, slot: StoredSlot) -> None:
+        watched = self.attempts.get(slot.attempt)
+        if watched is None:
+            return
+        try:
+            value = slot.decode()
+        except Poison:
+            return  # The owner finds it when it reads the slots.
+        if isinstance(value, CallStarted):
+            watched.slots = replace(watched.slots, started=value)
+        else:
+            watched.slots = replace(watched.slots, finished=value)
+        self.note(commits=False)
 
     async def committed(self, message: Message) -> None:
         """Note a commit. Its sequence suffices: an owner that is behind it reads the log."""
@@ -71,7 +114,6 @@ class _DrivenConversation:
 class OwnerNotifications:
     """Receives notifications, from the first run that this process drives; as a context manager it ends that.
 
-    A process that drives runs receives the slots of all calls, so one that drives none does not subscribe.
     Core messages may be lost, so owners also read the log from time to time; see `Notifications` in `ports`.
     """
 
@@ -79,9 +121,7 @@ class OwnerNotifications:
         self._bus = bus
         self._clock = clock
         self._driven: dict[tuple[str, str], _DrivenConversation] = {}
-        self._slots: OrderedDict[tuple[str, str], AttemptSlots] = OrderedDict()
-        """By tenant and attempt: a tenant's tool server may store anything, but only under its own tenant."""
-        self._subscriptions: tuple[Subscription, ...] = ()
+        self._hints: Subscription | None = None
         self._subscribing = asyncio.Lock()
         self._removers: tuple[Callable[[], None], ...] = ()
 
@@ -98,8 +138,8 @@ class OwnerNotifications:
     ) -> None:
         for remove in self._removers:
             remove()
-        for subscription in self._subscriptions:
-            await subscription.unsubscribe()
+        if self._hints is not None:
+            await self._hints.unsubscribe()
 
     @asynccontextmanager
     async def following(self, state: Conversation) -> AsyncGenerator[None]:
@@ -108,7 +148,7 @@ class OwnerNotifications:
         key = (state.tenant, state.conversation_id)
         driven = self._driven.get(key)
         if driven is None:
-            driven = self._driven[key] = _DrivenConversation(_in(FIRST_CHECK_S))
+            driven = self._driven[key] = _DrivenConversation(self._bus, state.tenant, _in(FIRST_CHECK_S))
         driven.drivers += 1
         try:
             # What is stored before this takes effect shows at the next commit, or at the first check.
@@ -121,15 +161,15 @@ class OwnerNotifications:
             driven.drivers -= 1
             if not driven.drivers:
                 del self._driven[key]
+                await driven.forget(tuple(driven.attempts))
 
-    def slots(self, tenant: str, attempt: str) -> AttemptSlots:
+    async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
-        key = (tenant, attempt)
-        seen = self._slots.setdefault(key, AttemptSlots())
-        self._slots.move_to_end(key)
-        if len(self._slots) > CACHED_ATTEMPTS:
-            self._slots.popitem(last=False)
-        return seen
+        return await self._driven[state.tenant, state.conversation_id].slots(attempt)
+
+    async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
+        """Notify of nothing more that is stored of these attempts."""
+        await self._driven[state.tenant, state.conversation_id].forget(attempts)
 
     async def wait(self, state: Conversation, until: datetime) -> bool:
         """Return when something of the conversation was stored since the last call, or at `until`.
@@ -154,25 +194,9 @@ class OwnerNotifications:
 
     async def _subscribe(self) -> None:
         async with self._subscribing:
-            if not self._subscriptions:
+            if self._hints is None:
                 hinted = subjects.cancel_hint(subjects.ANY, subjects.ANY)
-                hints = await self._bus.subscribe(hinted, self._hinted)
-                self._subscriptions = (*await watch_results(self._bus, self._stored), hints)
-
-    async def _stored(self, slot: StoredSlot) -> None:
-        key = (slot.tenant, slot.attempt)
-        # The stream republishes the slots of all calls; only those that an owner here waits for are stored.
-        if key not in self._slots:
-            return
-        try:
-            value = slot.decode()
-        except Poison:
-            return  # The owner finds it when it reads the slots.
-        seen = self._slots[key]
-        started = isinstance(value, CallStarted)
-        self._slots[key] = replace(seen, started=value) if started else replace(seen, finished=value)
-        if driven := self._driven.get((slot.tenant, value.conversation_id)):
-            driven.note(commits=False)
+                self._hints = await self._bus.subscribe(hinted, self._hinted)
 
     async def _hinted(self, message: Message) -> None:
         _, tenant, conversation_id = message.subject.split(".")

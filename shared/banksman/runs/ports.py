@@ -7,7 +7,7 @@ The bus serves each port in production (`bus.slots`, `bus.publish`, `runs.placem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -154,8 +154,12 @@ class Runners(Protocol):
 class Notifications(Protocol):
     """Notifies owners. Any notification may be lost, so owners also read the log from time to time."""
 
-    def slots(self, tenant: str, attempt: str) -> AttemptSlots:
+    async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
+        ...
+
+    async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
+        """Notify of nothing more that is stored of these attempts."""
         ...
 
     async def wait(self, state: Conversation, until: datetime) -> bool:

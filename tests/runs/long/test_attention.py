@@ -13,8 +13,8 @@ from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
 from banksman.bus.publish import RunQueue
-from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_results
-from banksman.contracts.calls import CallFinished
+from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
+from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.runs.notifications import OwnerNotifications
@@ -57,28 +57,34 @@ async def test_a_result_stored_by_another_tenant_is_ignored(
         if fact.attempt == attempt:
             notified.set()
 
-    async with watch.following(Conversation(tenant, conversation)):
-        assert watch.slots(tenant, attempt) == AttemptSlots()
-        subscriptions = await watch_results(bus, stored)
+    state = Conversation(tenant, conversation)
+    async with watch.following(state):
+        assert await watch.slots(state, attempt) == AttemptSlots()
+        subscription = await watch_slots(bus, stored)
         await CallSlots(bus).store_result(new_id("t"), forged)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await notified.wait()
         await bus.ready()
-        assert watch.slots(tenant, attempt) == AttemptSlots()
+        assert await watch.slots(state, attempt) == AttemptSlots()
         await CallSlots(bus).store_result(tenant, forged)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while watch.slots(tenant, attempt) == AttemptSlots():
+            while await watch.slots(state, attempt) == AttemptSlots():
                 await bus.ready()
-        for subscription in subscriptions:
-            await subscription.unsubscribe()
+        await subscription.unsubscribe()
 
 
-async def test_a_process_receives_slots_only_once_it_drives_a_run(
+async def test_a_process_receives_the_slots_of_its_own_calls_only(
     nats_server: NatsServer, bus: Bus, clock: BrokerClock, tenant: str, conversation: str
 ) -> None:
-    """Else the workflows service would receive six messages of each run of an agent."""
+    """Else each of n agents would receive six messages of every run of all others."""
     calls, slots = [result(conversation, new_id("k")) for _ in range(2)], CallSlots(bus)
-    async with await connect(nats_server) as own, OwnerNotifications(own, clock) as watch:
+    state = Conversation(tenant, conversation)
+    async with (
+        await connect(nats_server) as own,
+        OwnerNotifications(own, clock) as watch,
+        watch.following(state),
+    ):
+        await watch.slots(state, calls[1].attempt)
         await own.ready()
         received = own.nc.stats["in_msgs"]
         await slots.store_result(tenant, calls[0])
@@ -86,13 +92,20 @@ async def test_a_process_receives_slots_only_once_it_drives_a_run(
         # The reply to `ready` alone.
         assert own.nc.stats["in_msgs"] == received + 1
 
-        async with watch.following(Conversation(tenant, conversation)):
-            watch.slots(tenant, calls[1].attempt)
-            await own.ready()
-            await slots.store_result(tenant, calls[1])
-            async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while watch.slots(tenant, calls[1].attempt) == AttemptSlots():
-                    await own.ready()
+        await slots.store_result(tenant, calls[1])
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while await watch.slots(state, calls[1].attempt) == AttemptSlots():
+                await own.ready()
+        # A concluded call is not followed any more, even if its tool server stores something for it.
+        await watch.forget(state, [calls[1].attempt])
+        await own.ready()
+        received = own.nc.stats["in_msgs"]
+        started = CallStarted(
+            conversation_id=conversation, attempt=calls[1].attempt, runner="mallory", ts=clock.now()
+        )
+        await slots.store_started(tenant, started)
+        await own.ready()
+        assert own.nc.stats["in_msgs"] == received + 1
 
 
 async def test_an_owner_reads_its_log_for_commits_of_others_and_hints_only(
@@ -101,15 +114,15 @@ async def test_an_owner_reads_its_log_for_commits_of_others_and_hints_only(
     """Its own commits are in its state, and a result is committed by compare-and-set without a read."""
     log, later = EventLog(bus), clock.now() + timedelta(seconds=WAIT_TIMEOUT_S)
     state, finished = Conversation(tenant, conversation), result(conversation, new_id("k"))
-    watch.slots(tenant, finished.attempt)
     async with watch.following(state):
+        await watch.slots(state, finished.attempt)
         await bus.ready()
         own = await log.append(tenant, conversation, commit(1), after=0)
         assert isinstance(own, int)
         state = replace(state, stream_seq=own)
         await CallSlots(bus).store_result(tenant, finished)
         assert not await watch.wait(state, later)
-        assert watch.slots(tenant, finished.attempt).finished == finished
+        assert (await watch.slots(state, finished.attempt)).finished == finished
         await log.append(tenant, conversation, commit(2), after=own)
         assert await watch.wait(state, later)
         await RunQueue(bus).wake_owner(tenant, conversation)

@@ -21,7 +21,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import RUNNERS
-from banksman.bus.slots import CallSlots, StoredSlot, watch_results
+from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallFinished,
@@ -145,7 +145,7 @@ async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[O
     async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
         tickets = await CallTickets.load(bus)
         owner = Owner(bus, gateway, runner, tickets, new_id("t"), new_id("c"))
-        await watch_results(bus, owner.on_fact, tenant=owner.tenant)
+        await watch_slots(bus, owner.on_fact, tenant=owner.tenant)
         async with hearing_reports(bus), Relay(bus, tickets, TenantRedaction(bus, b"")):
             await bus.ready()
             yield owner

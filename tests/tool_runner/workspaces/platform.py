@@ -27,7 +27,7 @@ from banksman.bus.control import CONCURRENCY, ControlPlane, Received
 from banksman.bus.kv import Bucket
 from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
 from banksman.bus.objects import ObjectInfo, Objects
-from banksman.bus.slots import CallSlots, StoredSlot, watch_results
+from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallFinished,
@@ -217,7 +217,7 @@ async def platform(
         await stack.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
         made = Platform(bus, placements, Objects(files, WORKSPACES))
         await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
-        await watch_results(bus, made.on_fact, tenant=made.tenant)
+        await watch_slots(bus, made.on_fact, tenant=made.tenant)
         await bus.ready()
         yield made
 
