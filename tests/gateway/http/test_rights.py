@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served
+from tests.support.push_service import Browser
 from websockets.exceptions import ConnectionClosed
 
 from banksman.contracts.ids import approval_id_for, new_id, run_id_for
@@ -95,6 +96,10 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "GET /context/webhooks/{webhook_id}/deliveries": ADMIN,
     "GET /context/secrets": ADMIN,
     "PUT /context/secrets/{name}": ADMIN,
+    "GET /context/push": APPROVE,
+    "GET /context/push/devices": APPROVE,
+    "PUT /context/push/devices": APPROVE,
+    "DELETE /context/push/devices/{device_id}": APPROVE,
     "DELETE /context/secrets/{name}": ADMIN,
     "GET /context/mcp-servers": ADMIN,
     "POST /context/mcp-servers": ADMIN,
@@ -246,6 +251,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     webhook = (await http.post("/context/webhooks", json=WEBHOOK)).json()
     server: dict[str, Any] = {"id": "files", "transport": {"type": "stdio", "command": ["serve"]}}
     await http.post("/context/mcp-servers", json=server)
+    device = (await http.put("/context/push/devices", json=DEVICE)).json()
     schedule = (await http.post("/context/schedules", json=SCHEDULE)).json()
     return {
         "schedule_id": schedule["id"],
@@ -254,6 +260,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
         "webhook_id": webhook["id"],
         "run_id": start.run_id,
         "tool_call_id": request.items[0].tool_call_id,
+        "device_id": device["id"],
         "step_id": request.items[0].tool_call_id,
         "approval_id": request.approval_id,
         "request_id": request.approval_id,
@@ -267,6 +274,7 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
 
 SCHEDULE = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"}
 
+DEVICE = {"endpoint": "https://push.example/phone", "keys": Browser().keys}
 BODIES: dict[str, object] = {
     "POST /context/mcp-servers/{server_id}/approve": {"digest": "0" * 64},
     "PUT /context/schedules/{schedule_id}": SCHEDULE,

@@ -159,9 +159,10 @@ async def compose(
         keys=keys,
         mcp_servers=McpServers(bus, placements, clock, box),
         secrets=SecretStore(bus, box, clock),
-        webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, settings.gateway)),
+        # Before webhooks: a device whose user's key is unknown gets nothing.
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
         tickets=Tickets(bus, clock),
+        webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, keys, settings.gateway)),
         requests=client_requests,
         schedules=await stack.enter_async_context(scheduled),
         conversations=conversations,

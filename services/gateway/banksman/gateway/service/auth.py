@@ -131,14 +131,32 @@ class Keys:
         known = {**self.created, **self._stored, **self._configured}
         return Counter(key.tenant for key in known.values() if not _caller(key).expired)
 
+    def may_approve(self, key: str | None, tenant: str) -> bool:
+        """Return whether a user of a tenant may approve, who signed in with a key, or without one.
+
+        Args:
+            key: SHA-256 of the key; None for a user without one, whom only keyless mode and the OIDC provider
+                accept: what the provider grants is known no more.
+            tenant: The tenant of the user.
+        """
+        if key is None:
+            return self.keyless or self.oidc is not None
+        found = self._by_digest(key)
+        if found is None or found.tenant != tenant:
+            return False
+        caller = _caller(found)
+        return caller.may_approve and not caller.expired
+
     async def prepare(self, token: str | None) -> None:
         """Fetch what is missing to check a token: new keys of the OIDC provider. Never raises an error."""
         if self.tokens is not None:
             await self.tokens.prepare(token)
 
     def _find(self, token: str) -> ApiKey | None:
+        return self._by_digest(digest(token.encode()))
+
+    def _by_digest(self, key: str) -> ApiKey | None:
         self._refresh()
-        key = digest(token.encode())
         return self._configured.get(key) or self._stored.get(key) or self.created.get(key)
 
     def _refresh(self) -> None:

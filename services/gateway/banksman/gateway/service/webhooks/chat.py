@@ -1,4 +1,4 @@
-"""The bodies of messages that people read: chats (Slack's `text`, which others accept as well) and e-mails.
+"""The bodies of messages that people read: of chats (Slack's `text`, as others take it), e-mails and devices.
 
 https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 """
@@ -9,10 +9,13 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from banksman.contracts.wire import JsonValue
 from banksman.runs.approval_policy import visible
 
 MAX_SHOWN_CHARS = 1_500
 """Characters of each call in a message; the page shows all of it."""
+MAX_PUSHED_CHARS = 500
+"""Characters of all calls in a notification."""
 MAX_CALLS = 5
 _SUBJECTS = ("command", "path", "url")
 """The arguments that say most about a call."""
@@ -40,6 +43,20 @@ def mail_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") ->
     subject = lines[0].rstrip(":")
     end = ["", f"{words}: {_address(page_url, path)}"] if page_url and path else []
     return {"subject": subject.replace("\n", " ")[:200], "text": "\n".join([*lines, *end]) + "\n"}
+
+
+def push_body(kind: str, data: dict[str, Any]) -> dict[str, JsonValue]:
+    """Return what a device shows of an event about an approval request; its page has the words around it."""
+    items: list[dict[str, Any]] = data.get("items", [])
+    # The bytes of a message have a limit, which this text never reaches.
+    lines = [visible(f"{item['name']}: {_subject(item)}")[:MAX_PUSHED_CHARS] for item in items[:MAX_CALLS]]
+    return {
+        "type": kind,
+        "approval_id": data["approval_id"],
+        "calls": len(items),
+        "tool": items[0]["name"] if items else "",
+        "text": "\n".join(lines)[:MAX_PUSHED_CHARS],
+    }
 
 
 def _content(

@@ -12,6 +12,7 @@ from banksman.bus.decoding import decoded
 from banksman.bus.names import WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
 from banksman.contracts.errors import NotFound, Poison
+from banksman.gateway.service.webhooks.devices import Devices
 from banksman.gateway.service.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook
 from banksman.gateway.service.webhooks.sending import Sender
 from banksman.gateway.service.webhooks.store import WebhookStore
@@ -24,15 +25,20 @@ SLOTS_PER_TENANT = 4
 BUSY_S = 2.0
 """Seconds until a message is looked at again whose tenant has all its attempts in progress."""
 GIVEN_UP_AFTER = timedelta(hours=24)
+GIVEN_UP_TO_DEVICE_AFTER = timedelta(hours=1)
+"""Later a notification would surprise more than it helps: the request is in the inbox."""
 PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
 """Seconds after the first, second, … failed attempt; the last one also after all further ones."""
+GONE = (404, 410)
+"""By RFC 8030 a push service responds so for a subscription that has ended."""
 
 
 class WebhookDeliveries:
     """Sends the messages of the queue."""
 
-    def __init__(self, bus: Bus, store: WebhookStore, sender: Sender, clock: Clock) -> None:
+    def __init__(self, bus: Bus, store: WebhookStore, devices: Devices, sender: Sender, clock: Clock) -> None:
         self._bus = bus
+        self._devices = devices
         self._store = store
         self._sender = sender
         self._clock = clock
@@ -48,9 +54,11 @@ class WebhookDeliveries:
         """Send a message once. Receivers recognise a repeat by its id."""
         queued = decoded(_QUEUED, message)
         try:
-            webhook = await self._store.get(queued.tenant, queued.webhook_id)
+            webhook = await self._store.receiver(queued.tenant, queued.webhook_id)
         except NotFound:
             return Done()  # It was deleted.
+        if webhook.device is not None and not self._devices.reaches(webhook, self._clock.now()):
+            return Done()
         if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
             return Later(BUSY_S)
         self._sending[queued.tenant] += 1
@@ -59,6 +67,9 @@ class WebhookDeliveries:
         finally:
             self._sending[queued.tenant] -= 1
         await self._store.note(queued, attempt)
+        if webhook.device is not None and attempt.http_status in GONE:
+            await self._store.remove_device(webhook.tenant, webhook.id)
+            return Done()
         match attempt.status:
             case "delivered":
                 return Done()
@@ -79,7 +90,7 @@ class WebhookDeliveries:
         return Delivery(
             id=queued.id,
             type=queued.type,
-            status="delivered" if error is None else _after_failure(status, queued, now),
+            status="delivered" if error is None else _after_failure(webhook, status, queued, now),
             created_at=queued.created_at,
             attempts=attempts,
             attempted_at=now,
@@ -88,9 +99,12 @@ class WebhookDeliveries:
         )
 
 
-def _after_failure(status: int | None, queued: QueuedDelivery, now: datetime) -> DeliveryStatus:
+def _after_failure(
+    webhook: Webhook, status: int | None, queued: QueuedDelivery, now: datetime
+) -> DeliveryStatus:
+    given_up_after = GIVEN_UP_AFTER if webhook.device is None else GIVEN_UP_TO_DEVICE_AFTER
     # By Standard Webhooks, 410 says that the receiver wants no more.
-    return "failed" if status == 410 or now - queued.created_at >= GIVEN_UP_AFTER else "pending"
+    return "failed" if status == 410 or now - queued.created_at >= given_up_after else "pending"
 
 
 def _pause_s(attempts: int) -> float:

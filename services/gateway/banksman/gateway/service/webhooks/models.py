@@ -22,6 +22,10 @@ standard  the event with its data
 chat      `{"text": …}`, as incoming webhooks of Slack and others expect it
 email     an e-mail to the address of a `mailto:` URL, if the operator set a mail server
 """
+StoredFormat = WebhookFormat | Literal["push"]
+"""
+push  a message of Web Push to the device of one user; devices are not listed as webhooks
+"""
 TEST_EVENT = "webhook.test"
 DeliveryStatus = Literal["pending", "delivered", "failed"]
 """
@@ -50,10 +54,30 @@ class WebhookDescription(Stored):
     url: str
     events: tuple[WebhookEvent, ...]
     description: str
-    format: WebhookFormat
+    format: StoredFormat
     page_url: str
     created_at: Timestamp
     created_by: str
+
+
+class PushKeys(RequestBody):
+    """The keys of a browser, in base64url, with which messages to it are encrypted."""
+
+    p256dh: str = Field(max_length=100)
+    """The public key, 65 bytes."""
+    auth: str = Field(max_length=30)
+    """The secret, 16 bytes."""
+
+
+class Device(Stored):
+    """What a message to a device needs besides its address."""
+
+    keys: PushKeys
+    origin: str
+    """The origin of the page; empty if it is unknown."""
+    api_key: str | None
+    """SHA-256 of the key that the user signed in with; None without one."""
+    expires_at: Timestamp
 
 
 class Webhook(WebhookDescription):
@@ -61,8 +85,10 @@ class Webhook(WebhookDescription):
 
     tenant: Token
     description: str = ""
-    format: WebhookFormat = "standard"
+    format: StoredFormat = "standard"
     page_url: str = ""
+    device: Device | None = Field(default=None, exclude_if=lambda device: device is None)
+    """Of the format `push`; `created_by` is its user."""
 
 
 class QueuedDelivery(Stored):

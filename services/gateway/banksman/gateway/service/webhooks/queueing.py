@@ -27,7 +27,8 @@ from banksman.deployment.streams import write_consumer
 from banksman.deployment.topology import webhook_consumer
 from banksman.gateway.service.approval_links import ApprovalLink, digest_of_calls, signed_link
 from banksman.gateway.service.event_frames import encoded_event
-from banksman.gateway.service.webhooks.chat import chat_body, mail_body
+from banksman.gateway.service.webhooks.chat import chat_body, mail_body, push_body
+from banksman.gateway.service.webhooks.devices import is_for
 from banksman.gateway.service.webhooks.models import (
     TEST_EVENT,
     Delivery,
@@ -95,11 +96,10 @@ class WebhookQueue:
         _, tenant, conversation_id = message.subject.split(".")
         if events := [event for event in stored.commit.events if event.data.type in EVENT_TYPES]:
             # From the leader: the view may not have a webhook yet whose client has its response.
-            webhooks = await self._store.list(tenant)
+            receivers = await self._store.receivers(tenant)
             for event in events:
-                for webhook in webhooks:
-                    if event.data.type in webhook.events and event.ts >= webhook.created_at:
-                        await self.put(_message(webhook, conversation_id, stored.commit, event, self._key))
+                for receiver in (one for one in receivers if _wants(one, event)):
+                    await self.put(_message(receiver, conversation_id, stored.commit, event, self._key))
         return Done()
 
     async def put(self, message: QueuedDelivery) -> None:
@@ -141,6 +141,12 @@ class WebhookQueue:
         return self._store.tenants() != known
 
 
+def _wants(receiver: Webhook, event: Event) -> bool:
+    if event.data.type not in receiver.events or event.ts < receiver.created_at:
+        return False
+    return receiver.device is None or is_for(receiver.created_by, event)
+
+
 def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
     """Return a message that shows a receiver that its address works."""
     return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
@@ -170,14 +176,22 @@ def _message(
 def _queued(
     webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue], link: str = ""
 ) -> QueuedDelivery:
-    if webhook.format == "chat":
-        body = to_json(chat_body(kind, data, webhook.page_url, link)).decode()
-    elif webhook.format == "email":
-        body = to_json(mail_body(kind, data, webhook.page_url, link)).decode()
-    else:
-        body = to_json({"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}).decode()
+    match webhook.format:
+        case "chat":
+            body = chat_body(kind, data, webhook.page_url, link)
+        case "email":
+            body = mail_body(kind, data, webhook.page_url, link)
+        case "push":
+            body = push_body(kind, data)
+        case "standard":
+            body = {"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}
     return QueuedDelivery(
-        id=message_id, tenant=webhook.tenant, webhook_id=webhook.id, type=kind, created_at=at, body=body
+        id=message_id,
+        tenant=webhook.tenant,
+        webhook_id=webhook.id,
+        type=kind,
+        created_at=at,
+        body=to_json(body).decode(),
     )
 
 

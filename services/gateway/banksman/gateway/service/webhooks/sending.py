@@ -23,7 +23,8 @@ from standardwebhooks import Webhook as Signer
 
 from banksman.contracts.errors import BadInput
 from banksman.gateway.service.webhooks.mail import Mailer
-from banksman.gateway.service.webhooks.models import QueuedDelivery, Webhook, WebhookFormat
+from banksman.gateway.service.webhooks.models import QueuedDelivery, StoredFormat, Webhook
+from banksman.gateway.service.webhooks.push_messages import PushSigner, encrypted_for
 from banksman.runtime.addresses import is_public
 
 TIMEOUT_S = 10.0
@@ -68,16 +69,20 @@ def secret_of(signing_key: bytes, tenant: str, webhook_id: str) -> str:
 class Sender:
     """Sends messages. As a context manager it owns the connections."""
 
-    def __init__(self, signing_key: bytes, private: Sequence[str], mailer: Mailer) -> None:
+    def __init__(
+        self, signing_key: bytes, private: Sequence[str], mailer: Mailer, push_signer: PushSigner
+    ) -> None:
         """Create a sender.
 
         Args:
             signing_key: The system's signing key.
             private: `host:port` pairs that webhooks may reach although they are not public.
             mailer: Sends those of the format `email`.
+            push_signer: Signs those of the format `push`.
         """
         self._private = frozenset(private)
         self._mailer = mailer
+        self._push_signer = push_signer
         self._key = signing_key
         self._session: aiohttp.ClientSession
 
@@ -92,7 +97,7 @@ class Sender:
     ) -> None:
         await self._session.close()
 
-    def check(self, format: WebhookFormat, url: str) -> None:
+    def check(self, format: StoredFormat, url: str) -> None:
         """Check the address of a webhook as far as it can be checked without a look-up.
 
         Raises:
@@ -115,20 +120,13 @@ class Sender:
             raise PrivateAddress(str(error)) from error
         if webhook.format == "email":
             return await self._mailer.send(webhook.url, message, now)
-        signer = Signer(secret_of(self._key, webhook.tenant, webhook.id))
-        headers = {
-            "content-type": "application/json",
-            "user-agent": "banksman",
-            "webhook-id": message.id,
-            "webhook-timestamp": str(int(now.timestamp())),
-            "webhook-signature": signer.sign(message.id, now, message.body),
-        }
+        headers, body = self._request(webhook, message, now)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with self._session.post(
                 webhook.url,
-                data=message.body.encode(),
-                headers=headers,
+                data=body,
+                headers={"user-agent": "banksman", **headers},
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
@@ -136,6 +134,21 @@ class Sender:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             cause = error.__cause__ if isinstance(error.__cause__, PrivateAddress) else error
             raise OSError(str(cause) or type(cause).__name__) from error
+
+    def _request(
+        self, webhook: Webhook, message: QueuedDelivery, now: datetime
+    ) -> tuple[dict[str, str], bytes]:
+        body = message.body.encode()
+        if webhook.device is not None:
+            headers = self._push_signer.headers(webhook.url, webhook.device, message, now)
+            return headers, encrypted_for(webhook.device.keys, body)
+        signer = Signer(secret_of(self._key, webhook.tenant, webhook.id))
+        return {
+            "content-type": "application/json",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": signer.sign(message.id, now, message.body),
+        }, body
 
 
 class PublicHosts(AbstractResolver):

@@ -7,10 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.gateway.service.auth import Caller
+from banksman.gateway.service.auth import Caller, Keys
 from banksman.gateway.service.webhooks.delivering import WebhookDeliveries
+from banksman.gateway.service.webhooks.devices import Devices, PushSubscription
 from banksman.gateway.service.webhooks.mail import Mailer
 from banksman.gateway.service.webhooks.models import Delivery, Webhook, WebhookBody
+from banksman.gateway.service.webhooks.push_messages import PushSigner
 from banksman.gateway.service.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.service.webhooks.sending import Sender, secret_of
 from banksman.gateway.service.webhooks.store import WebhookStore
@@ -21,13 +23,16 @@ from banksman.runs.ports import Clock
 class Webhooks:
     """Webhooks of all tenants. As a context manager it delivers."""
 
-    def __init__(self, bus: Bus, clock: Clock, signing_key: bytes, settings: GatewaySettings) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, signing_key: bytes, keys: Keys, settings: GatewaySettings
+    ) -> None:
         """Create the service.
 
         Args:
             bus: The connection.
             clock: The broker's clock.
             signing_key: The system's signing key, from which secrets are derived.
+            keys: The keys of callers: devices of users whose key was revoked get nothing.
             settings: The addresses that webhooks may reach although they are not public, and the mail server.
         """
         self._bus = bus
@@ -35,14 +40,17 @@ class Webhooks:
         self._key = signing_key
         self._store = WebhookStore(bus)
         self._queue = WebhookQueue(bus, self._store, signing_key)
-        self._sender = Sender(signing_key, settings.webhook_addresses, Mailer(settings.smtp))
+        push_signer = PushSigner(signing_key)
+        mailer = Mailer(settings.smtp)
+        self._sender = Sender(signing_key, settings.webhook_addresses, mailer, push_signer)
+        self.devices = Devices(self._store, self._sender, push_signer, keys, clock)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
         await enter(self._store.view)
         await enter(self._sender)
-        deliveries = WebhookDeliveries(self._bus, self._store, self._sender, self._clock)
+        deliveries = WebhookDeliveries(self._bus, self._store, self.devices, self._sender, self._clock)
         await enter(self._bus.background.running("webhook-deliveries", deliveries.run))
         await enter(self._bus.background.running("webhook-queue", self._queue.run))
         return self
@@ -93,6 +101,16 @@ class Webhooks:
             NotFound: The caller's tenant has no such webhook.
         """
         await self._store.delete(caller.tenant, webhook_id)
+
+    async def register_device(self, caller: Caller, asked: PushSubscription) -> Webhook:
+        """Store a device of the caller, which gets approval requests from now on, or renew it.
+
+        Raises:
+            BadInput, Overloaded: As `Devices.register`.
+        """
+        device = await self.devices.register(caller, asked)
+        await self._queue.follow()
+        return device
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
         """Queue a message that says nothing but that the address works; return its id.

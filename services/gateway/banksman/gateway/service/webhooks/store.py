@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_WEBHOOKS = 20
 """Webhooks of one tenant."""
+DEVICE_PREFIX = "push-"
+"""Of the ids of devices, which are stored beside the webhooks."""
 LISTED = 100
 """Deliveries of a webhook that are listed, the newest first."""
 
@@ -38,10 +40,29 @@ class WebhookStore:
         """Return the tenants that have webhooks, sorted."""
         return sorted({entry.value.tenant for entry in self.view.entries()})
 
-    async def list(self, tenant: str) -> list[Webhook]:
-        """Return the webhooks of a tenant, oldest first."""
+    async def receivers(self, tenant: str) -> list[Webhook]:
+        """Return the webhooks and devices of a tenant, oldest first."""
         found = [entry.value async for entry in self.bucket.entries(tenant)]
         return sorted(found, key=lambda webhook: (webhook.created_at, webhook.id))
+
+    async def list(self, tenant: str) -> list[Webhook]:
+        """Return the webhooks of a tenant, oldest first."""
+        return [one for one in await self.receivers(tenant) if one.device is None]
+
+    async def devices(self, tenant: str) -> list[Webhook]:
+        """Return the devices of a tenant, oldest first."""
+        return [one for one in await self.receivers(tenant) if one.device is not None]
+
+    async def receiver(self, tenant: str, receiver_id: str) -> Webhook:
+        """Return a webhook or device.
+
+        Raises:
+            NotFound: The tenant has none with this id.
+        """
+        entry = await self.bucket.get(f"{tenant}.{check_token(receiver_id, 'webhook_id')}")
+        if entry is None:
+            raise NotFound("webhook", receiver_id)
+        return entry.value
 
     async def get(self, tenant: str, webhook_id: str) -> Webhook:
         """Return a webhook.
@@ -49,10 +70,18 @@ class WebhookStore:
         Raises:
             NotFound: The tenant has no such webhook.
         """
-        entry = await self.bucket.get(f"{tenant}.{check_token(webhook_id, 'webhook_id')}")
-        if entry is None:
+        found = await self.receiver(tenant, webhook_id)
+        if found.device is not None:
             raise NotFound("webhook", webhook_id)
-        return entry.value
+        return found
+
+    async def put_device(self, device: Webhook) -> None:
+        """Store a device."""
+        await self.bucket.put(f"{device.tenant}.{device.id}", device)
+
+    async def remove_device(self, tenant: str, device_id: str) -> None:
+        """Remove a device; what waits for delivery to it is dropped."""
+        await self.bucket.delete(f"{tenant}.{device_id}")
 
     async def create(self, tenant: str, user: str, asked: WebhookBody, now: datetime) -> Webhook:
         """Store a new webhook.
@@ -60,7 +89,7 @@ class WebhookStore:
         Raises:
             Overloaded: The tenant has `MAX_WEBHOOKS` webhooks.
         """
-        if len(await self.bucket.keys(tenant)) >= MAX_WEBHOOKS:
+        if len(await self.list(tenant)) >= MAX_WEBHOOKS:
             raise Overloaded(f"the tenant has {MAX_WEBHOOKS} webhooks; delete some first")
         webhook = Webhook(
             id=new_id("wh-"),
