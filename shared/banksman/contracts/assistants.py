@@ -215,6 +215,8 @@ class RunSettings(Stored):
     """Where the run continues the conversation; None for after its newest message."""
     workflow: WorkflowInvocation | None = Field(default=None, exclude_if=lambda workflow: workflow is None)
     """The workflow that drives the run; None for a run that a model drives."""
+    traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    """The W3C trace context of the request that started it; None without one."""
 
     @property
     def workflow_name(self) -> str | None:

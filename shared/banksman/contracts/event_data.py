@@ -29,6 +29,8 @@ class RunStartedData(Stored):
     limits: RunLimits
     branch: Branch | None = None
     """Where the run continues the conversation; left out for after its newest message."""
+    traceparent: str | None = None
+    """The W3C trace context of the request that started it; left out without one."""
 
 
 class RunQueuedData(RunStartedData):

@@ -160,6 +160,8 @@ class ChatSend(Wire):
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
     branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
     """Where the run continues the conversation; None for after its newest message."""
+    traceparent: str | None = Field(default=None, max_length=512, exclude_if=lambda trace: trace is None)
+    """W3C trace context in place of the header of the same name, which a malformed value does not replace."""
 
 
 class RunCancel(Envelope):
@@ -195,6 +197,8 @@ class WorkflowStart(Wire):
     workflow: Token
     parameters: JsonObject = Field(default_factory=dict)
     conversation_id: Token | None = None
+    traceparent: str | None = Field(default=None, max_length=512, exclude_if=lambda trace: trace is None)
+    """W3C trace context in place of the header of the same name, which a malformed value does not replace."""
 
 
 class InputReply(Envelope):
@@ -470,4 +474,5 @@ def _run_data(body: RunStarted | RunQueued) -> JsonObject:
             "run_timeout_s": settings.limits.run_timeout_s,
         },
         **({} if settings.branch is None else {"branch": settings.branch.model_dump(mode="json")}),
+        **({} if settings.traceparent is None else {"traceparent": settings.traceparent}),
     }

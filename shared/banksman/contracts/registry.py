@@ -232,6 +232,8 @@ class StartWorkflow(Stored):
     """What decides about its calls; None in messages of earlier versions, whose calls need no approval."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
+    traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    """The W3C trace context of the request that started it; None without one."""
 
 
 class ToolPolicy(Stored):

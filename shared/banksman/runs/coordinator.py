@@ -186,6 +186,7 @@ class ToolCallCoordinator:
             left_s=(deadline - now).total_seconds(),
             workspace=self.owned.workspace,
             place=placement.place,
+            traceparent=self.owned.run.settings.traceparent,
         )
 
     async def _place(self, call: CallAttempt) -> Placement | None:

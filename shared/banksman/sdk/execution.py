@@ -68,6 +68,7 @@ async def _outcome(tool: AnyTool, request: CallRequest, stop: Stop, now: datetim
         tool_call_id=request.call.id,
         deadline=now + timedelta(seconds=limit_s),
         secrets=request.secrets,
+        traceparent=request.traceparent,
     )
     task = asyncio.create_task(tool.invoke(request.call.arguments, context), name=request.attempt)
     timed_out = False

@@ -34,6 +34,8 @@ class ToolContext:
     """When the call times out."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The tenant's secrets that the tool declares, by name."""
+    traceparent: str | None = None
+    """The W3C trace context that its run continues, for requests to other systems; None without one."""
 
     def secret(self, name: str) -> str:
         """Return a secret of the tenant.

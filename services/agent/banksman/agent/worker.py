@@ -43,6 +43,7 @@ from banksman.runs.owner import Ownership, record_activity
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.failpoints import reach
+from banksman.runtime.tracing import traced
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +89,11 @@ class Worker:
             capped = self.model_step.tenants.capped(work) if isinstance(work, StartRun) else work
             owned = await accept(self.ports, capped, message.stream_seq, on_commit=turn.end)
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
-            if owned is not None and not await self._drive(owned):
-                return Leave()
+            if owned is not None:
+                with traced(owned.run.settings.traceparent):
+                    ended = await self._drive(owned)
+                if not ended:
+                    return Leave()
         if owned is None or (owned.state.run is None and owned.state.queue):
             # The commit that ended the run before may have had no room for the start of the next one.
             await handlers.wake_queue(self.ports, before if owned is None else owned.state)

@@ -19,6 +19,7 @@ from banksman.contracts.workspace_tools import BASH, WEB_FETCH
 from banksman.runs.lease import LeaseLost
 from banksman.runs.runner import RunnerCalls
 from banksman.runtime.failpoints import reach
+from banksman.runtime.tracing import traced
 from banksman.tool_runner.admission import Admission
 from banksman.tool_runner.mcp.servers import McpServers
 from banksman.tool_runner.outputs import Outputs, StoredOutput
@@ -65,6 +66,10 @@ class CallExecutor:
 
     async def run(self, call: ActiveCall) -> None:
         """Wait for the turn, execute the call and store its result. Log errors: no caller awaits it."""
+        with traced(call.request.traceparent):
+            await self._run(call)
+
+    async def _run(self, call: ActiveCall) -> None:
         request = call.request
         try:
             async with self.turns.turn(_turn_of(request), request.tenant, request.workspace_id) as turn:

@@ -139,7 +139,11 @@ def _start(owned: Ownership, step: RunStep, settings: RunSettings, transcript: s
         tools = tools.model_copy(update={"enabled": bool(step.tools), "allowed_tools": step.tools})
     if step.max_iterations is not None:
         tools = tools.model_copy(update={"max_iterations": step.max_iterations})
-    changes: dict[str, object] = {"tools": tools, "workspace": owned.workspace or state.conversation_id}
+    changes: dict[str, object] = {
+        "tools": tools,
+        "workspace": owned.workspace or state.conversation_id,
+        "traceparent": owned.run.settings.traceparent,
+    }
     if step.system_prompt is not None:
         changes |= {"system_prompt": step.system_prompt, "system_prompt_id": None}
     conversation_id = f"c{name[:21]}"

@@ -28,6 +28,7 @@ from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
 from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
+from banksman.runtime.tracing import traced
 from banksman.sdk.workflows import WorkflowFailed
 from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.built.execution import take_built_turn
@@ -137,7 +138,9 @@ class Worker:
                 agent_runs=self.agent_runs,
                 without_slot=message.without_slot,
             )
-            if not await self._drive_to_end(owned, model):
+            with traced(owned.run.settings.traceparent):
+                ended = await self._drive_to_end(owned, model)
+            if not ended:
                 return Leave()
         await wake_queue(self.ports, state)
         if claims >= CRASH_LOOP_CLAIMS:
@@ -198,6 +201,7 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
             approvals=policy.approvals,
             workspace=start.in_conversation,
             workflow=invocation,
+            traceparent=start.traceparent,
         ),
         user=start.user,
     )

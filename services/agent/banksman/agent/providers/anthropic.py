@@ -21,6 +21,7 @@ from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.runtime.imports import defer
+from banksman.runtime.tracing import outgoing
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError, AsyncAnthropic, Timeout
@@ -111,7 +112,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         async with await self.client.post(
             "/v1/messages",
             body={**arguments, "stream": True},
-            options={"timeout": self.timeout(arguments["model"])},
+            options={"timeout": self.timeout(arguments["model"]), "headers": outgoing()},
             cast_to=object,
             stream=True,
             stream_cls=AsyncStream[object],

@@ -20,6 +20,7 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.retries import TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.tracing import outgoing
 
 MESSAGE_IDS = "banksman_message_ids"
 """The field of a message's metadata with the ids of the log's messages that it contains."""
@@ -131,11 +132,16 @@ class _Client(BackboardClient):
         # The SDK requires a key, and has one timeout for connecting and reading.
         super().__init__(key.get_secret_value() if key else "none", settings.backboard_base_url)
         self._client.timeout = httpx.Timeout(silence_s, connect=settings.connect_timeout_s)
+        self._client.event_hooks["request"].append(_continue_trace)
 
     async def _handle_error_response(self, response: httpx.Response) -> NoReturn:
         # The SDK reads the message from the body, which is not loaded yet if the request is a streamed one.
         await response.aread()
         await super()._handle_error_response(response)
+
+
+async def _continue_trace(request: httpx.Request) -> None:
+    request.headers.update(outgoing())
 
 
 async def _events(events: object) -> AsyncGenerator[JsonObject]:

@@ -14,6 +14,7 @@ from banksman.gateway.asgi.errors import error_response
 from banksman.gateway.service.auth import Keys, key_of
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.rate_limit import Rates
+from banksman.runtime.tracing import HEADER, traced
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -53,6 +54,10 @@ class Perimeter:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        with traced(headers.get(HEADER)):
+            await self._serve(scope, headers, receive, send)
+
+    async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         await self._keys.prepare(key_of(headers))
         try:
             self._check(scope, headers)

@@ -23,6 +23,7 @@ from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
 from banksman.gateway.nats_api.failures import Failures
 from banksman.gateway.service.auth import Caller
+from banksman.runtime.tracing import HEADER, traced
 
 QUEUE = "gateways"
 """The queue group that delivers each request to one gateway."""
@@ -115,7 +116,8 @@ class _Replies(BaseMiddleware[Any, Any]):
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> bytes | None:
         try:
-            reply: BaseModel | None = await call_next(msg)
+            with traced(msg.headers.get(HEADER)):
+                reply: BaseModel | None = await call_next(msg)
         except BanksmanError as error:
             if msg.reply_to:
                 raise

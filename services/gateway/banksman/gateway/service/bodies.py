@@ -227,6 +227,8 @@ class Run(Stored):
     asked_at: Timestamp
     started_at: Timestamp | None
     finished_at: Timestamp | None
+    trace_id: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    """Id of the W3C trace in which a client started it; absent without one."""
     pending_approvals: tuple[RunApproval, ...]
 
 

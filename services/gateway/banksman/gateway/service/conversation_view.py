@@ -25,6 +25,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     UnknownEvent,
 )
+from banksman.runtime.tracing import trace_id_of
 
 
 @dataclass(slots=True)
@@ -41,6 +42,8 @@ class RunView:
     started_at: datetime | None = None
     iterations: int = 0
     finished_at: datetime | None = None
+    trace_id: str | None = None
+    """Id of the trace that its client continues in it; None without one."""
     finished_in: int = 0
     """Stream sequence of the commit with its `run.finished`; 0 while it is open."""
 
@@ -150,9 +153,11 @@ class ConversationView:
         match event.data:
             case RunQueued() as queued:
                 run.message_id, run.model = queued.message_id, queued.settings.model
+                run.trace_id = trace_id_of(queued.settings.traceparent)
             case RunStarted() as started:
                 run.status = "cancelling" if run.status == "cancelling" else "running"
                 run.message_id, run.model = started.message_id, started.settings.model
+                run.trace_id = trace_id_of(started.settings.traceparent)
                 run.started_at = event.ts
             case IterationStarted(n=n):
                 run.iterations = n

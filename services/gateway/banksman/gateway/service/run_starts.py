@@ -21,6 +21,7 @@ from banksman.gateway.service.run_settings import resolve
 from banksman.gateway.service.views import Views
 from banksman.runs.branches import Paths
 from banksman.runtime.failpoints import reach
+from banksman.runtime.tracing import current, valid
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,11 @@ class RunStarts:
         content = _with_attachments(request.content, request.attachments)
         if created is None:
             await self.views.check_complete(caller.tenant, request.conversation_id)
-        settings = settings.model_copy(update={"branch": await self._branch(caller, request)})
+        own = {
+            "branch": await self._branch(caller, request),
+            "traceparent": valid(request.traceparent) or current(),
+        }
+        settings = settings.model_copy(update=own)
         new_run = requests.new_run(request.conversation_id)
         steered = await self._steered_run(caller, request)
         if steered is None:

@@ -19,6 +19,7 @@ from banksman.contracts.events import Event, MessageCompleted, RunStarted
 from banksman.contracts.messages import text_of
 from banksman.contracts.wire import Stored, Timestamp
 from banksman.gateway.service.conversations import Conversations
+from banksman.runtime.tracing import trace_id_of
 
 BUDGET_S = 2.0
 """Seconds after which a search returns what it found, and where to continue."""
@@ -130,8 +131,11 @@ class Search:
 
 def _matches(event: Event, wanted: str) -> Iterator[tuple[Event, str, str, str]]:
     match event.data:
-        case RunStarted(message_id=message_id, message=content):
+        case RunStarted(message_id=message_id, message=content, settings=settings):
             role, text = "user", text_of(content)
+            if trace_id_of(settings.traceparent) == wanted:
+                yield event, message_id, role, _snippet(text, 0)
+                return
         case MessageCompleted(message_id=message_id, role=role, content=content) if content is not None:
             text = text_of(content)
         case _:

@@ -18,6 +18,7 @@ from banksman.gateway.service.policies import GovernedAssistants
 from banksman.gateway.service.run_settings import resolve
 from banksman.gateway.service.workflows import Workflows
 from banksman.runs.ports import Clock
+from banksman.runtime.tracing import current, valid
 
 DEFAULT_ASSISTANT = "default"
 """Every tenant has it."""
@@ -116,6 +117,7 @@ def _work(
         parameters=checked.parameters,
         user=caller.user,
         in_conversation=request.conversation_id,
+        traceparent=valid(request.traceparent) or current(),
         tools=ToolPolicy(
             rules=assistant.approval_policy,
             on_reject=assistant.tools.on_reject,

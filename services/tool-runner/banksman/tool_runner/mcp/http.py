@@ -13,6 +13,7 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
 from banksman.contracts.mcp import HttpServer
+from banksman.runtime.tracing import outgoing
 from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, TcpNetwork
 from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
@@ -46,7 +47,7 @@ async def opened(
     transport = _CheckedTransport(egress, rules, meter)
     # Nothing but the configured headers is sent: no cookie of the environment's proxies, and no compression,
     # of which a small body may be a large one.
-    headers = {**server.headers, "accept-encoding": "identity"}
+    headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
     async with (
         httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,

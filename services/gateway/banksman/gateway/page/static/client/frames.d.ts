@@ -146,6 +146,8 @@ export type ChatSend = {
   attachments?: Array<string>;
   /** Where the run continues the conversation; None for after its newest message. */
   branch?: Branch | null;
+  /** W3C trace context in place of the header of the same name, which a malformed value does not replace. */
+  traceparent?: string | null;
 };
 
 /** The client's name and version, for logs. */
@@ -490,6 +492,8 @@ export type RunQueuedData = {
   limits: RunLimits;
   /** Where the run continues the conversation; left out for after its newest message. */
   branch?: Branch | null;
+  /** The W3C trace context of the request that started it; left out without one. */
+  traceparent?: string | null;
   /** Number of runs before it. */
   position: number;
 };
@@ -506,6 +510,8 @@ export type RunStartedData = {
   limits: RunLimits;
   /** Where the run continues the conversation; left out for after its newest message. */
   branch?: Branch | null;
+  /** The W3C trace context of the request that started it; left out without one. */
+  traceparent?: string | null;
 };
 
 /** Subscribe to the events of a conversation; replaces an earlier subscription to it. */
@@ -664,6 +670,8 @@ export type WorkflowStart = {
   workflow: string;
   parameters?: Record<string, JsonValue>;
   conversation_id?: string | null;
+  /** W3C trace context in place of the header of the same name, which a malformed value does not replace. */
+  traceparent?: string | null;
 };
 
 /** A call changed files of the workspace. */
