@@ -7,6 +7,7 @@ GATEWAY = "services/gateway/banksman/gateway/"
 PROMPTING = "shared/banksman/prompting/"
 RUNS = "shared/banksman/runs/"
 SCENARIOS = "tests/scenarios/"
+TIMELINE = "tests/e2e/test_timeline.py::"
 
 MUTANTS = (
     Mutant(
@@ -115,6 +116,22 @@ MUTANTS = (
         SCENARIOS + "test_approvals.py::test_several_calls_of_one_reply_are_one_approval_request",
     ),
     Mutant(
+        "R34",
+        "the page does not show how far a working agent is",
+        GATEWAY + "page/static/events.mjs",
+        "  return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });\n",
+        "  return t('activity.working');\n",
+        TIMELINE + "test_a_working_agent_is_one_line_whose_calls_open_on_a_click",
+    ),
+    Mutant(
+        "R34",
+        "the calls of a working agent do not open",
+        GATEWAY + "page/static/components/timeline.mjs",
+        "onClick=${onExpand} aria-expanded",
+        "aria-expanded",
+        TIMELINE + "test_a_working_agent_is_one_line_whose_calls_open_on_a_click",
+    ),
+    Mutant(
         "R37",
         "the prompt does not say which parameters are required",
         PROMPTING + "enhance.py",
@@ -161,6 +178,14 @@ MUTANTS = (
         "Category(name=name, title=title, description=description,",
         "Category(name=name, title=name, description=description,",
         SCENARIOS + "test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",
+    ),
+    Mutant(
+        "R27",
+        "the prompt does not name the categories of its tools",
+        PROMPTING + "enhance.py",
+        "        yield _heading(category)\n",
+        '        yield ""\n',
+        SCENARIOS + "test_prompts.py::test_the_prompt_lists_tools_by_category",
     ),
     Mutant(
         "R28",

@@ -122,6 +122,14 @@ MUTANTS = (
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
     ),
     Mutant(
+        "R91",
+        "the number of calls is not logged",
+        "shared/banksman/runs/journal.py",
+        'extra={"run_id": run_id, "calls": count}',
+        'extra={"run_id": run_id}',
+        NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
+    ),
+    Mutant(
         "R92",
         "an assistant's message is sent without its calls",
         AGENT + "providers/openai_request.py",
@@ -183,7 +191,15 @@ MUTANTS = (
         AGENT + "protocols/base.py",
         '            _log.warning("unexpected finish reason", finish_reason=reply.raw_finish_reason)\n',
         "",
-        "tests/agent/test_native.py::test_reply_without_calls_is_final",
+        NATIVE + "test_an_unknown_finish_reason_is_logged_and_the_content_returned",
+    ),
+    Mutant(
+        "R99",
+        "a reply without content and with an unknown finish reason is empty",
+        AGENT + "protocols/base.py",
+        'return Final(text or FALLBACK_TEXT, "unknown")',
+        'return Final(text, "unknown")',
+        NATIVE + "test_an_unknown_finish_reason_is_logged_and_the_content_returned",
     ),
     Mutant(
         "R100",
@@ -231,7 +247,7 @@ MUTANTS = (
         AGENT + "protocols/native.py",
         '        _log.warning("malformed tool arguments", tool=name, error=error.expected)\n',
         "",
-        "tests/agent/test_native.py::test_malformed_arguments_fail_one_call_and_keep_the_others",
+        NATIVE + "test_arguments_that_are_not_json_are_logged",
     ),
     Mutant(
         "R106",

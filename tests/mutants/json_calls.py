@@ -136,4 +136,12 @@ MUTANTS = (
         "        return Native().delta_filter()\n",
         JSON_CALLS + "test_no_part_of_a_call_reaches_the_client_as_text",
     ),
+    Mutant(
+        "R16",
+        "the page parses the texts of agents",
+        "services/gateway/banksman/gateway/page/static/components/timeline.mjs",
+        "const value = entry.isResult ? parsed(entry.text) : undefined;",
+        "const value = parsed(entry.text);",
+        "tests/e2e/test_timeline.py::test_a_text_that_resembles_a_call_is_shown_as_text",
+    ),
 )

@@ -46,7 +46,7 @@ MUTANTS = (
         AGENT + "providers/backboard_reply.py",
         "                self._take_calls(event)\n",
         "                pass\n",
-        "tests/agent/test_backboard.py::test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request",
+        "tests/scenarios/test_models.py::test_a_run_uses_a_backboard_thread",
     ),
     Mutant(
         "R49",

@@ -64,6 +64,14 @@ MUTANTS = (
         "tests/scenarios/test_workflows.py::test_a_workflow_run_behaves_like_any_run",
     ),
     Mutant(
+        "R112",
+        "the parameters of a user do not reach the workflow",
+        GATEWAY + "service/workflow_starts.py",
+        "        parameters=checked.parameters,\n",
+        "        parameters={},\n",
+        "tests/scenarios/test_workflows.py::test_a_workflow_run_behaves_like_any_run",
+    ),
+    Mutant(
         "R114",
         "services that publish to NATS directly are not served",
         GATEWAY + "nats_api/actions.py",

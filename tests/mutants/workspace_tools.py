@@ -137,4 +137,12 @@ MUTANTS = (
         'pool.stream("POST", ',
         BEHAVIOUR + "test_web_fetch.py::test_page_is_returned_as_text",
     ),
+    Mutant(
+        "R73",
+        "a fetch may take a minute",
+        "shared/banksman/contracts/workspace_tools.py",
+        "FETCH_TIMEOUT_S = 30",
+        "FETCH_TIMEOUT_S = 60",
+        BEHAVIOUR + "test_web_fetch.py::test_a_fetch_has_thirty_seconds_for_all_its_redirects",
+    ),
 )

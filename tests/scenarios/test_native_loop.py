@@ -7,6 +7,7 @@ import json
 import httpx
 import pytest
 
+from banksman.agent.protocols.base import FALLBACK_TEXT
 from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, Reply, ToolCall
 from banksman.sdk import Toolbox, ToolServer
@@ -71,25 +72,41 @@ async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client,
 async def test_invalid_arguments_are_that_calls_result(
     client: Client, play: Play, arguments: object, error: str
 ) -> None:
-    """R53, R94, R105: the error names the argument, and the model continues."""
+    """R53, R94, R105: the error names the argument, the next call runs, and the model continues."""
     bad = ToolCall(name="read_file", arguments=arguments)  # type: ignore[arg-type]  # intentionally wrong
-    conversation = await client.create(play(Reply(tool_calls=(bad,)), Reply(text="I will stop.")))
+    conversation = await client.create(play(Reply(tool_calls=(bad, READ)), Reply(text="I will stop.")))
 
     outcome = await client.run(conversation, "go")
 
     assert outcome["content"] == "I will stop."
-    [completed] = client.events(conversation, "tool_call.completed")
-    assert completed["data"]["error_kind"] == "invalid_arguments"
-    assert error in completed["data"]["content"]["error"]
+    results = [event["data"] for event in client.events(conversation, "tool_call.completed")]
+    assert [result["error_kind"] for result in results] == ["invalid_arguments", "tool_error"]
+    assert error in results[0]["content"]["error"]
 
 
-async def test_an_unknown_finish_reason_still_returns_the_content(client: Client, play: Play) -> None:
-    """R99: the log has a warning, and the content is unchanged."""
-    conversation = await client.create(play(Reply(text="Half an answer", finish_reason="moonphase")))
+async def test_arguments_that_are_not_json_are_logged(system: System, client: Client, play: Play) -> None:
+    """R105: the line names the tool as the model wrote it, and the reason."""
+    bad = ToolCall(name=new_id("tool"), arguments='{"path": ')
 
-    outcome = await client.run(conversation, "go")
+    await client.run(await client.create(play(Reply(tool_calls=(bad,)), Reply(text="ok"))), "go")
 
-    assert (outcome["status"], outcome["content"]) == ("completed", "Half an answer")
+    line = await logged(system, "agent", "malformed tool arguments", tool=bad.name, level="warning")
+    assert "JSON" in line["error"]
+
+
+@pytest.mark.parametrize(("written", "content"), [("Half a reply", "Half a reply"), ("", FALLBACK_TEXT)])
+async def test_an_unknown_finish_reason_is_logged_and_the_content_returned(
+    system: System, client: Client, play: Play, written: str, content: str
+) -> None:
+    """R99: a warning, the calls, and the text of the model; without one, a text that says so."""
+    reason = new_id("reason")
+    replies = (Reply(tool_calls=(READ,)), Reply(text=written, finish_reason=reason))
+
+    outcome = await client.run(await client.create(play(*replies)), "go")
+
+    await logged(system, "agent", "unexpected finish reason", finish_reason=reason, level="warning")
+    assert (outcome["status"], outcome["content"]) == ("completed", content)
+    assert [call["tool"] for call in outcome["tool_calls"]] == ["read_file"]
 
 
 async def test_the_reply_is_streamed_while_it_is_written(

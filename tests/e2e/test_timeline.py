@@ -1,0 +1,46 @@
+"""How the page shows the work of an agent, behind a scripted gateway."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e import scenes
+from tests.e2e.stage import Stage
+from tests.support.browser import WAIT_TIMEOUT_MS, opened
+
+pytestmark = pytest.mark.timeout(120)
+"""Seconds; a browser starts slowly on a busy machine."""
+
+CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
+
+
+async def test_a_text_that_resembles_a_call_is_shown_as_text(stage: Stage) -> None:
+    """R16, R38: calls are events; the page reads none out of a text."""
+    scenes.start(stage)
+    scenes.say(stage, CALL)
+    scenes.finish(stage, content=CALL)
+
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        message = page.get_by_role("article", name="Agent")
+        await expect(message.get_by_role("paragraph")).to_have_text(CALL, timeout=WAIT_TIMEOUT_MS)
+        await expect(page.get_by_role("button", name="tool call")).to_have_count(0)
+
+
+async def test_a_working_agent_is_one_line_whose_calls_open_on_a_click(stage: Stage) -> None:
+    """R34: the line counts the iterations, and states the calls until a user wants to see each."""
+    scenes.start(stage)
+    stage.event("iteration.started", {"n": 2, "max": 10})
+    for number in (1, 2, 3):
+        scenes.call(stage, f"k{number}", "bash", {"command": f"echo {number}"}, exit_code=0)
+
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        working = page.get_by_role("status").filter(has_text="Agent is working (2/10)")
+        await expect(working).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+        await expect(page.get_by_role("group", name="Tool call bash")).to_have_count(0)
+        await page.get_by_role("button", name="3 tool calls: bash").click()
+        cards = page.get_by_role("group", name="Tool call bash")
+        await expect(cards).to_have_count(3)
+        await expect(cards.nth(2)).to_contain_text("echo 3")
