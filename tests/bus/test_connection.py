@@ -153,6 +153,40 @@ async def test_a_callback_that_raises_is_counted_and_the_next_message_is_deliver
     assert bus.stats.errors == 1
 
 
+async def test_a_listener_that_raises_is_counted_and_the_connection_keeps_reading(
+    bus: Bus, tenant: str
+) -> None:
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def fails_once(message: Message) -> None:
+        if message.data == b"bad":
+            raise ValueError("a bug")
+        got.put_nowait(message.data)
+
+    listening = await bus.listen(tenant, fails_once)
+    await bus.publish(tenant, b"bad")
+    await bus.publish(tenant, b"good")
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        assert await got.get() == b"good"
+    assert bus.stats.errors == 1
+    await listening.unsubscribe()
+    await bus.publish(tenant, b"after the end")
+    await bus.ready()
+    assert got.empty()
+
+
+async def test_a_listener_receives_messages_after_a_reconnect(own_nats: NatsServer, own_bus: Bus) -> None:
+    got: asyncio.Queue[bytes] = asyncio.Queue()
+    await own_bus.listen("news", lambda message: got.put_nowait(message.data))
+    own_nats.kill()
+    own_nats.start()
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while not own_bus.stats.reconnects or not own_bus.connected:
+            await own_bus.ready(WAIT_TIMEOUT_S)
+        await own_bus.publish("news", b"back")
+        assert await got.get() == b"back"
+
+
 async def test_a_missing_server_is_reported_with_address_and_reason() -> None:
     port = free_port()
     settings = NatsSettings(url=f"nats://127.0.0.1:{port}", connect_timeout_s=0.5)

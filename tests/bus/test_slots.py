@@ -154,11 +154,8 @@ async def test_owners_are_notified_of_stored_messages_and_not_of_refused_ones(
 ) -> None:
     received: asyncio.Queue[StoredSlot] = asyncio.Queue()
 
-    async def receive(fact: StoredSlot) -> None:
-        received.put_nowait(fact)
-
     async with await connect(nats_server) as owner, asyncio.timeout(WAIT_TIMEOUT_S):
-        await watch_slots(owner, receive, tenant=tenant)
+        await watch_slots(owner, received.put_nowait, tenant=tenant)
         await owner.ready()
         await slots.store_started(tenant, mine := started("k-1"))
         await slots.store_started(tenant, started("k-1", runner="r2"))

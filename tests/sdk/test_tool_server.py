@@ -47,18 +47,17 @@ class Agent:
     catalog: ToolCatalog
     tenant: str
     results: dict[str, ToolResult] = field(default_factory=dict)
-    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def offers(self, tenant: str | None = None) -> set[str]:
         tools = self.catalog.offered(tenant or self.tenant, ToolSettings(enabled=True))
         return {tool.name for tool in tools}
 
-    async def received(self, fact: StoredSlot) -> None:
+    def received(self, fact: StoredSlot) -> None:
         stored = fact.decode()
         if isinstance(stored, CallFinished):
-            async with self.arrived:
-                self.results[stored.attempt] = stored.result
-                self.arrived.notify_all()
+            self.results[stored.attempt] = stored.result
+            self.arrived.set()
 
     def request(self, server: str, tool: str, /, at: Placement, **arguments: Any) -> CallRequest:
         found = self.catalog.offered(self.tenant, ToolSettings(enabled=True))
@@ -88,8 +87,10 @@ class Agent:
         return placement
 
     async def result(self, request: CallRequest) -> ToolResult:
-        async with asyncio.timeout(WAIT_TIMEOUT_S), self.arrived:
-            await self.arrived.wait_for(lambda: request.attempt in self.results)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while request.attempt not in self.results:
+                self.arrived.clear()
+                await self.arrived.wait()
         return self.results[request.attempt]
 
     async def call(self, server: str, tool: str, **arguments: Any) -> ToolResult:

@@ -1,4 +1,4 @@
-"""The calls of nats-py whose types it leaves open, typed, and its parser of headers, made total."""
+"""The client of nats-py: with total parsing of headers, and with subscriptions that need no task."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from banksman.bus.messages import Message
 from banksman.bus.names import DESCRIPTION, STATUS
 
 _VERSION = "NATS/1.0"
@@ -16,11 +17,43 @@ _BLANKS = " \t\r\n\v\f"
 
 
 class SafeClient(Client):
-    """A connection that survives the headers of every sender.
+    """A connection that survives the headers of every sender, and passes messages on without a task.
 
     nats-py raises on some blocks of headers, for example on a status that is not UTF-8, and then its reader
     ends: one such message would disconnect each process that receives it. The server checks no headers.
+
+    nats-py gives each subscription a queue and a task, which cost more than most replies and notifications.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._receivers: dict[int, Callable[[Message], None]] = {}
+        """By the id of their subscription."""
+
+    async def listen(self, subject: str, receive: Callable[[Message], None]) -> Subscription:
+        """Call `receive`, which must not block, for each message on arrival; its exceptions are reported."""
+        # Before the server knows the subscription: nats-py counts its ids, and takes the next one at once.
+        self._receivers[self._sid + 1] = receive
+        return await self.subscribe(subject)  # pyright: ignore[reportUnknownMemberType] - as below
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        receive = self._receivers.get(sid)
+        if receive is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        self.stats["in_msgs"] += 1
+        self.stats["in_bytes"] += len(data)
+        try:
+            receive(
+                Message(subject.decode(), data, reply.decode(), parse_headers(headers) if headers else {})
+            )
+        except Exception as error:
+            # Raised from here, it would end the reader of the connection.
+            await self._error_cb(error)
+
+    def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        self._receivers.pop(sid, None)
+        super()._remove_sub(sid, max_msgs)
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         return (parse_headers(bytes(headers)) or None) if headers else None

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from nats.aio.client import Client, Server
+from nats.aio.client import Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.errors import Error as NatsError
@@ -68,7 +68,7 @@ class Bus:
 
     def __init__(
         self,
-        nc: Client,
+        nc: SafeClient,
         settings: NatsSettings,
         name: str,
         inbox_prefix: str,
@@ -296,6 +296,13 @@ class Bus:
             pending_bytes=pending_bytes,
         )
         return Subscription(inner)
+
+    async def listen(self, subject: str, callback: Callable[[Message], None]) -> Subscription:
+        """Call `callback`, which must not block, for each message when it arrives; none waits or is dropped.
+
+        It costs no task, so it suits what each run receives. Exceptions are logged and counted.
+        """
+        return Subscription(await self.nc.listen(subject, callback))
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, which must not block, after each reconnect; return what removes the callback."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -169,24 +169,24 @@ class CallSlots:
 
 async def watch_slots(
     bus: Bus,
-    callback: Callable[[StoredSlot], Awaitable[None]],
+    callback: Callable[[StoredSlot], None],
     *,
     tenant: str = subjects.ANY,
     attempt: str = subjects.ANY,
 ) -> Subscription:
-    """Call `callback` with each start and result, of one attempt or of all, once it is stored.
+    """Call `callback`, which must not block, with each start and result once it is stored.
 
     A reconnect or a slow consumer loses messages: read the slots after `bus.on_reconnect` and
     `on_slow_consumer`.
     """
 
-    async def received(message: Message) -> None:
+    def received(message: Message) -> None:
         _, _, kind, of_tenant, of_attempt = message.subject.split(".")
-        await callback(
+        callback(
             StoredSlot(of_tenant, of_attempt, "started" if kind == "started" else "result", message.data)
         )
 
-    return await bus.subscribe(subjects.stored_slots(tenant, attempt), received)
+    return await bus.listen(subjects.stored_slots(tenant, attempt), received)
 
 
 async def store_slot(

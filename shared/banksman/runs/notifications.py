@@ -76,7 +76,7 @@ class _DrivenConversation:
             if watched := self.attempts.pop(attempt, None):
                 await watched.subscription.unsubscribe()
 
-    async def _stored(self, slot: StoredSlot) -> None:
+    def _stored(self, slot: StoredSlot) -> None:
         watched = self.attempts.get(slot.attempt)
         if watched is None:
             return
@@ -90,7 +90,7 @@ class _DrivenConversation:
             watched.slots = replace(watched.slots, finished=value)
         self.note(commits=False)
 
-    async def committed(self, message: Message) -> None:
+    def committed(self, message: Message) -> None:
         """Note a commit. Its sequence suffices: an owner that is behind it reads the log."""
         sequence = message.headers.get(SEQUENCE, "")
         self.newest = max(self.newest, int(sequence) if sequence.isdecimal() else 0)
@@ -152,7 +152,7 @@ class OwnerNotifications:
         driven.drivers += 1
         try:
             # What is stored before this takes effect shows at the next commit, or at the first check.
-            subscription = await self._bus.subscribe(subjects.live(*key), driven.committed)
+            subscription = await self._bus.listen(subjects.live(*key), driven.committed)
             try:
                 yield
             finally:
@@ -196,9 +196,9 @@ class OwnerNotifications:
         async with self._subscribing:
             if self._hints is None:
                 hinted = subjects.cancel_hint(subjects.ANY, subjects.ANY)
-                self._hints = await self._bus.subscribe(hinted, self._hinted)
+                self._hints = await self._bus.listen(hinted, self._hinted)
 
-    async def _hinted(self, message: Message) -> None:
+    def _hinted(self, message: Message) -> None:
         _, tenant, conversation_id = message.subject.split(".")
         if driven := self._driven.get((tenant, conversation_id)):
             driven.note(commits=True)

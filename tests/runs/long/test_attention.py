@@ -53,7 +53,7 @@ async def test_a_result_stored_by_another_tenant_is_ignored(
     attempt = forged.attempt
     notified = asyncio.Event()
 
-    async def stored(fact: StoredSlot) -> None:
+    def stored(fact: StoredSlot) -> None:
         if fact.attempt == attempt:
             notified.set()
 

@@ -63,7 +63,7 @@ class Owner:
             asyncio.get_running_loop().create_future
         )
 
-    async def on_fact(self, fact: StoredSlot) -> None:
+    def on_fact(self, fact: StoredSlot) -> None:
         self._stored[fact.attempt, fact.kind].set_result(fact.decode())
 
     def request(

@@ -76,7 +76,7 @@ class Platform:
     def slots(self) -> CallSlots:
         return CallSlots(self.bus)
 
-    async def on_fact(self, fact: StoredSlot) -> None:
+    def on_fact(self, fact: StoredSlot) -> None:
         stored = fact.decode()
         if isinstance(stored, CallFinished):
             self._finished[stored.attempt].set_result(stored.result)
