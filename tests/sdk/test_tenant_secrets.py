@@ -151,3 +151,25 @@ async def test_a_call_whose_secret_is_missing_or_unreadable_is_refused_with_its_
     assert unreadable is not None and "'API_TOKEN' was encrypted with another signing key" in unreadable
     assert missing is not None and "'API_TOKEN' is not set" in missing
     assert VALUE not in json.dumps([unreadable, missing])
+
+
+async def test_a_secret_for_named_servers_reaches_no_other(
+    nats: SecuredNats, agent: Agent, secrets: SecretStore
+) -> None:
+    box = Toolbox()
+
+    @box.tool(description="x", secrets=("API_TOKEN",))
+    def read(context: ToolContext) -> int:
+        return len(context.secret("API_TOKEN"))
+
+    async with serving(nats, "tenant-acme", "weather", box):
+        # `mcp:weather` is the MCP server of that id, and not the tool server.
+        await secrets.set(ADMIN, "API_TOKEN", VALUE, ("clock", "mcp:weather"))
+        placement = await agent.place("weather")
+        reply = await agent.placements.call(placement, agent.request("weather", "read", placement))
+        await secrets.set(ADMIN, "API_TOKEN", VALUE, ("weather",))
+        allowed = await agent.call("weather", "read")
+
+    assert isinstance(reply, CallReply) and reply.answer == "refused", reply
+    assert "'API_TOKEN' is not for the server 'weather'" in str(reply.reason)
+    assert str(len(VALUE)) in str(allowed.content)

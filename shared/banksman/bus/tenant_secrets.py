@@ -17,7 +17,7 @@ from banksman.bus.names import TENANT_SECRETS
 from banksman.bus.sealing import SecretBox
 from banksman.contracts.errors import Fault
 from banksman.contracts.mcp import McpTransport
-from banksman.contracts.tenant_secrets import REFERENCE, StoredSecret
+from banksman.contracts.tenant_secrets import MCP_PREFIX, REFERENCE, StoredSecret
 
 SEALED: Final = "sealed:"
 """Begins a stored value of an MCP server that is encrypted; earlier versions stored the value itself."""
@@ -47,25 +47,26 @@ class TenantSecrets:
         self._bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
         self._box = box
 
-    async def values(self, tenant: str, names: Iterable[str]) -> dict[str, str]:
-        """Return secrets by name.
+    async def values(self, tenant: str, names: Iterable[str], server: str) -> dict[str, str]:
+        """Return secrets by name, for a tool server, or for the MCP server `mcp:{id}`.
 
         Raises:
-            SecretUnusable: One is not set, or was encrypted with another key.
+            SecretUnusable: One is not set, was encrypted with another key, or is for other servers only.
             Unavailable: The broker did not respond.
         """
-        return {name: await self._value(tenant, name) for name in names}
+        return {name: await self._value(tenant, name, server) for name in names}
 
     async def filled(self, tenant: str, server_id: str, transport: McpTransport) -> Filled:
         """Return how a runner reaches an MCP server: with its own secrets, and those that it refers to.
 
         Raises:
-            SecretUnusable: One is not set, was encrypted with another key, or does not fit there.
+            SecretUnusable: One is not set, was encrypted with another key, is for other servers only, or does
+                not fit there.
             Unavailable: The broker did not respond.
         """
         own = {name: self._opened(tenant, server_id, name, value) for name, value in transport.values.items()}
         wanted = {name for value in own.values() for name in REFERENCE.findall(value)}
-        found = await self.values(tenant, sorted(wanted))
+        found = await self.values(tenant, sorted(wanted), f"{MCP_PREFIX}{server_id}")
         filled = {
             name: REFERENCE.sub(lambda reference: found[reference[1]], value) for name, value in own.items()
         }
@@ -75,11 +76,13 @@ class TenantSecrets:
             # Not as its cause: the error shows the value.
             raise SecretUnusable(", ".join(found), "does not fit where it is used") from None
 
-    async def _value(self, tenant: str, name: str) -> str:
+    async def _value(self, tenant: str, name: str, server: str) -> str:
         key = f"{tenant}.{name}"
         entry = await self._bucket.get(key)
         if entry is None:
             raise SecretUnusable(name, "is not set: `banksman secrets set` sets it")
+        if entry.value.servers is not None and server not in entry.value.servers:
+            raise SecretUnusable(name, f"is not for the server {server!r}: an administrator named others")
         value = self._box.open(entry.value.sealed, key)
         if value is None:
             raise SecretUnusable(name, "was encrypted with another signing key: set it again")

@@ -22,6 +22,12 @@ REFERENCE: Final = re.compile(rf"\$\{{secret\.({NAME_PATTERN})\}}")
 """Stands for a secret in a header or a variable of an MCP server: `${secret.NAME}`."""
 
 
+MCP_PREFIX: Final = "mcp:"
+SecretServer = Annotated[str, StringConstraints(pattern=r"^(mcp:)?[A-Za-z0-9_-]{1,64}$")]
+"""A tool server by its name, or an MCP server as `mcp:` and its id."""
+SecretServers = Annotated[tuple[SecretServer, ...], Field(min_length=1, max_length=32)]
+
+
 class StoredSecret(Stored):
     """KV `tenant-secrets`, key `{tenant}.{name}`: an encrypted secret."""
 
@@ -32,6 +38,8 @@ class StoredSecret(Stored):
     created_by: str
     updated_at: Timestamp
     updated_by: str
+    servers: SecretServers | None = Field(default=None, exclude_if=lambda servers: servers is None)
+    """The only servers that receive it; None for all of the tenant."""
 
 
 class SecretDescription(Stored):
@@ -42,3 +50,5 @@ class SecretDescription(Stored):
     created_by: str
     updated_at: Timestamp
     updated_by: str
+    servers: SecretServers | None = Field(default=None, exclude_if=lambda servers: servers is None)
+    """The only servers that receive it; absent for all of the tenant."""

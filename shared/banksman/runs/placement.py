@@ -222,13 +222,14 @@ class Placements:
         """Add the secrets that the tool declares, if its server is the tenant's own.
 
         Raises:
-            SecretUnusable: One is not set, or cannot be decrypted.
+            SecretUnusable: One is not set, cannot be decrypted, or is for other servers only.
             Unavailable: The broker did not respond.
         """
         own = self.instances(placement.runner, request.tenant)
         if not any(one.placement == placement for one in own):
             return request
-        values = await self._secrets.values(request.tenant, request.call.secrets)
+        call = request.call
+        values = await self._secrets.values(request.tenant, call.secrets, call.server or "")
         return request.model_copy(update={"secrets": values})
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
+import httpx
+from tests.gateway.conftest import TOKENS, GatewayFactory, Served, key_of
 from tests.gateway.http.test_api_keys import bearer
 
 from banksman.bus.connection import Bus
@@ -82,3 +83,26 @@ async def test_the_secrets_of_an_mcp_server_are_encrypted_and_an_unset_one_is_na
     assert created.json()["transport"]["secrets"] == ["Authorization", "X-Key"]
     assert stored is not None and b"Authorization" in stored.data
     assert VALUE.encode() not in stored.data and b"UNSET" not in stored.data
+
+
+async def test_a_secret_stays_for_the_servers_that_were_named(gateway: Served) -> None:
+    async def problem(http: httpx.AsyncClient, server: str) -> str | None:
+        transport = {"type": "http", "url": "https://mcp.example.org/mcp", "headers": {"X": "${secret.KEY}"}}
+        created = await http.post("/context/mcp-servers", json={"id": server, "transport": transport})
+        return created.json()["problem"]
+
+    async with gateway.http as http:
+        named = await http.put(f"{SECRETS}/KEY", json={"value": VALUE, "servers": ["mcp:issues", "clock"]})
+        again = await http.put(f"{SECRETS}/KEY", json={"value": VALUE + "2"})
+        wrong = [
+            await http.put(f"{SECRETS}/KEY", json={"value": VALUE, "servers": servers})
+            for servers in ([], ["a b"], ["http:issues"], "clock")
+        ]
+        listed = (await http.get(SECRETS)).json()["items"]
+        other, issues = await problem(http, "wiki"), await problem(http, "issues")
+
+    assert named.json()["servers"] == again.json()["servers"] == ["mcp:issues", "clock"]
+    assert [response.status_code for response in wrong] == [400] * 4
+    assert listed[0]["servers"] == ["mcp:issues", "clock"]
+    assert other == "the secret 'KEY' is not for the server 'mcp:wiki': an administrator named others"
+    assert issues is not None and "KEY" not in issues, "it is used, and no runner is there to connect"

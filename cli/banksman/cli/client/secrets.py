@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import sys
+from collections.abc import Sequence
 
 from banksman.cli import output
 from banksman.cli.client.address import Address
@@ -23,15 +24,16 @@ def list_secrets(address: Address, *, as_json: bool = False) -> Exit:
         if as_json:
             output.print_json(secret)
         else:
+            servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
             output.print_line(
-                clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}")
+                clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
             )
     if not found and not as_json:
         output.print_line("no secrets")
     return Exit.OK
 
 
-def set_secret(address: Address, name: str, *, as_json: bool = False) -> Exit:
+def set_secret(address: Address, name: str, servers: Sequence[str] = (), *, as_json: bool = False) -> Exit:
     """Set a secret. Its value is no argument, because other processes can read those.
 
     Raises:
@@ -39,7 +41,8 @@ def set_secret(address: Address, name: str, *, as_json: bool = False) -> Exit:
     """
     value = getpass.getpass(f"{name}: ") if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
     with Http.to(address) as http:
-        stored = http.send("PUT", _path(name), {"value": value})
+        only = {"servers": list(servers)} if servers else {}
+        stored = http.send("PUT", _path(name), {"value": value, **only})
     output.print_json(stored) if as_json else output.print_line(f"set {name}")
     return Exit.OK
 

@@ -14,6 +14,11 @@ app = typer.Typer(help="Values for tools that no model sees.", no_args_is_help=T
 
 Name = Annotated[str, typer.Argument(help="A letter, then letters, digits or `_`.")]
 
+Server = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this tool server receives it, or `mcp:ID` for an MCP server; repeatable."),
+]
+
 
 @app.command()
 def ls(url: Url = None, json: Json = False) -> None:
@@ -24,11 +29,11 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 
 @app.command("set")
-def set_(name: Name, url: Url = None, json: Json = False) -> None:
+def set_(name: Name, server: Server = None, url: Url = None, json: Json = False) -> None:
     """Set a secret, read from a prompt or from standard input."""
     from banksman.cli.client import secrets
 
-    exit_with(secrets.set_secret(gateway(url), name, as_json=json))
+    exit_with(secrets.set_secret(gateway(url), name, server or (), as_json=json))
 
 
 @app.command()

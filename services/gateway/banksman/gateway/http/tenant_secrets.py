@@ -23,7 +23,7 @@ async def set_secret(
     name: str, body: StrictBody[SecretBody], gateway: ServiceDep, caller: AdminDep
 ) -> SecretDescription:
     """Set a secret. Tools that declare it receive the value with their next call; no model sees it."""
-    return await gateway.secrets.set(caller, name, body.value)
+    return await gateway.secrets.set(caller, name, body.value, body.servers)
 
 
 @routes.delete("/context/secrets/{name}", status_code=204, response_class=Response)

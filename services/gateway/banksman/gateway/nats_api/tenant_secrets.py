@@ -28,4 +28,5 @@ def add_secrets(api: Endpoints, gateway: Gateway) -> None:
     @api.serve("secret", "set", "{secret}")
     async def set_secret(request: SecretBody, message: Received) -> SecretDescription:
         """Set a secret."""
-        return await gateway.secrets.set(caller_of(message), named_by(message), request.value)
+        name = named_by(message)
+        return await gateway.secrets.set(caller_of(message), name, request.value, request.servers)

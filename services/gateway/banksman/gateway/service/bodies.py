@@ -18,7 +18,7 @@ from banksman.contracts.events import (
     TrackedCall,
 )
 from banksman.contracts.messages import ToolProtocol, Usage
-from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS
+from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS, SecretServers
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.service.runs import FoundRun
@@ -86,6 +86,9 @@ class SecretBody(RequestBody):
         repr=False, json_schema_extra={"minLength": MIN_SECRET_CHARS, "maxLength": MAX_SECRET_CHARS}
     )
     """8 to 8,000 characters without NUL."""
+    servers: SecretServers | None = None
+    """The only servers that receive it: names of tool servers, and `mcp:ID` for MCP servers. Without them, a
+    new secret is for all servers of the tenant, and a stored one stays for those that were named."""
 
 
 class Listing(Stored, Generic[T]):

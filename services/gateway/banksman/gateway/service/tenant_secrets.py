@@ -37,8 +37,17 @@ class SecretStore:
         found = [_described(entry.value) async for entry in self._bucket.entries(tenant)]
         return sorted(found, key=lambda secret: secret.name)
 
-    async def set(self, caller: Caller, name: str, value: str) -> SecretDescription:
+    async def set(
+        self, caller: Caller, name: str, value: str, servers: tuple[str, ...] | None = None
+    ) -> SecretDescription:
         """Store a secret, or replace its value. The next call of a tool receives it.
+
+        Args:
+            caller: Who sets it.
+            name: Its name.
+            value: Its value.
+            servers: The only servers that receive it. Without them a stored secret stays for those that were
+                named, so that a new value does not open it for others.
 
         Raises:
             BadInput: The name is invalid, or the value is too short or too long.
@@ -50,6 +59,7 @@ class SecretStore:
         if entry is None and len(await self._bucket.keys(caller.tenant)) >= MAX_SECRETS:
             raise Overloaded(f"the tenant has {MAX_SECRETS} secrets; delete some first")
         now = self._clock.now()
+        stored = None if entry is None else entry.value.servers
         secret = StoredSecret(
             name=name,
             sealed=self._box.seal(value, key),
@@ -57,6 +67,7 @@ class SecretStore:
             created_by=caller.user if entry is None else entry.value.created_by,
             updated_at=now,
             updated_by=caller.user,
+            servers=servers or stored,
         )
         await self._bucket.put(key, secret)
         return _described(secret)
