@@ -19,6 +19,7 @@ from typing import Literal
 
 import pytest
 from tests.support.docker_engine import DockerEngine
+from tests.support.forks import ServiceForks
 
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.shares import Shares
@@ -77,6 +78,13 @@ def root() -> Iterator[Path]:
     directory.chmod(0o711)
     yield directory
     delete_tree(directory)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ServiceForks]:
+    """Forks the runners of the tests that start one as a process."""
+    with ServiceForks("tool-runner") as started:
+        yield started
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.docker_engine import DockerEngine
 from tests.support.fixtures import SecuredNats, secured_server
+from tests.support.forks import ServiceForks
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
@@ -21,34 +22,34 @@ def runners_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredN
 
 
 @pytest.fixture(scope="session")
-def session_runners(runners_nats: SecuredNats) -> Iterator[Runners]:
-    made = Runners(runners_nats)
+def session_runners(runners_nats: SecuredNats, forks: ServiceForks) -> Iterator[Runners]:
+    made = Runners(runners_nats, forks)
     yield made
     made.close()
 
 
 @pytest.fixture
-def runners(runners_nats: SecuredNats) -> Iterator[Runners]:
+def runners(runners_nats: SecuredNats, forks: ServiceForks) -> Iterator[Runners]:
     """Creates runners for one test, which may kill them."""
-    made = Runners(runners_nats)
+    made = Runners(runners_nats, forks)
     yield made
     made.close()
 
 
 @pytest.fixture
-def own_runners(tmp_path: Path) -> Iterator[Runners]:
+def own_runners(tmp_path: Path, forks: ServiceForks) -> Iterator[Runners]:
     """Creates runners on a separate server, which the test may freeze."""
     with secured_server(tmp_path) as secured:
-        made = Runners(secured)
+        made = Runners(secured, forks)
         yield made
         made.close()
 
 
 @pytest.fixture
-def north(tmp_path: Path) -> Iterator[Runners]:
+def north(tmp_path: Path, forks: ServiceForks) -> Iterator[Runners]:
     """Creates runners on a server where only the runner `north` has a key."""
     with secured_server(tmp_path, runners=("north",)) as secured:
-        made = Runners(secured)
+        made = Runners(secured, forks)
         yield made
         made.close()
 

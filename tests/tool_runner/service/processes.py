@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -18,6 +16,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from tests.support.fixtures import SecuredNats
+from tests.support.forks import ForkedService, ServiceForks
 from tests.support.polling import eventually, wait_until
 
 from banksman.cli.ports import free_port
@@ -30,12 +29,13 @@ WAIT_S = 60.0
 
 
 class RunnerProcess:
-    """A tool-runner process, started as in a deployment, on a volume that outlives it."""
+    """A tool-runner process, started as by `banksman up`, on a volume that outlives it."""
 
-    def __init__(self, url: str, seed: Path, root: Path, **settings: str) -> None:
+    def __init__(self, forks: ServiceForks, url: str, seed: Path, root: Path, **settings: str) -> None:
         self.root = root
         self.health_port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forks = forks
+        self._process: ForkedService | None = None
         self._environment = {
             "PATH": os.environ["PATH"],
             "BANKSMAN_NATS__URL": url,
@@ -68,9 +68,8 @@ class RunnerProcess:
 
     def begin(self) -> None:
         """Start the process."""
-        command = [sys.executable, "-m", "banksman.cli", "tool-runner"]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+            self._process = self._forks.fork("tool-runner", self._environment, log.fileno())
 
     def wait_ready(self, *, ready: bool = True) -> None:
         """Wait until a started process is ready, or with `ready=False` until it reports that it is not."""
@@ -137,8 +136,9 @@ class RunnerProcess:
 class Runners:
     """Creates runners on one server and ends them."""
 
-    def __init__(self, secured: SecuredNats) -> None:
+    def __init__(self, secured: SecuredNats, forks: ServiceForks) -> None:
         self.secured = secured
+        self._forks = forks
         self._made = ExitStack()
 
     def make(self, *, user: str = TOOL_RUNNER, root: Path | None = None, **settings: str) -> RunnerProcess:
@@ -147,7 +147,7 @@ class Runners:
         seed = self.secured.seed_file(user)
         server = self.secured.server
         replicas = {"BANKSMAN_NATS__REPLICAS": str(server.replicas)}
-        runner = RunnerProcess(server.url, seed, root, **replicas, **settings)
+        runner = RunnerProcess(self._forks, server.url, seed, root, **replicas, **settings)
         self._made.callback(runner.close)
         return runner
 

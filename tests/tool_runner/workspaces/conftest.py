@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.fixtures import SecuredNats, secured_server
+from tests.support.forks import ServiceForks
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 from tests.tool_runner.workspaces.platform import Platform, platform, started
 
@@ -19,8 +20,8 @@ def secured(tmp_path: Path) -> Generator[SecuredNats]:
 
 
 @pytest.fixture
-def runners(secured: SecuredNats) -> Iterator[Runners]:
-    made = Runners(secured)
+def runners(secured: SecuredNats, forks: ServiceForks) -> Iterator[Runners]:
+    made = Runners(secured, forks)
     yield made
     made.close()
 
@@ -32,9 +33,9 @@ def shared_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNa
 
 
 @pytest.fixture(scope="module")
-def quick_runner(shared_nats: SecuredNats) -> Iterator[RunnerProcess]:
+def quick_runner(shared_nats: SecuredNats, forks: ServiceForks) -> Iterator[RunnerProcess]:
     """A runner that snapshots a changed workspace immediately. No test ends it."""
-    made = Runners(shared_nats)
+    made = Runners(shared_nats, forks)
     yield started(made, 1)[0]
     made.close()
 

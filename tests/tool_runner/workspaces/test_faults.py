@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.fixtures import secured_server
+from tests.support.forks import ServiceForks
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 from tests.tool_runner.workspaces.platform import Platform, platform, started, until
 from tests.tool_runner.workspaces.test_snapshots import is_missing
@@ -24,10 +25,10 @@ python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('door')"
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Runners]:
+def own(tmp_path: Path, forks: ServiceForks) -> Iterator[Runners]:
     """Creates runners on a server where runner `r1` has its own key."""
     with secured_server(tmp_path, runners=("r1",)) as secured:
-        made = Runners(secured)
+        made = Runners(secured, forks)
         yield made
         made.close()
 
