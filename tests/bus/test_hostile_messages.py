@@ -131,6 +131,7 @@ SUBJECTS: dict[str, Callable[[str], str]] = {
     names.TIMERS: lambda token: subjects.timer_fired("approval", "hostile", token),
     names.DEAD: lambda token: subjects.dead("RUNS", token),
     names.WEBHOOK_QUEUE: lambda token: subjects.webhook_delivery("hostile", token),
+    names.AUDIT: lambda token: subjects.audit("hostile", "key", token),
     names.ADVISORIES: lambda token: f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.RUNS.{token}",
     **{names.kv_stream(one): partial(_key, one) for one in BUCKETS},
     **{names.object_stream(one): partial(_description, one) for one in STORES},

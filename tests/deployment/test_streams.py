@@ -179,7 +179,7 @@ def test_stream_limits_together_stay_below_the_budget() -> None:
     assert reserved <= BUDGET.total_bytes * 0.95
     for stream in (*app_topology(BUDGET).streams, *run_topology(BUDGET).streams):
         assert (stream.max_bytes is None) == (stream.name == "TIMERS")
-        assert (stream.discard == "old") == (stream.name == "TIMERS")
+        assert (stream.discard == "old") == (stream.name in ("TIMERS", "AUDIT"))
 
 
 async def test_nearly_full_stream_is_reported(bus: Bus, tenant: str) -> None:

@@ -13,6 +13,7 @@ WEBHOOK_QUEUE: Final = "WEBHOOKS"
 TIMERS: Final = "TIMERS"
 DEAD: Final = "DEAD"
 ADVISORIES: Final = "ADVISORIES"
+AUDIT: Final = "AUDIT"
 
 AGENTS: Final = "agents"
 SIGNALS: Final = "signals"
@@ -122,6 +123,7 @@ _STREAM_BY_TOKEN: Final = {
     "timer": TIMERS,
     "schedule": TIMERS,
     "dead": DEAD,
+    "audit": AUDIT,
 }
 
 

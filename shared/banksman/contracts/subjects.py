@@ -158,6 +158,11 @@ def counted_usage() -> str:
     return _join("usage", "counted")
 
 
+def audit(tenant: str, kind: str, done: str) -> str:
+    """The entries of the audit trail (stream AUDIT), by what was changed and how: `key`, `created`."""
+    return _join("audit", tenant, kind, done)
+
+
 def service_state() -> str:
     """Requests for the state of every gateway, agent and workflows service; core, each process replies."""
     return _join("service", "state")

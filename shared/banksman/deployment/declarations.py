@@ -56,6 +56,8 @@ class Stream:
     """One message per subject; a second one is refused."""
     replaces: bool = False
     """One message per subject; a second one replaces it (buckets)."""
+    append_only: bool = False
+    """Whether the server refuses the deletion of single messages."""
     rollup: bool = False
     """Whether a message may remove the earlier ones of its subject."""
     direct: bool = False
@@ -89,7 +91,7 @@ class Stream:
             "allow_msg_schedules": self.schedules,
             "allow_msg_ttl": self.message_ttl,
             "allow_rollup_hdrs": self.rollup or self.schedules,
-            "deny_delete": self.replaces,
+            "deny_delete": self.replaces or self.append_only,
             # A stream with markers of expired subjects allows rollups, whatever `allow_rollup_hdrs` says.
             "subject_delete_marker_ttl": 0,
             "num_replicas": self.replicas,

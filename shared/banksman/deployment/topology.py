@@ -39,6 +39,11 @@ MAX_DELIVERY_BYTES = 4 * 1024
 """Maximum bytes of the state of a webhook's delivery."""
 MAX_SCHEDULE_BYTES = 128 * 1024
 """Maximum bytes of a schedule with what it starts and its last runs."""
+MAX_ENTRY_BYTES = 16 * 1024
+"""Maximum bytes of an entry of the audit trail."""
+ENTRIES_PER_ACTION = 2_000
+"""Entries of a tenant for each action; the oldest of the same action give way."""
+AUDIT_DAYS = 400
 MAX_LEASE_BYTES = 4 * 1024
 """Maximum bytes of the lease of a runner or of a process of a tool server."""
 
@@ -173,6 +178,19 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             ),
             max_bytes=budget.share(5),
             max_age_s=30 * DAY_S,
+            replicas=replicas,
+        ),
+        Stream(
+            name=names.AUDIT,
+            subjects=(subjects.audit(ANY, ANY, ANY),),
+            max_bytes=budget.share(1),
+            max_age_s=AUDIT_DAYS * DAY_S,
+            max_msg_size=MAX_ENTRY_BYTES,
+            max_msgs_per_subject=ENTRIES_PER_ACTION,
+            # A full trail must not keep administrators from revoking a key.
+            discard="old",
+            append_only=True,
+            direct=True,
             replicas=replicas,
         ),
     )

@@ -111,6 +111,7 @@ def gateway() -> User:
             subjects.tenant_registry("tool", "offer", ANY),
             subjects.api(ANY, "error"),
             subjects.service_state(),
+            subjects.audit(ANY, ANY, ANY),
             all_of("workflows"),
             all_of("dead"),
             *_writes(names.CONVERSATIONS, names.IDEMPOTENCY, names.ASSISTANTS, names.PROMPTS),
@@ -128,6 +129,7 @@ def gateway() -> User:
             *_reads(names.RUNS),
             # Operators list dead letters, and replay those that a gateway may publish.
             *_reads(names.DEAD),
+            *_reads(names.AUDIT),
             api("STREAM.MSG.DELETE", names.DEAD),
             *(subject for bucket in (*_BUCKETS, *_OF_GATEWAYS) for subject in _reads(kv_stream(bucket))),
         ),

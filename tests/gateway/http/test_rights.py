@@ -64,6 +64,8 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/schedules/{schedule_id}/run": CHAT,
     "GET /operator/overview": OPERATE,
     "GET /operator/services": OPERATE,
+    "GET /v1/audit": ADMIN,
+    "GET /v1/audit/export": ADMIN,
     "GET /operator/tenants": OPERATE,
     "GET /operator/dead-letters": OPERATE,
     "POST /operator/dead-letters/{letter_id}/replay": OPERATE,
@@ -94,12 +96,12 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "DELETE /context/webhooks/{webhook_id}": ADMIN,
     "POST /context/webhooks/{webhook_id}/test": ADMIN,
     "GET /context/webhooks/{webhook_id}/deliveries": ADMIN,
-    "GET /context/secrets": ADMIN,
-    "PUT /context/secrets/{name}": ADMIN,
     "GET /context/push": APPROVE,
     "GET /context/push/devices": APPROVE,
     "PUT /context/push/devices": APPROVE,
     "DELETE /context/push/devices/{device_id}": APPROVE,
+    "GET /context/secrets": ADMIN,
+    "PUT /context/secrets/{name}": ADMIN,
     "DELETE /context/secrets/{name}": ADMIN,
     "GET /context/mcp-servers": ADMIN,
     "POST /context/mcp-servers": ADMIN,
@@ -249,18 +251,18 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     await http.post("/v1/system-prompts", json={"id": (prompt := new_id("p")), "content": "Be brief."})
     key = (await http.post("/context/keys", json={"user": "ann"})).json()
     webhook = (await http.post("/context/webhooks", json=WEBHOOK)).json()
+    device = (await http.put("/context/push/devices", json=DEVICE)).json()
     server: dict[str, Any] = {"id": "files", "transport": {"type": "stdio", "command": ["serve"]}}
     await http.post("/context/mcp-servers", json=server)
-    device = (await http.put("/context/push/devices", json=DEVICE)).json()
     schedule = (await http.post("/context/schedules", json=SCHEDULE)).json()
     return {
         "schedule_id": schedule["id"],
         "server_id": server["id"],
         "conversation_id": conversation,
         "webhook_id": webhook["id"],
+        "device_id": device["id"],
         "run_id": start.run_id,
         "tool_call_id": request.items[0].tool_call_id,
-        "device_id": device["id"],
         "step_id": request.items[0].tool_call_id,
         "approval_id": request.approval_id,
         "request_id": request.approval_id,
@@ -272,9 +274,9 @@ async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
     }
 
 
+DEVICE = {"endpoint": "https://push.example/phone", "keys": Browser().keys}
 SCHEDULE = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"}
 
-DEVICE = {"endpoint": "https://push.example/phone", "keys": Browser().keys}
 BODIES: dict[str, object] = {
     "POST /context/mcp-servers/{server_id}/approve": {"digest": "0" * 64},
     "PUT /context/schedules/{schedule_id}": SCHEDULE,

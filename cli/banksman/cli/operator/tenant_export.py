@@ -62,6 +62,7 @@ class TenantExport:
         for kind in ("assistant", "prompt", "schedule"):
             self._write(f"{kind}s.json", [item async for item in self._documents(kind)])
         self._write("usage.json", [await self._request("usage")])
+        self._write("audit.json", [entry async for entry in self._pages("audit.list", "after")])
         for name in (KEYS, WEBHOOKS, MCP, TENANT_SECRETS):
             self._write(f"{name}.json", [record async for record in self._records(name)])
         async for conversation in self._pages("conversation.list", "cursor"):

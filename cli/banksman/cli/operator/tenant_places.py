@@ -58,6 +58,7 @@ def _places() -> tuple[Place, ...]:
         (names.TIMERS, lambda t: subjects.timer_fired(ANY, t, ANY)),
         (names.TIMERS, lambda t: subjects.schedule_set(t, ANY)),
         (names.TIMERS, lambda t: subjects.schedule_due(t, ANY)),
+        (names.AUDIT, lambda t: subjects.audit(t, ANY, ANY)),
         (names.APPROVALS, lambda t: subjects.approval_request(t, ANY)),
         (names.APPROVALS, lambda t: subjects.approval_reply(t, ANY)),
         (names.APPROVALS, lambda t: subjects.approval_note(t, ANY, ANY)),

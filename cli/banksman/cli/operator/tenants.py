@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
+from banksman.bus.audit import record
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import subjects_in
-from banksman.bus.names import CONVERSATIONS, EVENTS, HEADS, kv_stream
+from banksman.bus.names import AUDIT, CONVERSATIONS, EVENTS, HEADS, kv_stream
 from banksman.cli import output
 from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.operator import api_keys
@@ -17,12 +19,13 @@ from banksman.cli.operator.tenant_export import TenantExport
 from banksman.cli.operator.tenant_places import PLACES
 from banksman.cli.output import Exit
 from banksman.cli.prompts import typed
+from banksman.contracts.audit import AuditEntry
 from banksman.contracts.errors import Conflict
-from banksman.contracts.ids import check_token
+from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import Topology
 
-_NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(CONVERSATIONS))
+_NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
 
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
@@ -86,6 +89,7 @@ def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool
     async def write(bus: Bus) -> TenantExport:
         found = TenantExport(bus, tenant, directory)
         await found.run()
+        await record(bus, _exported(tenant), msg_id=new_id("au-"))
         return found
 
     found = asyncio.run(broker_access(data_dir).in_app(write, needs=_NEEDS))
@@ -145,3 +149,14 @@ def _show(tenant: str, report: dict[str, removal.Counts]) -> None:
         output.print_error(f"{stream:<24} {count} left")
     if not report["left"]:
         output.print_line(f"nothing of {tenant!r} is left")
+
+
+def _exported(tenant: str) -> AuditEntry:
+    return AuditEntry(
+        ts=datetime.now(UTC),
+        tenant=tenant,
+        actor="operator",
+        interface="command",
+        action="tenant.exported",
+        target="",
+    )

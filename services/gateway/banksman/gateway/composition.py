@@ -51,6 +51,7 @@ from banksman.gateway.service.tenants import Tenants
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog, Tools
+from banksman.gateway.service.trail import Trail
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
@@ -161,8 +162,8 @@ async def compose(
         secrets=SecretStore(bus, box, clock),
         # Before webhooks: a device whose user's key is unknown gets nothing.
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
-        tickets=Tickets(bus, clock),
         webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, keys, settings.gateway)),
+        tickets=Tickets(bus, clock),
         requests=client_requests,
         schedules=await stack.enter_async_context(scheduled),
         conversations=conversations,
@@ -203,6 +204,7 @@ async def compose(
         operations=Operations(bus),
         processes=Processes(bus),
         tenants=Tenants(bus, keys, usage, settings.tenants),
+        trail=Trail(bus, clock),
         usage=usage,
         passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
     )

@@ -6,6 +6,7 @@ clients get an error for the first three, on HTTP as on the websocket, and may l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar, cast
 
@@ -15,8 +16,10 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from banksman.contracts.wire import JsonValue, parse
-from banksman.gateway.asgi.dependencies import BEARER, caller_of
+from banksman.gateway.asgi.dependencies import BEARER, caller_of, gateway_of
 from banksman.gateway.asgi.errors import ERRORS
+from banksman.gateway.service.audited import BY_HTTP, AuditedAction
+from banksman.gateway.service.auth import Caller
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -52,13 +55,39 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of the route."""
         handle = super().get_route_handler()
+        action = BY_HTTP.get(f"{next(iter(self.methods or ('',)))} {self.path_format}")
 
         async def handle_raw(request: Request) -> Response:
             # FastAPI reads the body before it calls dependencies: no body is buffered without a valid key.
-            caller_of(request, "context")
-            return await handle(_RawRequest(request.scope, request.receive))
+            caller = caller_of(request, "context")
+            response = await handle(_RawRequest(request.scope, request.receive))
+            if action is not None:
+                await _record(request, caller, action, response)
+            return response
 
         return handle_raw
+
+
+async def _record(request: Request, caller: Caller, action: AuditedAction, response: Response) -> None:
+    """Store in the audit trail that a request was done; errors are raised and do not come here."""
+    parameters: dict[str, str] = dict(request.path_params)
+    reply = cast(dict[str, Any], json.loads(bytes(response.body))) if response.body else {}
+    # Only keys are created and revoked for another tenant, by operators, and nothing else has this parameter.
+    named = request.query_params.get("tenant") if action.name.startswith("key.") else None
+    tenant = parameters.pop("tenant", None) or named or caller.tenant
+    target = next(iter(parameters.values()), None) or str(
+        reply.get("id") or reply.get("name") or reply.get("conversation_id") or ""
+    )
+    gateway = await gateway_of(request)
+    await gateway.trail.record(
+        caller,
+        action,
+        "http",
+        tenant=tenant,
+        target=target,
+        reply=reply,
+        request_id=request.headers.get("idempotency-key"),
+    )
 
 
 def router(tag: str) -> APIRouter:

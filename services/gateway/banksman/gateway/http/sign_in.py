@@ -14,7 +14,9 @@ from pydantic import Field
 
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored, Wire, parse
+from banksman.gateway.service.audited import SIGNED_IN
 from banksman.gateway.service.auth import Keys
+from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.oidc_provider import Code
 
 FIELD_CHARS = 4096
@@ -67,6 +69,12 @@ async def sign_in(request: Request) -> SignedIn:
         raise NotFound("sign-in", "provider")
     given = parse(SignInCode, await request.body())
     token, caller = await keys.tokens.sign_in(Code(given.code, given.code_verifier, given.redirect_uri))
+    gateway: Gateway | None = request.app.state.gateway
+    # The page signs users in before the gateway has connected to NATS.
+    if gateway is not None:
+        await gateway.trail.record(
+            caller, SIGNED_IN, "http", tenant=caller.tenant, target=caller.user, reply={}
+        )
     return SignedIn(token=token, expires_at=caller.expires_at)
 
 

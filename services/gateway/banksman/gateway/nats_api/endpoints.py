@@ -85,6 +85,8 @@ class Endpoints:
     """The handlers of the API."""
 
     bus: Bus
+    recorded: Callable[[Message, BaseModel], Awaitable[None]]
+    """Called with each request that was done, and its reply: some are entries of the audit trail."""
     by_title: dict[str, Endpoint] = field(default_factory=dict[str, Endpoint])
     router: NatsRouter = field(init=False)
 
@@ -92,7 +94,7 @@ class Endpoints:
         failures = Failures(self.bus)
 
         def replies(msg: Any, /, *, context: ContextRepo) -> _Replies:
-            return _Replies(msg, context=context, bus=self.bus, failures=failures)
+            return _Replies(msg, context=context, endpoints=self, failures=failures)
 
         self.router = NatsRouter(middlewares=(replies,))
 
@@ -107,21 +109,26 @@ class Endpoints:
 class _Replies(BaseMiddleware[Any, Any]):
     """Encodes replies, and reports the failure of a request without a reply subject."""
 
-    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: Failures) -> None:
+    def __init__(
+        self, msg: Any, /, *, context: ContextRepo, endpoints: Endpoints, failures: Failures
+    ) -> None:
         super().__init__(msg, context=context)
-        self._bus = bus
+        self._bus = endpoints.bus
+        self._recorded = endpoints.recorded
         self._failures = failures
 
     async def consume_scope(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> bytes | None:
+        raw = msg.raw_message
         try:
             with traced(msg.headers.get(HEADER)):
                 reply: BaseModel | None = await call_next(msg)
+                if reply is not None:
+                    await self._recorded(Message(raw.subject, b"", headers=raw.headers or {}), reply)
         except BanksmanError as error:
             if msg.reply_to:
                 raise
-            raw = msg.raw_message
             await self._failures.report(Message(raw.subject, raw.data, headers=raw.headers or {}), error)
             return None
         return None if reply is None else self._encoded(reply)

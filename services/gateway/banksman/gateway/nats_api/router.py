@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.gateway.nats_api.actions import add_actions
+from banksman.gateway.nats_api.audit import add_audit, record_request
 from banksman.gateway.nats_api.conversations import add_conversations, add_pending, add_runs
 from banksman.gateway.nats_api.documents import add_assistants, add_prompts, add_tools, add_workflows
 from banksman.gateway.nats_api.endpoints import Endpoints
@@ -20,7 +21,7 @@ def api_endpoints(bus: Bus, gateway: Gateway, replays: Replays) -> Endpoints:
 
     Only requests use the gateway, so that its documents can be written without one.
     """
-    api = Endpoints(bus)
+    api = Endpoints(bus, lambda request, reply: record_request(gateway, request, reply))
     add_actions(api, gateway)
     add_conversations(api, gateway)
     add_runs(api, gateway, replays)
@@ -34,6 +35,7 @@ def api_endpoints(bus: Bus, gateway: Gateway, replays: Replays) -> Endpoints:
         add_tools,
         add_secrets,
         add_policies,
+        add_audit,
     ):
         add(api, gateway)
     return api

@@ -32,6 +32,7 @@ from banksman.gateway.service.tenants import Tenants
 from banksman.gateway.service.tickets import Tickets
 from banksman.gateway.service.titles import Titles
 from banksman.gateway.service.tools import ToolCatalog
+from banksman.gateway.service.trail import Trail
 from banksman.gateway.service.usage import UsageReports
 from banksman.gateway.service.views import Views
 from banksman.gateway.service.webhooks.service import Webhooks
@@ -76,5 +77,6 @@ class Gateway:
     operations: Operations
     processes: Processes
     tenants: Tenants
+    trail: Trail
     usage: UsageReports
     passthrough: PassthroughUsage
