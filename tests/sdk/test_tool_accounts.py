@@ -13,8 +13,9 @@ from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
 from banksman.bus.leases import instance_key
 from banksman.bus.names import RUNNERS, kv_subject
-from banksman.cli.broker.accounts import Tenant, render_config, user_names
+from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys
+from banksman.cli.broker.server_config import render_config
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, ErrorCode, Forbidden
 from banksman.contracts.registry import RegisterTool

@@ -1,4 +1,4 @@
-"""Configuration of nats-server: accounts, their users, and the few subjects that cross between accounts.
+"""The accounts of nats-server: their users, and the few subjects that cross between accounts.
 
 Permissions alone do not separate users of one account, because the server does not check the reply subject of
 a permitted request. Users that could forge messages are therefore in another account: a runner in RUN cannot
@@ -13,7 +13,7 @@ from typing import Any
 
 from banksman.bus import names
 from banksman.bus.names import kv_subject
-from banksman.cli.broker.conf import Variable, render
+from banksman.cli.broker.conf import Variable
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
@@ -29,8 +29,6 @@ TENANT_CONNECTIONS = 64
 """Maximum connections of one tenant: clients and processes of tool servers together."""
 TENANT_SUBSCRIPTIONS = 10_000
 """Maximum subscriptions of one tenant over all of its connections."""
-CLUSTER_SIZE = 3
-"""Number of servers of a cluster; each keeps every stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +51,6 @@ class Tenant:
         return f"tenant-{self.tenant}"
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Paths of the server's certificate files."""
-
-    cert_file: str
-    key_file: str
-    ca_file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Cluster settings of one of three servers."""
-
-    listen: str
-    routes: tuple[str, ...]
-    name: str = "banksman"
-    tls: Tls | None = None
-    """Certificate for routes; servers verify each other against `ca_file`. None: routes are not encrypted."""
-
-
 def user_names(
     *,
     runners: tuple[str, ...] = (),
@@ -84,95 +62,7 @@ def user_names(
     return (*(user.name for user in users), *(tenant.user for tenant in tenants))
 
 
-def render_config(
-    keys: PublicKeys,
-    *,
-    port: int = 4222,
-    http_port: int | None = None,
-    host: str = "127.0.0.1",
-    http_host: str = "127.0.0.1",
-    server_name: str = "nats",
-    store_dir: str,
-    budget: StorageBudget,
-    sync_always: bool = True,
-    tls: Tls | None = None,
-    cluster: Cluster | None = None,
-    runners: tuple[str, ...] = (),
-    tenants: tuple[Tenant, ...] = (),
-    tool_servers: tuple[str, ...] = (),
-    relays: bool = True,
-) -> str:
-    """Render the configuration file of one server.
-
-    Args:
-        keys: Public keys of all users, including those of runners and tenants.
-        port: Port for clients.
-        http_port: Port of the monitoring endpoints, which must not be public; None disables them.
-        host: Interface for clients.
-        http_host: Interface of the monitoring endpoints.
-        server_name: Name that is unique in a cluster.
-        store_dir: Directory of the streams.
-        budget: Bytes for all streams together.
-        sync_always: Whether every write is synced to disk before it is acknowledged. Without it, a single
-            server loses acknowledged messages in a power cut.
-        tls: The server's certificate; None for a network without other users.
-        cluster: Cluster settings; None for a single server.
-        runners: Ids of the runners with their own keys; empty for one shared key.
-        tenants: Tenants with their own accounts.
-        tool_servers: Ids of the tool servers that serve all tenants.
-        relays: Whether agents store what runners and tool servers publish. False lets these write to the
-            streams themselves, for the time of an upgrade from a version whose agents have no relay.
-    """
-    config: dict[str, Any] = {
-        "server_name": server_name,
-        "listen": f"{host}:{port}",
-        "max_payload": MAX_PAYLOAD_BYTES,
-        "ping_interval": "5s",
-        "ping_max": 2,
-        "write_deadline": "5s",
-        "jetstream": _jetstream(store_dir, budget, sync_always=sync_always),
-        "accounts": _accounts(
-            keys,
-            # The server charges each replica of a stream to the account.
-            budget if cluster is None else StorageBudget(budget.total_bytes * CLUSTER_SIZE),
-            all_users(runners, tool_servers),
-            tenants,
-            tool_servers,
-            relays=relays,
-        ),
-        "system_account": SYS,
-    }
-    if http_port is not None:
-        config["http"] = f"{http_host}:{http_port}"
-    if tls is not None:
-        config["tls"] = _tls(tls)
-    if cluster is not None:
-        config["cluster"] = _cluster(cluster)
-    return render(config)
-
-
-def _cluster(cluster: Cluster) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "name": cluster.name,
-        "listen": cluster.listen,
-        "routes": list(cluster.routes),
-    }
-    # Without `verify`, any process that reaches the port could join and read every account.
-    return config if cluster.tls is None else {**config, "tls": {**_tls(cluster.tls), "verify": True}}
-
-
-def _jetstream(store_dir: str, budget: StorageBudget, *, sync_always: bool) -> dict[str, Any]:
-    settings: dict[str, Any] = {"store_dir": store_dir, "max_file_store": budget.total_bytes}
-    return {**settings, "sync_interval": "always"} if sync_always else settings
-
-
-def _tls(tls: Tls) -> dict[str, Any]:
-    # The default handshake timeout of two seconds is too short on a busy machine.
-    files = {"cert_file": tls.cert_file, "key_file": tls.key_file, "timeout": 10}
-    return {**files, "ca_file": tls.ca_file} if tls.ca_file else files
-
-
-def _accounts(
+def accounts(
     keys: PublicKeys,
     budget: StorageBudget,
     users: tuple[User, ...],
@@ -181,6 +71,7 @@ def _accounts(
     *,
     relays: bool,
 ) -> dict[str, Any]:
+    """Return the section `accounts` of a server's configuration; for the arguments see `render_config`."""
     relayed = _run_relayed(tool_servers, relays=relays)
     used_by_run = (*_RUN_REQUESTS, *(subject for subject, _ in relayed))
 
