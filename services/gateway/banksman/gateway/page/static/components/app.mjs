@@ -8,7 +8,7 @@ import { Composer } from './composer.mjs';
 import { Header, titleOf } from './header.mjs';
 import { lazy } from './lazy.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
-import { Shortcuts } from './shortcuts.mjs';
+import { Shortcuts } from './palette.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
 import { html, useStore } from './ui.mjs';

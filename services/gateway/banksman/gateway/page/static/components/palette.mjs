@@ -1,16 +1,43 @@
-/** The command palette: every view, action and listed conversation by a few letters. */
+/** The keys that work in every view: the command palette, and the keyboard map. */
 
-import { useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
 import { addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { THEMES, setTheme } from '../theme.mjs';
 import { VIEWS } from '../views.mjs';
+import { lazy } from './lazy.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 
+const KeyboardMap = lazy(() => import('./keyboard_map.mjs'), 'KeyboardMap');
 const MAX_SHOWN = 12;
 
-export function Palette({ onClose }) {
+export function Shortcuts() {
+  const [open, setOpen] = useState(null);
+  useEffect(() => {
+    const onKey = (event) => {
+      const wanted = wantedBy(event);
+      if (!wanted || document.querySelector('dialog[open]')) return;
+      event.preventDefault();
+      setOpen(wanted);
+    };
+    addEventListener('keydown', onKey);
+    return () => removeEventListener('keydown', onKey);
+  }, []);
+  const close = () => setOpen(null);
+  if (open === 'palette') return html`<${Palette} onClose=${close} />`;
+  if (open === 'map') return html`<${Dialog} title=${t('keys.title')} onClose=${close}><div class="dialog-body"><${KeyboardMap} /></div><//>`;
+  return null;
+}
+
+function wantedBy(event) {
+  if ((event.ctrlKey || event.metaKey) && !event.altKey && event.key.toLowerCase() === 'k') return 'palette';
+  const typing = event.target.matches?.('input, textarea, select');
+  return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
+}
+
+/** Every view, action and listed conversation by a few letters. */
+function Palette({ onClose }) {
   const store = useStore();
   const [query, setQuery] = useState('');
   const [at, setAt] = useState(0);
