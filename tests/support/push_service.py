@@ -110,5 +110,7 @@ async def push_service() -> AsyncGenerator[PushService]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     service.port = runner.addresses[0][1]
-    yield service
-    await runner.cleanup()
+    try:
+        yield service
+    finally:
+        await runner.cleanup()

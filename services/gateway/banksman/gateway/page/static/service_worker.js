@@ -1,5 +1,6 @@
 /*
- * The page without a network: the last page that was loaded, and the files that it names.
+ * The page without a network: the last page that was loaded, and the files that it names. And notifications of
+ * approval requests while the page is closed.
  *
  * The page itself always comes from the network if there is one. Its files have addresses that change with their
  * content, so a stored file is never stale. Nothing else is stored: no conversation, and no reply of the API.
@@ -19,6 +20,30 @@ self.addEventListener('fetch', (event) => {
   if (request.mode === 'navigate' && pathname === BASE.pathname) event.respondWith(page(request));
   else if (pathname.startsWith(FILES)) event.respondWith(file(request));
 });
+
+self.addEventListener('push', (event) => event.waitUntil(notify(event.data.json())));
+
+self.addEventListener('notificationclick', (event) => {
+  event.notification.close();
+  event.waitUntil(show(event.notification.data.address));
+});
+
+/** Show what a gateway pushed. Browsers end the subscription of a worker that shows nothing. */
+async function notify({ type, approval_id: id, calls, tool, text }) {
+  const words = await (await caches.match(`${BASE.href}push-words.json`))?.json();
+  let title = words?.one.replace('{tool}', () => tool) ?? tool;
+  if (type === 'approval.escalated') title = words?.escalated ?? 'Banksman';
+  else if (calls > 1) title = words?.several.replace('{calls}', calls) ?? `${calls} × ${tool}`;
+  // A request is one notification: that of its escalation replaces the first one.
+  await self.registration.showNotification(title, { body: text, tag: id, data: { address: `${BASE.href}#/approvals/${encodeURIComponent(id)}` } });
+}
+
+async function show(address) {
+  const [open] = await self.clients.matchAll({ type: 'window' });
+  if (!open) return self.clients.openWindow(address);
+  await open.navigate(address);
+  return open.focus();
+}
 
 async function page(request) {
   const cache = await caches.open(CACHE);

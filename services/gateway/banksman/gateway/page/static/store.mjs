@@ -91,7 +91,8 @@ export class Store {
     this.socket.connect();
   }
 
-  logout() {
+  async logout() {
+    await this.inbox.endPush().catch(() => {});
     this.session.removeItem('banksman.token');
     this.socket.close();
     this.unauthorized();

@@ -151,6 +151,20 @@ export class Api {
     return this.#json('POST', `context/approvals/${approvalId}/aside`);
   }
 
+  /** The key with which a browser subscribes to notifications. */
+  pushOffer() {
+    return this.#json('GET', 'context/push');
+  }
+
+  /** Let a device get approval requests, or renew it. */
+  registerDevice(subscription) {
+    return this.#json('PUT', 'context/push/devices', subscription);
+  }
+
+  removeDevice(id) {
+    return this.#json('DELETE', `context/push/devices/${id}`);
+  }
+
   /** The rules of the tenant that come before those of its assistants. */
   policy() {
     return this.#json('GET', 'context/policy');
@@ -303,6 +317,21 @@ export class Api {
     return this.#json('GET', `operator/tenants${after ? `?after=${encodeURIComponent(after)}` : ''}`);
   }
 
+  /**
+   * A page of the audit trail, newest first.
+   *
+   * @param {{action?: string, actor?: string, tenant?: string}} wanted what is empty selects all
+   * @param {number} [after] `next` of the page before
+   */
+  audit(wanted, after) {
+    return this.#json('GET', `v1/audit${auditQuery(wanted, { limit: 50, after })}`);
+  }
+
+  /** All entries, oldest first. @param {'jsonl' | 'csv'} format @returns {Promise<Blob>} */
+  async auditExport(wanted, format) {
+    return (await this.#fetch('GET', `v1/audit/export${auditQuery(wanted, { format })}`)).blob();
+  }
+
   /** The first messages that could not be handled. */
   deadLetters() {
     return this.#json('GET', 'operator/dead-letters');
@@ -376,4 +405,9 @@ async function errorOf(response) {
   } catch {
     return new ApiError(response.status, fallback);
   }
+}
+
+function auditQuery(wanted, more) {
+  const given = Object.entries({ ...wanted, ...more }).filter(([, value]) => value);
+  return `?${new URLSearchParams(given)}`;
 }

@@ -82,6 +82,9 @@ export class Api {
   workflows(): Promise<Array<Record<string, unknown>>>;
   approvals(): Promise<Array<Record<string, unknown>>>;
   setAside(approvalId: string): Promise<null>;
+  pushOffer(): Promise<{ public_key: string }>;
+  registerDevice(subscription: { endpoint: string; keys: { p256dh: string; auth: string }; origin?: string }): Promise<Record<string, unknown>>;
+  removeDevice(id: string): Promise<null>;
   policy(): Promise<Record<string, unknown>>;
   replacePolicy(policy: Record<string, unknown>): Promise<Record<string, unknown>>;
   remembered(): Promise<Array<Record<string, unknown>>>;

@@ -46,6 +46,8 @@ export class Inbox {
     Object.assign(this, { api, request, preferences, show });
     this.state = signal({ items: [], loading: true, error: null });
     this.notifies = signal(preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted');
+    /** Whether they arrive while the page is closed, too; null while this is unknown. */
+    this.pushes = signal(null);
     /** Requests that wait for the user now, oldest first. */
     this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
     this.known = null;
@@ -57,6 +59,7 @@ export class Inbox {
   start() {
     this.request({ type: 'approvals.subscribe' }).catch(() => {});
     this.changed();
+    if (this.notifies.value && this.pushes.value === null) this.#register();
   }
 
   changed() {
@@ -80,11 +83,23 @@ export class Inbox {
     this.changed();
   }
 
-  /** Let the browser notify the user, who is asked for the permission. */
+  /** Let this device notify the user, who is asked for the permission. */
   async setNotifies(on) {
     const allowed = on && (await Notification.requestPermission()) === 'granted';
     this.preferences.setItem(NOTIFY, allowed ? 'on' : 'off');
     this.notifies.value = allowed;
+    if (allowed) await this.#register();
+    else await this.endPush();
+  }
+
+  /** Let nothing arrive here while the page is closed, for example because the user signs out. */
+  async endPush() {
+    this.pushes.value = null;
+    await (await import('../push.mjs')).remove(this.api, this.preferences);
+  }
+
+  async #register() {
+    this.pushes.value = await (await import('../push.mjs')).register(this.api, this.preferences);
   }
 
   async #read() {
@@ -111,7 +126,7 @@ export class Inbox {
     const ids = new Set(this.waiting.value.map((item) => item.id));
     const fresh = this.known === null ? [] : this.waiting.value.filter((item) => !this.known.has(item.id));
     this.known = ids;
-    if (!this.notifies.value || !document.hidden) return;
+    if (!this.notifies.value || this.pushes.value || !document.hidden) return;
     for (const item of fresh) {
       const title = item.items.length === 1 ? t('approval.titleOne', { tool: item.items[0].name }) : t('approval.title', { count: item.items.length });
       const notification = new Notification(title, { body: item.title, tag: item.id });

@@ -29,7 +29,8 @@ export default function SettingsView() {
       </label>
       ${'Notification' in globalThis &&
       html`<div class="form-field check">
-        <label><input type="checkbox" checked=${inbox.notifies.value} onChange=${(event) => inbox.setNotifies(event.target.checked)} />${t('inbox.notifyTitle')}</label>
+        <label><input type="checkbox" checked=${inbox.notifies.value} onChange=${(event) => inbox.setNotifies(event.target.checked)} />${t('settings.notify')}</label>
+        ${inbox.notifies.value && inbox.pushes.value !== null && html`<small class="muted">${t(inbox.pushes.value ? 'settings.notify.always' : 'settings.notify.open')}</small>`}
       </div>`}
     </section>
     <section class="settings"><h2>${t('keys.title')}</h2><${KeyboardMap} /></section>
