@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from banksman.contracts import event_data, events
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.frames import DETAILS, Detail, event_frame
+from banksman.contracts.event_frames import event_frame
+from banksman.contracts.frames import DETAILS, Detail
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
+from banksman.contracts.event_frames import detail_of, event_frame
 from banksman.contracts.events import Commit, Event, UnknownEvent
-from banksman.contracts.frames import detail_of, event_frame
 from banksman.runs.fold import apply_commit
 from banksman.runs.state import Conversation
 

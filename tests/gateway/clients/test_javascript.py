@@ -11,8 +11,8 @@ from tests.gateway.clients.drivers import CLIENT
 from tests.gateway.conftest import Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+from banksman.contracts.event_frames import detail_of
 from banksman.contracts.events import Event
-from banksman.contracts.frames import detail_of
 
 EVENTS = [Event(seq=1, ts=TS, data=body) for body in BODIES]
 

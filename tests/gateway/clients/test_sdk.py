@@ -18,8 +18,8 @@ from banksman.contracts.assistant_requests import AssistantBody, NewAssistant
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.event_data import RunStartedData, TextDelta
+from banksman.contracts.event_frames import detail_of, event_frame
 from banksman.contracts.events import ApprovalRequested, Event, MessageCompleted, RunFinished
-from banksman.contracts.frames import detail_of, event_frame
 from banksman.sdk import Client, EventFrame, RemoteError, connect
 from banksman.sdk.events import LEVELS
 from banksman.sdk.websocket import ConnectionEnded

@@ -12,8 +12,8 @@ from tests.gateway.conftest import Agent, Served
 
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
+from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import KNOWN_TYPES, Event, KnownBody
-from banksman.contracts.frames import event_frame
 from banksman.gateway.http.documents import websocket_schema
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)

@@ -17,8 +17,8 @@ from banksman.bus.log import EventLog
 from banksman.bus.names import KEYS, MCP, TENANT_SECRETS, WEBHOOKS
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Fault
+from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import ToolCallCompleted
-from banksman.contracts.frames import event_frame
 from banksman.contracts.wire import Stored
 
 TIMEOUT_S = 30.0

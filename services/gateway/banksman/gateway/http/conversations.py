@@ -8,7 +8,8 @@ from fastapi import Query, Response
 from pydantic_core import to_json
 
 from banksman.contracts.assistants import ConversationRecord
-from banksman.contracts.frames import DETAILS, ConversationCreate, Detail, detail_of
+from banksman.contracts.event_frames import detail_of
+from banksman.contracts.frames import DETAILS, ConversationCreate, Detail
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import EventPage, NewConversation

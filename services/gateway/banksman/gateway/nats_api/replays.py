@@ -10,7 +10,8 @@ from itertools import count
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.contracts.errors import Overloaded
-from banksman.contracts.frames import DETAILS, ResyncRequired, detail_of
+from banksman.contracts.event_frames import detail_of
+from banksman.contracts.frames import DETAILS, ResyncRequired
 from banksman.contracts.nats_api import Replay
 from banksman.gateway.nats_api.endpoints import named_by, tenant_of
 from banksman.gateway.service.event_frames import encoded_event

@@ -14,8 +14,9 @@ from banksman.bus.live import Following, LiveHub
 from banksman.bus.log import StoredCommit
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.event_frames import detail_of
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
-from banksman.contracts.frames import DETAILS, Detail, ReplayDone, ResyncRequired, detail_of
+from banksman.contracts.frames import DETAILS, Detail, ReplayDone, ResyncRequired
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.event_frames import encoded_event, subscribed
 from banksman.gateway.service.live_output import LiveChannel, LiveChannels

@@ -15,6 +15,7 @@ from banksman.contracts.event_data import (
     TextDelta,
     ToolCallRequestedData,
 )
+from banksman.contracts.event_frames import detail_of
 from banksman.contracts.events import (
     Event,
     KnownBody,
@@ -23,7 +24,7 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
-from banksman.contracts.frames import Detail, detail_of
+from banksman.contracts.frames import Detail
 from banksman.contracts.tools import ToolResult
 
 _OWN: dict[type[BaseModel], type[BaseModel]] = {
