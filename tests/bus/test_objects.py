@@ -11,53 +11,53 @@ from nats.js.api import DiscardPolicy
 from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.jetstream import call, delete_message
-from banksman.bus.names import api, object_chunks, object_meta, object_stream
-from banksman.bus.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects
+from banksman.bus.names import SNAPSHOTS, api, object_chunks, object_meta, object_stream
+from banksman.bus.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects, place_of
 from banksman.bus.publish import durable
 from banksman.contracts.errors import NotFound, Overloaded
 from banksman.contracts.ids import new_id
 
 
 @pytest.fixture
-def outputs(bus: Bus) -> Objects:
-    return Objects(bus, "outputs")
+def objects(bus: Bus) -> Objects:
+    return Objects(bus, SNAPSHOTS)
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, MAX_OBJECT_BYTES])
-async def test_an_object_is_read_as_it_was_stored(outputs: Objects, tenant: str, size: int) -> None:
+async def test_an_object_is_read_as_it_was_stored(objects: Objects, tenant: str, size: int) -> None:
     data = (hashlib.sha256(tenant.encode()).digest() * (size // 32 + 1))[:size]
-    info = await outputs.put(f"{tenant}/out put.txt", data)
+    info = await objects.put(f"{tenant}/out put.txt", data)
     assert info.size == size
-    assert await outputs.get(f"{tenant}/out put.txt") == data
+    assert await objects.get(f"{tenant}/out put.txt") == data
 
 
-async def test_a_new_object_replaces_the_old_and_its_parts(outputs: Objects, bus: Bus, tenant: str) -> None:
-    await outputs.put(tenant, b"x" * (CHUNK_BYTES * 3))
+async def test_a_new_object_replaces_the_old_and_its_parts(objects: Objects, bus: Bus, tenant: str) -> None:
+    await objects.put(tenant, b"x" * (CHUNK_BYTES * 3))
     before = await messages(bus)
-    await outputs.put(tenant, b"new")
-    assert await outputs.get(tenant) == b"new"
+    await objects.put(tenant, b"new")
+    assert await objects.get(tenant) == b"new"
     assert await messages(bus) == before - 2
 
 
-async def test_a_missing_object_is_not_found(outputs: Objects, tenant: str) -> None:
+async def test_a_missing_object_is_not_found(objects: Objects, tenant: str) -> None:
     with pytest.raises(NotFound):
-        await outputs.get(tenant)
-    assert not await outputs.delete(tenant)
+        await objects.get(tenant)
+    assert not await objects.delete(tenant)
 
 
-async def test_a_deleted_object_leaves_nothing(outputs: Objects, bus: Bus, tenant: str) -> None:
+async def test_a_deleted_object_leaves_nothing(objects: Objects, bus: Bus, tenant: str) -> None:
     before = await messages(bus)
-    await outputs.put(tenant, b"x" * (CHUNK_BYTES * 2))
-    assert await outputs.delete(tenant)
+    await objects.put(tenant, b"x" * (CHUNK_BYTES * 2))
+    assert await objects.delete(tenant)
     assert await messages(bus) == before
     with pytest.raises(NotFound):
-        await outputs.get(tenant)
+        await objects.get(tenant)
 
 
-async def test_objects_are_listed_by_prefix(outputs: Objects, tenant: str) -> None:
+async def test_objects_are_listed_by_prefix(objects: Objects, tenant: str) -> None:
     for name in ("a", "b"):
-        await outputs.put(f"{tenant}/{name}", b"12")
-    found = [info async for info in outputs.list(f"{tenant}/")]
+        await objects.put(f"{tenant}/{name}", b"12")
+    found = [info async for info in objects.list(f"{tenant}/")]
     assert [(info.name, info.size) for info in found] == [(f"{tenant}/a", 2), (f"{tenant}/b", 2)]
 
 
@@ -72,66 +72,68 @@ async def test_an_object_that_does_not_fit_leaves_no_chunks(bus: Bus, tenant: st
         allow_direct=True,
         allow_rollup_hdrs=True,
     )
-    objects = Objects(bus, store)
+    small = Objects(bus, store)
     for _ in range(3):
         with pytest.raises(Overloaded):
-            await objects.put("too large", b"x" * (CHUNK_BYTES * 4))
-        await objects.put("fits", b"y" * (CHUNK_BYTES + 1))
-        assert await objects.get("fits") == b"y" * (CHUNK_BYTES + 1)
+            await small.put("too large", b"x" * (CHUNK_BYTES * 4))
+        await small.put("fits", b"y" * (CHUNK_BYTES + 1))
+        assert await small.get("fits") == b"y" * (CHUNK_BYTES + 1)
     assert await messages(bus, store) == 3
     await bus.nc.jetstream().delete_stream(object_stream(store))
 
 
 @pytest.mark.parametrize("written", ["yesterday", "2026-01-01T00:00:00"])
 async def test_a_malformed_description_hides_no_other_object(
-    outputs: Objects, bus: Bus, tenant: str, written: str
+    objects: Objects, bus: Bus, tenant: str, written: str
 ) -> None:
     """Every runner may write to the stores, including a compromised one."""
-    await outputs.put(f"{tenant}/good", b"12")
+    await objects.put(f"{tenant}/good", b"12")
     for name, meta in (("dated", {"name": f"{tenant}/dated", "mtime": written}), ("broken", {})):
-        common = {"bucket": "outputs", "nuid": new_id("o"), "size": 0, "chunks": 0}
-        subject = object_meta("outputs", f"{tenant}{name}")
+        common = {"bucket": SNAPSHOTS, "nuid": new_id("o"), "size": 0, "chunks": 0}
+        subject = object_meta(SNAPSHOTS, place_of(f"{tenant}/{name}"))
         await durable(bus, subject, json.dumps({**common, **meta}).encode(), msg_id=new_id("x"))
-    found = {info.name: info async for info in outputs.list(f"{tenant}/")}
+    found = {info.name: info async for info in objects.list(f"{tenant}/")}
     assert set(found) == {f"{tenant}/good", f"{tenant}/dated"}
     assert found[f"{tenant}/dated"].modified_at < found[f"{tenant}/good"].modified_at
 
 
-async def test_an_object_above_16_mb_is_refused(outputs: Objects, tenant: str) -> None:
+async def test_an_object_above_16_mb_is_refused(objects: Objects, tenant: str) -> None:
     with pytest.raises(MessageTooLarge):
-        await outputs.put(tenant, b"x" * (MAX_OBJECT_BYTES + 1))
+        await objects.put(tenant, b"x" * (MAX_OBJECT_BYTES + 1))
 
 
-async def test_a_damaged_object_is_not_returned(outputs: Objects, bus: Bus, tenant: str) -> None:
-    await outputs.put(tenant, b"x" * (CHUNK_BYTES * 2))
-    last = (await call(bus, api("STREAM.INFO", "OBJ_outputs")))["state"]["last_seq"]
-    assert await delete_message(bus, "OBJ_outputs", last - 1)  # the last chunk, stored before the description
+async def test_a_damaged_object_is_not_returned(objects: Objects, bus: Bus, tenant: str) -> None:
+    await objects.put(tenant, b"x" * (CHUNK_BYTES * 2))
+    last = (await call(bus, api("STREAM.INFO", object_stream(SNAPSHOTS))))["state"]["last_seq"]
+    assert await delete_message(
+        bus, object_stream(SNAPSHOTS), last - 1
+    )  # the last chunk, stored before the description
     with pytest.raises(ObjectBroken):
-        await outputs.get(tenant)
+        await objects.get(tenant)
 
 
-async def test_larger_data_is_stored_in_parts(outputs: Objects, tenant: str) -> None:
+async def test_larger_data_is_stored_in_parts(objects: Objects, tenant: str) -> None:
     data = b"".join(bytes([number]) * 1024 * 1024 for number in range(20))
     names = [f"{tenant}/{number}" for number in range(2)]
     for number, name in enumerate(names):
-        await outputs.put(name, data[number * MAX_OBJECT_BYTES : (number + 1) * MAX_OBJECT_BYTES])
-    parts = [await outputs.get(name) for name in names]
+        await objects.put(name, data[number * MAX_OBJECT_BYTES : (number + 1) * MAX_OBJECT_BYTES])
+    parts = [await objects.get(name) for name in names]
     assert [len(part) for part in parts] == [MAX_OBJECT_BYTES, 4 * 1024 * 1024]
     assert b"".join(parts)[:: 1024 * 1024] == bytes(range(20))
     for name in names:
-        assert await outputs.delete(name)
-    assert [info async for info in outputs.list(tenant)] == []
+        assert await objects.delete(name)
+    assert [info async for info in objects.list(tenant)] == []
 
 
 async def test_other_clients_read_our_objects_and_we_read_theirs(
-    outputs: Objects, bus: Bus, tenant: str
+    objects: Objects, bus: Bus, tenant: str
 ) -> None:
-    theirs = await bus.nc.jetstream().object_store("outputs")
-    await outputs.put(f"{tenant}-ours", b"o" * 700_000)
+    theirs = await bus.nc.jetstream().object_store(SNAPSHOTS)
+    await objects.put(f"{tenant}-ours", b"o" * 700_000)
     assert (await theirs.get(f"{tenant}-ours")).data == b"o" * 700_000
     await theirs.put(f"{tenant}-theirs", b"t" * 700_000)
-    assert await outputs.get(f"{tenant}-theirs") == b"t" * 700_000
+    assert await objects.get(f"{tenant}-theirs") == b"t" * 700_000
 
 
-async def messages(bus: Bus, store: str = "outputs") -> int:
+async def messages(bus: Bus, store: str = SNAPSHOTS) -> int:
     return (await call(bus, api("STREAM.INFO", object_stream(store))))["state"]["messages"]

@@ -19,7 +19,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.leases import RENEW_EVERY_S, renew_lease, take_lease
 from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
-from banksman.bus.objects import Objects
+from banksman.bus.objects import Objects, owned_name
 from banksman.bus.publish import durable
 from banksman.bus.slots import CallSlots
 from banksman.cli.broker.accounts import TENANT_CONNECTIONS, Tenant, user_names
@@ -222,10 +222,11 @@ async def test_account_run_cannot_read_account_app(connect: Connect) -> None:
 
 async def test_runner_writes_outputs_and_gateway_reads_them(connect: Connect, tenant: str) -> None:
     runner, gateway = await connect(RUNNER), await connect(users.GATEWAY_FILES)
-    await Objects(runner, "outputs").put(f"{tenant}/k-1", b"whole output")
-    assert await Objects(gateway, "outputs").get(f"{tenant}/k-1") == b"whole output"
+    name = owned_name("r1", tenant, "c1", "k-1")
+    await Objects(runner, "outputs").put(name, b"whole output")
+    assert await Objects(gateway, "outputs").get(name) == b"whole output"
     with pytest.raises(Forbidden):
-        await Objects(gateway, "outputs").put(f"{tenant}/k-2", b"forged")
+        await Objects(gateway, "outputs").put(owned_name("r1", tenant, "c1", "k-2"), b"forged")
 
 
 @pytest.mark.parametrize("user", [users.GATEWAY, users.AGENT, users.WORKFLOWS])

@@ -74,16 +74,24 @@ async def count_below(bus: Bus, stream: str, below: str) -> int:
     return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
 
 
-async def subjects_in(bus: Bus, stream: str, below: str) -> AsyncIterator[tuple[str, int]]:
+async def subjects_in(
+    bus: Bus, stream: str, below: str, *, request: str | None = None
+) -> AsyncIterator[tuple[str, int]]:
     """Yield the subjects of a stream that match `below`, each with its number of messages.
+
+    Args:
+        bus: The connection.
+        stream: The stream.
+        below: A subject with wildcards.
+        request: The subject of `STREAM.INFO` for a stream of another account; None for one of this account.
 
     Raises:
         ApiError, Unavailable, Forbidden: As `call`.
     """
     offset = 0
     while True:
-        request = {"subjects_filter": below, "offset": offset}
-        info = await call(bus, api("STREAM.INFO", stream), request)
+        body = {"subjects_filter": below, "offset": offset}
+        info = await call(bus, request or api("STREAM.INFO", stream), body)
         page = cast(dict[str, int], info["state"].get("subjects") or {})
         for subject, count in page.items():
             yield subject, count

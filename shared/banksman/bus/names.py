@@ -46,6 +46,8 @@ SCHEDULES: Final = "schedules"
 
 OUTPUTS: Final = "outputs"
 WORKSPACES: Final = "workspaces"
+RUNNER_STORES: Final = (OUTPUTS, WORKSPACES)
+"""The object stores of account RUN, in which each runner has objects of its own."""
 SNAPSHOTS: Final = "snapshots"
 
 MSG_ID: Final = "Nats-Msg-Id"
@@ -106,6 +108,11 @@ CODE_MORE_REPLICAS_THAN_STREAM: Final = 10126
 def api(verb: str, *names: str) -> str:
     """Return a subject of the JetStream API: `api("STREAM.INFO", "EVENTS")`."""
     return ".".join(("$JS.API", verb, *names))
+
+
+def runner_api(verb: str, *names: str) -> str:
+    """Return the subject by which account APP requests the JetStream API of account RUN."""
+    return ".".join(("runners.api", verb, *names))
 
 
 def acknowledgements(stream: str, durable: str) -> str:

@@ -3,6 +3,10 @@
 An object has at most 16 MB; larger data is stored in parts. Chunks and parts are stored before the
 description that names them, so a crash leaves no object that is incomplete. Layout: ADR-20,
 https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md.
+
+An object whose name begins with an owner (`owned_name`) has the owner in its subjects: the description is on
+`$O.{store}.M.{owner}.{path}`, the chunks are on `$O.{store}.C.{owner}.{path}.{upload}`. The server permits an
+owner to write below its own token only.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ import base64
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,10 +28,10 @@ from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NO_RESPONSE, MessageTooLarge
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import ROLLUP, object_chunks, object_meta, object_stream
+from banksman.bus.names import ROLLUP, RUNNER_STORES, object_chunks, object_meta, object_stream
 from banksman.bus.publish import durable
-from banksman.contracts.errors import BanksmanError, Fault, NotFound, Refused, Unavailable
-from banksman.contracts.ids import new_id
+from banksman.contracts.errors import BadInput, BanksmanError, Fault, NotFound, Refused, Unavailable
+from banksman.contracts.ids import check_token, new_id
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,11 @@ DEADLINE_S = 60.0
 """Seconds for writing or reading one object."""
 ABANDON_S = 5.0
 """Additional seconds for removing the chunks of an object that does not fit."""
+
+
+OWNER_END: Final = ":"
+Remove = Callable[[str], Awaitable[None]]
+"""Removes the object of a name, and those below it."""
 
 
 class ObjectBroken(Fault):
@@ -56,6 +66,11 @@ class ObjectInfo:
     """Bytes."""
     modified_at: datetime
 
+    @property
+    def path(self) -> str:
+        """The name without its owner."""
+        return self.name.rpartition(OWNER_END)[2]
+
 
 class _Meta(BaseModel):
     """The stored description, with the field names of the standard layout."""
@@ -74,15 +89,23 @@ class _Meta(BaseModel):
 
 
 class Objects:
-    """An object store."""
+    """An object store.
 
-    def __init__(self, bus: Bus, store: str) -> None:
+    Args:
+        bus: The connection.
+        store: The name of the store.
+        remove: Removes an object of an owner in place of a process that may not purge the stream; None: the
+            process purges it itself.
+    """
+
+    def __init__(self, bus: Bus, store: str, *, remove: Remove | None = None) -> None:
         self._bus = bus
         self._store = store
         self._stream = object_stream(store)
+        self._remove = remove
 
     async def put(self, name: str, data: bytes, *, deadline_s: float = DEADLINE_S) -> ObjectInfo:
-        """Store an object, and replace one of the same name.
+        """Store an object, and replace one of the same name. The name of an owner's object is used once.
 
         Raises:
             MessageTooLarge: The object has more than 16 MB.
@@ -91,7 +114,7 @@ class Objects:
         """
         if len(data) > MAX_OBJECT_BYTES:
             raise MessageTooLarge(f"{self._store}/{name}", len(data), MAX_OBJECT_BYTES)
-        upload = new_id("o")
+        upload = self._upload(name)
         pieces = [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
         meta = _Meta(
             name=name,
@@ -106,10 +129,11 @@ class Objects:
             async with _deadline(f"writing {self._store}/{name}", deadline_s):
                 old = await self._meta(name)
                 subject = object_chunks(self._store, upload)
-                for number, piece in enumerate(pieces):
-                    await durable(self._bus, subject, piece, msg_id=f"{upload}:{number}", budget_s=deadline_s)
+                for piece in pieces:
+                    # Random: the other writers of a stream must not store a message with its id first.
+                    await durable(self._bus, subject, piece, msg_id=new_id("m"), budget_s=deadline_s)
                 await self._put_meta(meta, deadline_s)
-                if old is not None:
+                if old is not None and OWNER_END not in name:
                     # Last, so that readers always find either the old object or the new one.
                     await self._purge_chunks(old.nuid)
         except Refused:
@@ -152,23 +176,41 @@ class Objects:
         await self._purge_chunks(meta.nuid)
         return True
 
-    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
-        """Yield the objects whose names begin with `prefix`; log and skip undecodable descriptions."""
-        async for message in direct.read(self._bus, self._stream, object_meta(self._store, ">")):
+    async def remove(self, name: str) -> None:
+        """Remove an object of an owner, and those whose names begin with `name/`, unfinished ones too."""
+        if self._remove is not None:
+            await self._remove(name)
+            return
+        for subject in subjects_below(self._store, name):
+            await jetstream.purge_subject(self._bus, self._stream, subject)
+
+    async def list(self, prefix: str = "", *, owner: str | None = None) -> AsyncIterator[ObjectInfo]:
+        """Yield the objects whose paths begin with `prefix`; log and skip undecodable descriptions.
+
+        Args:
+            prefix: The beginning of a name without its owner.
+            owner: Whose objects to list; None lists all, with and without owners.
+        """
+        below = ">" if owner is None else f"{check_token(owner, 'owner')}.>"
+        async for message in direct.read(self._bus, self._stream, object_meta(self._store, below)):
             try:
                 meta = self._decoded(message)
             except ObjectBroken as broken:
                 logger.warning("%s", broken)
                 continue
-            if not meta.deleted and meta.name.startswith(prefix):
-                yield _info(meta)
+            if not meta.deleted and (info := _info(meta)).path.startswith(prefix):
+                yield info
 
     async def _abandon(self, name: str, upload: str) -> None:
         """Remove the chunks of an object that was not stored; retain them if that is unknown."""
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(ABANDON_S):
                 stored = await self._meta(name)
-                if stored is None or stored.nuid != upload:
+                if stored is not None and stored.nuid == upload:
+                    return
+                if OWNER_END in name:
+                    await self.remove(name)
+                else:
                     await self._purge_chunks(upload)
 
     async def _purge_chunks(self, nuid: str) -> None:
@@ -193,19 +235,55 @@ class Objects:
             self._bus,
             self._meta_subject(meta.name),
             meta.model_dump_json().encode(),
-            msg_id=f"{meta.nuid}:meta",
-            headers={ROLLUP: "sub"},
+            msg_id=new_id("m"),
+            # By a rollup, a publisher can remove all messages of a stream: the stores of runners allow none.
+            headers={} if self._store in RUNNER_STORES else {ROLLUP: "sub"},
             budget_s=deadline_s,
         )
 
     def _decoded(self, message: StoredMessage) -> _Meta:
+        """Decode a description; one that names another object than its subject does is broken."""
         try:
-            return _Meta.model_validate_json(message.data)
-        except ValidationError as error:
+            meta = _Meta.model_validate_json(message.data)
+            if message.subject == self._meta_subject(meta.name):
+                return meta
+        except (ValidationError, BadInput) as error:
             raise ObjectBroken(self._store, message.subject) from error
+        raise ObjectBroken(self._store, message.subject)
 
     def _meta_subject(self, name: str) -> str:
-        return object_meta(self._store, base64.urlsafe_b64encode(name.encode()).decode())
+        return object_meta(self._store, place_of(name))
+
+    def _upload(self, name: str) -> str:
+        upload = new_id("o")
+        return f"{place_of(name)}.{upload}" if OWNER_END in name else upload
+
+
+def owned_name(owner: str, *path: str) -> str:
+    """Return the name of an object of an owner: `owner:part/part`.
+
+    Raises:
+        BadInput: The owner, or a part of the path, is no token.
+    """
+    return check_token(owner, "owner") + OWNER_END + "/".join(check_token(part, "path") for part in path)
+
+
+def place_of(name: str) -> str:
+    """Return the tokens that stand for a name in the subject of its description.
+
+    Raises:
+        BadInput: The owner of a name, or a part of its path, is no token.
+    """
+    owner, separator, path = name.partition(OWNER_END)
+    if not separator:
+        return base64.urlsafe_b64encode(name.encode()).decode()
+    return ".".join(check_token(token, "object name") for token in (owner, *path.split("/")))
+
+
+def subjects_below(store: str, name: str) -> tuple[str, ...]:
+    """Return the subjects of an object of an owner and of those below it, its description first."""
+    place = place_of(name)
+    return object_meta(store, place), object_meta(store, f"{place}.>"), object_chunks(store, f"{place}.>")
 
 
 def _digest(data: bytes) -> str:

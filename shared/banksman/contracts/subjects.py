@@ -153,6 +153,11 @@ def workspace_report(runner: str, tenant: str, conversation_id: str) -> str:
     return _join("workspace", "report", runner, tenant, conversation_id)
 
 
+def object_removal(runner: str) -> str:
+    """A runner requests the removal of objects that it stored; core request, served by agents."""
+    return _join("object", "remove", runner)
+
+
 def counted_usage() -> str:
     """Requests for what a tenant consumed; core request between agents, served by the one that counts."""
     return _join("usage", "counted")

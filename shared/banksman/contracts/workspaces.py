@@ -26,6 +26,8 @@ class SnapshotRef(Stored):
     key: Digest | None = Field(default=None, repr=False, exclude_if=lambda key: key is None)
     """The key that opens its parts, in hexadecimal; None if they are not encrypted, as those of earlier
     versions. Only the runner that has the workspace receives it."""
+    stored_by: Token | None = Field(default=None, exclude_if=lambda runner: runner is None)
+    """The runner whose objects it consists of; None for one of a version without owners of objects."""
 
 
 class SnapshotPart(Stored):
@@ -138,6 +140,20 @@ class WorkspaceReportReply(Stored):
     """The current snapshot. The runner may remove all others."""
     files: tuple[AssistantFile, ...] = ()
     """The files that the workspace starts with, if the report had `starts`."""
+
+
+class ObjectRemoval(Stored):
+    """`object.remove.{r}`: remove an object that this runner stored, and those below its name."""
+
+    v: Literal[1] = 1
+    store: Literal["outputs", "workspaces"]
+    name: str = Field(max_length=300)
+
+
+class ObjectRemovalReply(Stored):
+    """The reply to an `ObjectRemoval`, which is safe to repeat."""
+
+    removed: Literal[True]
 
 
 class WorkspaceForget(Stored):

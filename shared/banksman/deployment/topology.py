@@ -74,8 +74,9 @@ def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     return Topology(
         "RUN",
         (
-            object_store(names.OUTPUTS, budget.share(50), replicas, max_age_s=30 * DAY_S),
-            object_store(names.WORKSPACES, budget.share(100), replicas),
+            # By a rollup, a runner that may store one object removes those of all.
+            object_store(names.OUTPUTS, budget.share(50), replicas, max_age_s=30 * DAY_S, rollup=False),
+            object_store(names.WORKSPACES, budget.share(100), replicas, rollup=False),
         ),
     )
 
@@ -139,7 +140,9 @@ def bucket(
     )
 
 
-def object_store(name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None) -> Stream:
+def object_store(
+    name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None, rollup: bool = True
+) -> Stream:
     """Return an object store in the layout that all NATS clients use."""
     return Stream(
         name=names.object_stream(name),
@@ -147,7 +150,7 @@ def object_store(name: str, max_bytes: int, replicas: Replicas, *, max_age_s: in
         max_bytes=max_bytes,
         max_age_s=max_age_s,
         direct=True,
-        rollup=True,
+        rollup=rollup,
         replicas=replicas,
     )
 

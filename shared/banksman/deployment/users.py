@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from banksman.bus import names
-from banksman.bus.names import api, kv_stream, kv_subject, object_chunks, object_meta, object_stream
+from banksman.bus.names import (
+    RUNNER_STORES,
+    api,
+    kv_stream,
+    kv_subject,
+    object_chunks,
+    object_meta,
+    object_stream,
+    runner_api,
+)
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, all_of
@@ -65,7 +74,12 @@ TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
 
 _EVERYTHING = (">",)
-_FILES = (names.OUTPUTS, names.WORKSPACES)
+REMOVES_OBJECTS: Final = tuple(
+    (verb, object_stream(store))
+    for store in RUNNER_STORES
+    for verb in ("STREAM.PURGE", "STREAM.INFO", "STREAM.MSG.GET")
+)
+"""Requests to the JetStream API of account RUN by which agents remove objects of runners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +188,7 @@ def agent() -> User:
             *(api("STREAM.PURGE", stream) for stream in (*_STREAMS, kv_stream(names.HEADS))),
             api("STREAM.MSG.DELETE", names.DEAD),
             api("STREAM.MSG.DELETE", names.APPROVALS),
+            *(runner_api(verb, stream) for verb, stream in REMOVES_OBJECTS),
             *_inspects(),
             *_reads(ANY),
         ),
@@ -184,6 +199,7 @@ def agent() -> User:
             subjects.registry("tool", ANY),
             subjects.tenant_registry("tool", ANY, ANY),
             subjects.workspace_report(ANY, ANY, ANY),
+            subjects.object_removal(ANY),
             subjects.counted_usage(),
             subjects.service_state(),
             all_of("relay"),
@@ -237,7 +253,8 @@ def operator_files() -> User:
 def tool_runner(runner: str | None = None) -> User:
     """Receives the calls of one runner and stores its lease.
 
-    Its starts and results reach an agent, which stores them; it has no other permission in APP.
+    Its starts and results reach an agent, which stores them; it has no other permission in APP. In both
+    object stores it reads all objects, and stores its own; agents remove them.
 
     Args:
         runner: Id of the runner. None: a user that all runners share because their ids are not known in
@@ -254,7 +271,8 @@ def tool_runner(runner: str | None = None) -> User:
             kv_subject(names.RUNNERS, token),
             subjects.workspace_report(token, ANY, ANY),
             subjects.late_result(),
-            *(subject for store in _FILES for subject in _writes_objects(store)),
+            subjects.object_removal(token),
+            *(subject for store in RUNNER_STORES for subject in _stores_objects(store, token)),
         ),
         subscribe=(
             subjects.tool_call(token, ANY, ANY),
@@ -290,8 +308,8 @@ def gateway_files() -> User:
 
 def agent_files() -> User:
     """Reads outputs. As the janitor it removes outputs and workspaces of deleted conversations."""
-    reads = tuple(subject for store in _FILES for subject in _reads(object_stream(store)))
-    purges = tuple(api("STREAM.PURGE", object_stream(store)) for store in _FILES)
+    reads = tuple(subject for store in RUNNER_STORES for subject in _reads(object_stream(store)))
+    purges = tuple(api("STREAM.PURGE", object_stream(store)) for store in RUNNER_STORES)
     return User(AGENT_FILES, RUN, publish=(*reads, *purges), subscribe=())
 
 
@@ -354,6 +372,16 @@ def _writes_objects(store: str) -> tuple[str, ...]:
         *_reads(object_stream(store)),
         api("STREAM.INFO", object_stream(store)),
         api("STREAM.PURGE", object_stream(store)),
+    )
+
+
+def _stores_objects(store: str, owner: str) -> tuple[str, ...]:
+    """Return the subjects by which an owner reads a store and writes its own objects."""
+    return (
+        object_chunks(store, f"{owner}.>"),
+        object_meta(store, f"{owner}.>"),
+        *_reads(object_stream(store)),
+        api("STREAM.INFO", object_stream(store)),
     )
 
 

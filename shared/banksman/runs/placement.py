@@ -8,7 +8,7 @@ written by compare-and-set; a runner that restarts has the same id, and so the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -34,7 +34,7 @@ from banksman.contracts.calls import (
     RunnerLease,
 )
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.workspaces import WorkspaceForget, WorkspaceOwner
+from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runner_choice import RunnerLoads, ToolServerProcess, least_loaded
 from banksman.runs.workspaces import decide_placement, place_of
@@ -65,6 +65,10 @@ class WorkspaceSettings(Section):
     runner."""
 
 
+RemoveObjects = Callable[[str, str, SnapshotRef | None], Awaitable[None]]
+"""Removes the snapshots of a conversation, given its tenant, its id and the one that its record names."""
+
+
 class Placements:
     """The runners and workspaces, as one process sees them; as a context manager it watches the leases."""
 
@@ -76,6 +80,7 @@ class Placements:
         wait_s: float = WorkspaceSettings().wait_s,
         tickets: CallTickets | None = None,
         signing_key: bytes = b"",
+        remove_objects: RemoveObjects | None = None,
     ) -> None:
         """Create the placements.
 
@@ -85,11 +90,13 @@ class Placements:
             wait_s: Seconds that a changed workspace waits for its runner.
             tickets: Issues the tickets of calls; None for a process that sends none.
             signing_key: Opens the secrets of tenants; empty for a process that sends no calls.
+            remove_objects: Removes the snapshots of a deleted conversation; None for a process that may not.
         """
         self._bus = bus
         self._tickets = tickets
         self._clock = clock
         self._wait_s = wait_s
+        self._remove_objects = remove_objects
         self._loads = RunnerLoads()
         self._secrets = TenantSecrets(bus, SecretBox(signing_key))
         self._mcp = McpTargets(bus, self._secrets)
@@ -182,9 +189,10 @@ class Placements:
             return _placement(decision.record) if decision.serves else None
 
     async def forget(self, tenant: str, conversation_id: str) -> None:
-        """Remove the workspace of a deleted conversation, and its snapshot.
+        """Remove the workspace of a deleted conversation, and its snapshots.
 
-        A runner that is away finds the conversation deleted when it returns.
+        A runner that is away finds the conversation deleted when it returns. The record remains for it, and
+        for agents if they have to collect a snapshot of another runner.
         """
         key = f"{tenant}.{conversation_id}"
         while True:
@@ -197,7 +205,12 @@ class Placements:
             tombstone = record.model_copy(update={"deleted": True, "dirty": False, "gone_since": None})
             if await self._owners.update(key, tombstone, entry.revision) is not None:
                 break
-        if await self._removed(tenant, conversation_id, record):
+        removed = await self._removed(tenant, conversation_id, record)
+        if self._remove_objects is not None:
+            await self._remove_objects(tenant, conversation_id, record.snapshot)
+        elif record.snapshot is not None and record.snapshot.stored_by != record.runner:
+            return
+        if removed:
             await self._owners.delete(key)
 
     async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
@@ -267,18 +280,15 @@ class Placements:
         return FileReply.model_validate_json(reply)
 
     async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
-        """Have a runner remove a workspace and its snapshot; False when something may be left."""
-        home = self._lease_of(record.runner)
-        helper = home or self._loads.least_loaded(self._leases.entries())
-        if helper is None:
+        """Have the runner of a workspace remove it with its own snapshots; False when it may be left."""
+        if self._lease_of(record.runner) is None:
             return False
         request = WorkspaceForget(snapshot=record.snapshot)
         try:
-            reply = await self._send_files(helper.runner, tenant, conversation_id, request)
+            reply = await self._send_files(record.runner, tenant, conversation_id, request)
         except Unavailable:
             return False
-        # Another runner can remove the snapshot, but not the directory of the one that is away.
-        return home is not None and reply.error is None
+        return reply.error is None
 
     async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
         """Store a record unless another was stored meanwhile."""

@@ -159,6 +159,9 @@ def _moved(record: WorkspaceOwner, to: str) -> WorkspaceOwner:
 
 def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
     snapshot = None if record.deleted else record.snapshot
+    if snapshot is not None and not mine:
+        # Any runner may report about any workspace, and any runner may read the snapshot.
+        snapshot = snapshot.model_copy(update={"key": None})
     return WorkspaceReportReply(
         mine=mine, generation=record.generation, dirty=record.dirty, snapshot=snapshot
     )

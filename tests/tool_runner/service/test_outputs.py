@@ -5,13 +5,17 @@ from __future__ import annotations
 from nats.js.api import DiscardPolicy
 from tests.support.fixtures import SecuredNats
 
+from banksman.agent.router import store_router
+from banksman.agent.runner_stores import RunnerStores
 from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane
 from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream
 from banksman.bus.objects import CHUNK_BYTES, Objects
 from banksman.bus.sealing import SEAL_BYTES
 from banksman.contracts.ids import new_id
-from banksman.deployment.users import TOOL_RUNNER
+from banksman.deployment.users import AGENT, TOOL_RUNNER
 from banksman.tool_runner.outputs import Outputs
+from banksman.tool_runner.workspaces.removals import objects_of
 
 _WAIT_S = 30.0
 _OUTPUT = bytes(1000)
@@ -24,13 +28,17 @@ async def _stored(objects: Objects, tenant: str) -> list[str]:
 async def test_oldest_outputs_of_a_tenant_are_removed_above_its_limit(runners_nats: SecuredNats) -> None:
     """As the user of a runner, with its permissions."""
     greedy, modest = new_id("t"), new_id("t")
-    async with await runners_nats.connect(TOOL_RUNNER) as bus:
-        objects = Objects(bus, OUTPUTS)
-        outputs = Outputs(objects, max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))
+    async with (
+        await runners_nats.connect(TOOL_RUNNER) as bus,
+        await runners_nats.connect(AGENT) as agent,
+        ControlPlane(agent, store_router(RunnerStores(agent)), title="stores"),
+    ):
+        objects = objects_of(bus, OUTPUTS, "r1")
+        outputs = Outputs(objects, "r1", max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))
         await outputs.put(modest, "c", "first", _OUTPUT, _WAIT_S)
         for number in range(20):
             stored = await outputs.put(greedy, "c", f"{number:02}", _OUTPUT, _WAIT_S)
-            assert stored.name == f"{greedy}/c/{number:02}"
+            assert stored.name == f"r1:{greedy}/c/{number:02}"
         assert await _stored(objects, greedy) == [f"{number:02}" for number in range(12, 20)]
         assert await _stored(objects, modest) == ["first"]
 
@@ -38,7 +46,7 @@ async def test_oldest_outputs_of_a_tenant_are_removed_above_its_limit(runners_na
 async def test_limit_holds_after_a_runner_was_restarted(bus: Bus, tenant: str) -> None:
     objects = Objects(bus, OUTPUTS)
     for number in range(20):
-        restarted = Outputs(objects, max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))
+        restarted = Outputs(objects, "r1", max_tenant_bytes=8 * (len(_OUTPUT) + SEAL_BYTES))
         await restarted.put(tenant, "c", f"{number:02}", _OUTPUT, _WAIT_S)
     assert len(await _stored(objects, tenant)) == 8
 
@@ -54,7 +62,7 @@ async def test_full_store_removes_outputs_of_the_tenant_that_has_most(bus: Bus, 
         allow_rollup_hdrs=True,
     )
     objects = Objects(bus, store)
-    outputs = Outputs(objects, max_tenant_bytes=CHUNK_BYTES * 100)
+    outputs = Outputs(objects, "r1", max_tenant_bytes=CHUNK_BYTES * 100)
     half = bytes(CHUNK_BYTES // 2)
     await outputs.put("modest", "c", "first", half, _WAIT_S)
     for number in range(10):

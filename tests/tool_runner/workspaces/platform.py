@@ -18,6 +18,8 @@ from tests.support.polling import eventually, scripted_delay
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
 from banksman.agent.relay import Relay
+from banksman.agent.router import store_router
+from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus.call_tickets import CallTickets
@@ -26,7 +28,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, ControlPlane, Received
 from banksman.bus.kv import Bucket
 from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
-from banksman.bus.objects import ObjectInfo, Objects
+from banksman.bus.objects import ObjectInfo, Objects, owned_name
 from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
@@ -67,6 +69,8 @@ class Platform:
     placements: Placements
     store: Objects
     """Snapshots, read with the operator's connection."""
+    runner_stores: RunnerStores
+    """What an agent does with them."""
     tenant: str = field(default_factory=lambda: new_id("t"))
     _finished: defaultdict[str, asyncio.Future[ToolResult]] = field(
         default_factory=lambda: defaultdict(asyncio.get_running_loop().create_future)
@@ -192,6 +196,12 @@ class Platform:
         prefix = f"{self.tenant}/{conversation}/"
         return sorted([info async for info in self.store.list(prefix)], key=lambda info: info.name)
 
+    async def snapshot_name(self, conversation: str) -> str:
+        """Return the name of the recorded snapshot's manifest."""
+        snapshot = (await self.record(conversation)).snapshot
+        assert snapshot is not None and snapshot.stored_by is not None
+        return owned_name(snapshot.stored_by, self.tenant, conversation, snapshot.id)
+
     async def sees(self, *runners: RunnerProcess) -> None:
         """Wait until exactly these runners have a lease in this process's view."""
         wanted = {(runner.id, runner.epoch) for runner in runners}
@@ -211,12 +221,20 @@ async def platform(
         bus = await stack.enter_async_context(await secured.connect(AGENT))
         files = await stack.enter_async_context(await secured.connect(OPERATOR_FILES))
         tickets = await CallTickets.load(bus)
+        stores = RunnerStores(bus, lambda: placements.leases())
         placements = await stack.enter_async_context(
-            Placements(bus, BrokerClock(bus), wait_s=wait_s, tickets=tickets)
+            Placements(
+                bus,
+                BrokerClock(bus),
+                wait_s=wait_s,
+                tickets=tickets,
+                remove_objects=stores.remove_snapshots,
+            )
         )
         await stack.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
-        made = Platform(bus, placements, Objects(files, WORKSPACES))
+        made = Platform(bus, placements, Objects(files, WORKSPACES), stores)
         await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
+        await stack.enter_async_context(ControlPlane(bus, store_router(stores), title="stores"))
         await watch_slots(bus, made.on_fact, tenant=made.tenant)
         await bus.ready()
         yield made

@@ -152,7 +152,7 @@ async def test_refused_snapshot_leaves_an_empty_workspace_and_a_reason(
         await here.bash("c1", "echo good > a; echo good > b")
         first = await here.clean("c1")
         assert first.snapshot is not None
-        part = f"{here.tenant}/c1/{first.snapshot.id}/0"
+        part = f"{await here.snapshot_name('c1')}/0"
         await here.store.put(part, b"evil" + (await here.store.get(part))[4:])
         lost = home(pair, first.runner)
         await killed(here, lost, *(set(pair) - {lost}))

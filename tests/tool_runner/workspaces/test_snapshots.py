@@ -16,18 +16,21 @@ from tests.tool_runner.workspaces.platform import Platform, platform, started, u
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import call
-from banksman.bus.names import WORKSPACES, api, object_stream
-from banksman.bus.objects import MAX_OBJECT_BYTES, Objects
+from banksman.bus.jetstream import call, subjects_in
+from banksman.bus.kv import Bucket
+from banksman.bus.names import OWNERS, WORKSPACES, api, object_chunks, object_stream, runner_api
+from banksman.bus.objects import MAX_OBJECT_BYTES, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.contracts.errors import Overloaded
-from banksman.contracts.workspaces import SnapshotManifest
+from banksman.contracts.ids import digest
+from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, WorkspaceOwner
 from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.settings import SnapshotSettings
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
+from banksman.tool_runner.workspaces.removals import objects_of
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
@@ -49,7 +52,7 @@ async def manifest(here: Platform, conversation: str) -> SnapshotManifest:
     """Return the manifest of the recorded snapshot."""
     snapshot = (await here.record(conversation)).snapshot
     assert snapshot is not None
-    data = await here.store.get(f"{here.tenant}/{conversation}/{snapshot.id}")
+    data = await here.store.get(await here.snapshot_name(conversation))
     assert hashlib.sha256(data).hexdigest() == snapshot.manifest_digest
     return SnapshotManifest.model_validate_json(data)
 
@@ -62,8 +65,8 @@ async def test_changed_workspace_is_snapshotted_when_idle(here: Platform) -> Non
     snapshot = await manifest(here, "c1")
     assert (snapshot.files, snapshot.size) == (3, 8)
     assert (snapshot.generation, snapshot.term) == (record.generation, 1)
-    names = [info.name for info in await here.stored("c1")]
-    assert names == [f"{here.tenant}/c1/{snapshot.id}", f"{here.tenant}/c1/{snapshot.id}/0"]
+    paths = [info.path for info in await here.stored("c1")]
+    assert paths == [f"{here.tenant}/c1/{snapshot.id}", f"{here.tenant}/c1/{snapshot.id}/0"]
 
 
 async def test_an_upload_and_a_deletion_count_as_changes(here: Platform) -> None:
@@ -136,7 +139,7 @@ async def test_what_the_store_holds_of_files_is_encrypted(here: Platform) -> Non
     record = await here.clean("c1")
     snapshot = await manifest(here, "c1")
     assert record.snapshot is not None and record.snapshot.key is not None and snapshot.sealed
-    name = f"{here.tenant}/c1/{snapshot.id}/0"
+    name = f"{await here.snapshot_name('c1')}/0"
     stored = await here.store.get(name)
     assert not stored.startswith(ZSTD)
     archive = opened(stored, record.snapshot.key, name)
@@ -261,7 +264,7 @@ async def test_workspace_deleted_while_its_runner_is_away_is_removed_on_return(
 
 
 async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
-    """Any runner collects them; recorded snapshots and those of unknown workspaces remain."""
+    """A runner collects its own; recorded snapshots and those of unknown workspaces remain."""
     (runner,) = started(runners, 1)
     async with (
         platform(runners.secured) as here,
@@ -269,15 +272,87 @@ async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
     ):
         await here.sees(runner)
         await here.bash("c1", "echo kept > a")
-        snapshot = (await here.clean("c1")).snapshot
-        assert snapshot is not None
-        await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
+        snapshot = await here.clean("c1") and await here.snapshot_name("c1")
         for name in ("c1/sold/0", "c1/sold/2", "unknown/sold", "unknown/sold/0"):
-            await here.store.put(f"{here.tenant}/{name}", b"left by a runner that was killed")
+            path = f"{here.tenant}/{name}".split("/")
+            await here.store.put(owned_name("r-other", *path), b"left by a process that was killed")
         await scheduler(bus, runners.directory()).collect(datetime.now(UTC))
-        left = [info.name for info in await here.stored("c1")]
-        assert left == [f"{here.tenant}/c1/{snapshot.id}", f"{here.tenant}/c1/{snapshot.id}/0"]
+        assert [info.name for info in await here.stored("c1")] == [snapshot, f"{snapshot}/0"]
         assert len(await here.stored("unknown")) == 2
+
+
+async def test_agents_collect_what_a_runner_that_does_not_return_has_left(runners: Runners) -> None:
+    """Of it and of versions without owners; a recorded snapshot remains, and one that may be under way."""
+    (runner,) = started(runners, 1)
+    async with platform(runners.secured) as here:
+        await here.sees(runner)
+        await here.bash("c1", "echo kept > a")
+        snapshot = await here.clean("c1") and await here.snapshot_name("c1")
+        await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
+        for name in (
+            owned_name("r-away", here.tenant, "c1", "sold", "0"),
+            f"{here.tenant}/c1/solder",
+            f"{here.tenant}/c1/solder/0",
+        ):
+            await here.store.put(name, b"x" * 1000)
+        await here.runner_stores.collect()
+        assert len(await here.stored("c1")) == 5
+        await here.runner_stores.collect()
+        assert [info.name for info in await here.stored("c1")] == [snapshot, f"{snapshot}/0"]
+        chunks = [
+            subject
+            async for subject, _ in subjects_in(
+                here.bus,
+                object_stream(WORKSPACES),
+                object_chunks(WORKSPACES, ">"),
+                request=runner_api("STREAM.INFO", object_stream(WORKSPACES)),
+            )
+        ]
+        assert len(chunks) == 3, "those of the recorded snapshot, and of the object that is no snapshot"
+
+
+async def test_snapshot_of_a_version_without_owners_is_restored_and_then_replaced(
+    runners: Runners,
+) -> None:
+    """The upgrade: its objects have no owner, and its record names none."""
+    old, new = started(runners, 2)
+    async with platform(runners.secured) as here:
+        await here.sees(old, new)
+        placement, _ = await here.call("c1", "bash", command="echo kept > a")
+        await here.clean("c1")
+        await store_without_owner(here, "c1")
+        lost, helper = (old, new) if placement.runner == old.id else (new, old)
+        lost.signal(signal.SIGKILL)
+        await lost.ended()
+        await here.sees(helper)
+        assert await here.bash("c1", "cat a; echo more >> a") == "kept\n"
+        record = await here.clean("c1")
+        assert record.loss is None and record.snapshot is not None and record.snapshot.stored_by == helper.id
+        for _ in range(2):
+            await here.runner_stores.collect()
+        snapshot = await here.snapshot_name("c1")
+        assert [info.name for info in await here.stored("c1")] == [snapshot, f"{snapshot}/0"]
+
+
+async def store_without_owner(here: Platform, conversation: str) -> None:
+    """Replace the recorded snapshot by one as an earlier version stores it."""
+    owned = await here.snapshot_name(conversation)
+    plain = owned.partition(":")[2]
+    owners = Bucket(here.bus, OWNERS, WorkspaceOwner)
+    entry = await owners.get(f"{here.tenant}.{conversation}")
+    assert entry is not None and entry.value.snapshot is not None and entry.value.snapshot.key is not None
+    key = entry.value.snapshot.key
+    content = opened(await here.store.get(f"{owned}/0"), key, f"{owned}/0")
+    assert content is not None
+    part = sealed(content, key, f"{plain}/0")
+    parts = (SnapshotPart(size=len(part), digest=digest(part)),)
+    data = (await manifest(here, conversation)).model_copy(update={"parts": parts}).model_dump_json().encode()
+    await here.store.put(f"{plain}/0", part)
+    await here.store.put(plain, data)
+    reference = {"manifest_digest": digest(data), "stored_by": None}
+    snapshot = entry.value.snapshot.model_copy(update=reference)
+    await owners.update(entry.key, entry.value.model_copy(update={"snapshot": snapshot}), entry.revision)
+    await here.store.remove(owned)
 
 
 async def test_snapshots_of_a_tenant_leave_room_to_others(runners: Runners) -> None:
@@ -321,9 +396,10 @@ async def has_logged(runner: RunnerProcess, text: str) -> bool:
 def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
     """The scheduler of another runner, which has no workspaces."""
     identity, limits = sandbox_identity(), WorkspaceLimits()
-    objects = Objects(bus, WORKSPACES)
+    objects = objects_of(bus, WORKSPACES, "r-other")
     room = SnapshotRoom(bus, objects)
-    snapshots = Snapshots(objects, root / ".copies", identity, limits, BrokerClock(bus).now, room)
+    now = BrokerClock(bus).now
+    snapshots = Snapshots(objects, "r-other", root / ".copies", identity, limits, now, room)
     reports = Reports(bus, "r-other")
     store, turns = WorkspaceStore(root, identity, limits), Turns(commands=Shares(1), fetches=Shares(1))
     registry = WorkspaceRegistry(store, snapshots, reports, turns, runner_epoch=1)

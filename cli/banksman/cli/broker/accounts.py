@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from banksman.bus import names
-from banksman.bus.names import kv_subject
+from banksman.bus.names import api, kv_subject, runner_api
 from banksman.cli.broker.conf import Variable
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
 from banksman.deployment.topology import StorageBudget
-from banksman.deployment.users import APP, RUN, SYS, TOOL_REGISTRY, WORKFLOW_REGISTRY, User, all_users
+from banksman.deployment.users import (
+    APP,
+    REMOVES_OBJECTS,
+    RUN,
+    SYS,
+    TOOL_REGISTRY,
+    WORKFLOW_REGISTRY,
+    User,
+    all_users,
+)
 
 PublicKeys = Mapping[str, str | Variable]
 """Maps user names to public keys (`U…`), or to variables of the server's environment that hold them."""
@@ -120,7 +129,11 @@ _RUN_SERVES = (
     subjects.files(ANY, ANY, ANY),
 )
 """Requests that APP may send to runners."""
-_RUN_REQUESTS = (kv_subject(names.RUNNERS, ANY), subjects.workspace_report(ANY, ANY, ANY))
+_RUN_REQUESTS = (
+    kv_subject(names.RUNNERS, ANY),
+    subjects.workspace_report(ANY, ANY, ANY),
+    subjects.object_removal(ANY),
+)
 """Leases of runners and requests to agents. The acknowledgement is the reply of a service."""
 _RUN_PUBLISHES = subjects.tool_progress(ANY, ANY)
 
@@ -148,11 +161,14 @@ def _exported_to_run(used: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def _imported_from_run() -> list[dict[str, Any]]:
-    return [*(_service(RUN, subject) for subject in _RUN_SERVES), _stream(RUN, _RUN_PUBLISHES)]
+    served = (_service(RUN, subject) for subject in _RUN_SERVES)
+    removes = ({**_service(RUN, api(*request)), "to": runner_api(*request)} for request in REMOVES_OBJECTS)
+    return [*served, *removes, _stream(RUN, _RUN_PUBLISHES)]
 
 
 def _run_exports() -> list[dict[str, Any]]:
-    services = [{"service": subject, "accounts": [APP]} for subject in _RUN_SERVES]
+    served = (*_RUN_SERVES, *(api(*request) for request in REMOVES_OBJECTS))
+    services = [{"service": subject, "accounts": [APP]} for subject in served]
     return [*services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
 
 

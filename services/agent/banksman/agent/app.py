@@ -14,6 +14,7 @@ from banksman.agent.registry import ToolRegistry
 from banksman.agent.relay import Relay
 from banksman.agent.router import agent_router
 from banksman.agent.runner_presence import RunnerPresence
+from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.tenant_room import ApprovalRoom
@@ -92,9 +93,18 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         await stack.enter_async_context(guard)
         clock = await stack.enter_async_context(BrokerClock(bus))
         tickets = await CallTickets.load(bus)
+        stores = RunnerStores(bus, lambda: placements.leases())
         placements = await stack.enter_async_context(
-            Placements(bus, clock, wait_s=settings.workspaces.wait_s, tickets=tickets, signing_key=key)
+            Placements(
+                bus,
+                clock,
+                wait_s=settings.workspaces.wait_s,
+                tickets=tickets,
+                signing_key=key,
+                remove_objects=stores.remove_snapshots,
+            )
         )
+        await stack.enter_async_context(stores)
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
         )
@@ -123,7 +133,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         registry = await stack.enter_async_context(
             ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=settings.agent.away_s)
         )
-        router = agent_router(bus, worker, registry, WorkspaceReports(bus))
+        router = agent_router(bus, worker, registry, WorkspaceReports(bus), stores)
         await stack.enter_async_context(ControlPlane(bus, router, title="Banksman agent"))
         redaction = await stack.enter_async_context(TenantRedaction(bus, key))
         await _enter_relay(stack, settings, process, tickets, redaction)

@@ -6,6 +6,7 @@ from faststream import AckPolicy, ExceptionMiddleware
 from faststream.nats import JStream, NatsRouter
 
 from banksman.agent.registry import ToolRegistry
+from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.worker import TimedApproval, Worker
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus import names
@@ -19,11 +20,18 @@ from banksman.contracts.mcp import OfferedTools, OfferTools
 from banksman.contracts.registry import RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.contracts.subjects import ANY
 from banksman.contracts.work import ApprovalReply, RunSignal
-from banksman.contracts.workspaces import WorkspaceReport, WorkspaceReportReply
+from banksman.contracts.workspaces import (
+    ObjectRemoval,
+    ObjectRemovalReply,
+    WorkspaceReport,
+    WorkspaceReportReply,
+)
 from banksman.runs import handlers
 
 
-def agent_router(bus: Bus, worker: Worker, registry: ToolRegistry, reports: WorkspaceReports) -> NatsRouter:
+def agent_router(
+    bus: Bus, worker: Worker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
+) -> NatsRouter:
     """Return the handlers of one agent."""
     router = NatsRouter()
 
@@ -55,7 +63,12 @@ def agent_router(bus: Bus, worker: Worker, registry: ToolRegistry, reports: Work
         """Approval requests that expire, and approvals that are removed."""
         return await worker.on_timer(approval, message)
 
-    router.include_routers(_decision_router(bus, worker), registry_router(registry), report_router(reports))
+    router.include_routers(
+        _decision_router(bus, worker),
+        registry_router(registry),
+        report_router(reports),
+        store_router(stores),
+    )
     return router
 
 
@@ -144,5 +157,19 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
     async def report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply:
         """Record what a runner reports about a workspace, and return where the workspace belongs."""
         return await reports.on_report(report, message.subject)
+
+    return router
+
+
+def store_router(stores: RunnerStores) -> NatsRouter:
+    """Return the handler of runners' requests to remove what they stored."""
+    router = NatsRouter()
+
+    @router.subscriber(
+        subjects.object_removal(ANY), queue=names.AGENTS, max_workers=CONCURRENCY, title="object.remove"
+    )
+    async def remove(request: ObjectRemoval, message: Received) -> ObjectRemovalReply:
+        """Remove an object that the requesting runner stored."""
+        return await stores.on_removal(request, message.subject)
 
     return router

@@ -11,7 +11,6 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.objects import Objects
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import RunnerLease
 from banksman.deployment.durability import Durability
@@ -33,6 +32,7 @@ from banksman.tool_runner.startup import LocalRunner, prepare
 from banksman.tool_runner.worker import Worker, runner_router
 from banksman.tool_runner.workspaces.files_api import FilesApi
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
+from banksman.tool_runner.workspaces.removals import objects_of
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.runner_identity import RunnerIdentity
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
@@ -111,8 +111,12 @@ async def _serve(
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
     executor = None
     if local.box is not None and local.mcp is not None:
-        objects = Objects(bus, names.OUTPUTS)
-        outputs = Outputs(objects, max_tenant_bytes=own.max_tenant_output_bytes, encrypt=own.encrypt)
+        outputs = Outputs(
+            objects_of(bus, names.OUTPUTS, local.identity.runner),
+            local.identity.runner,
+            max_tenant_bytes=own.max_tenant_output_bytes,
+            encrypt=own.encrypt,
+        )
         executor = CallExecutor(bus, calls, admission, turns, local.box, local.mcp, local.workspaces, outputs)
     worker = Worker(calls, admission, executor, tasks)
     files = FilesApi(
@@ -141,13 +145,14 @@ def _scheduler(
 ) -> SnapshotScheduler:
     """Build the scheduler with a registry that has read the records of earlier processes."""
     scratch = local.workspaces.root / ".copies"
-    objects = Objects(bus, names.WORKSPACES)
+    runner = local.identity.runner
+    objects = objects_of(bus, names.WORKSPACES, runner)
     room = SnapshotRoom(bus, objects)
     snapshots = Snapshots(
-        objects, scratch, local.user, own.limits.workspace, clock.now, room, encrypt=own.encrypt
+        objects, runner, scratch, local.user, own.limits.workspace, clock.now, room, encrypt=own.encrypt
     )
     snapshots.prepare()
-    reports = Reports(bus, local.identity.runner)
+    reports = Reports(bus, runner)
     registry = WorkspaceRegistry(
         local.workspaces, snapshots, reports, turns, runner_epoch=local.identity.epoch
     )

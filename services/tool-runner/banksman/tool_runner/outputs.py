@@ -5,7 +5,7 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
-from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects
+from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, sealed
 from banksman.contracts.errors import BanksmanError, Overloaded
 
@@ -25,14 +25,15 @@ class StoredOutput:
 
 
 class Outputs:
-    """Whole outputs of commands, in an object store that all tenants and runners share.
+    """Whole outputs of one runner's commands, in an object store that all tenants and runners share.
 
-    A tenant may have `max_tenant_bytes` in it, exceeded by at most an eighth per runner. Above that, its
+    A tenant may have `max_tenant_bytes` of this runner in it, exceeded by at most an eighth. Above that, its
     oldest outputs are removed. If the store is full, the oldest outputs of the tenant that has most are.
     """
 
-    def __init__(self, objects: Objects, *, max_tenant_bytes: int, encrypt: bool = True) -> None:
+    def __init__(self, objects: Objects, runner: str, *, max_tenant_bytes: int, encrypt: bool = True) -> None:
         self._objects = objects
+        self._runner = runner
         self._encrypt = encrypt
         self._max_tenant_bytes = max_tenant_bytes
         self._unlisted = Counter[str]()
@@ -47,7 +48,7 @@ class Outputs:
             Overloaded: the store is full, and nothing can be removed from it.
             Unavailable: the output was not stored by the deadline.
         """
-        name = f"{tenant}/{conversation_id}/{attempt}"
+        name = owned_name(self._runner, tenant, conversation_id, attempt)
         key = new_key() if self._encrypt else None
         if key is not None:
             # An object has a limited size, and a setting allows outputs of that size.
@@ -66,7 +67,7 @@ class Outputs:
     async def _trim(self, tenant: str, newest: str) -> None:
         """Remove the oldest outputs of a tenant until the rest is within the limit."""
         try:
-            stored = [info async for info in self._objects.list(f"{tenant}/")]
+            stored = [info async for info in self._objects.list(f"{tenant}/", owner=self._runner)]
             self._unlisted[tenant] = 0
             excess_bytes = sum(info.size for info in stored) - self._max_tenant_bytes
             await self._remove_oldest([info for info in stored if info.name != newest], excess_bytes)
@@ -74,7 +75,7 @@ class Outputs:
             logger.error("%s: outputs above the tenant's limit were not removed: %s", tenant, error)
 
     async def _make_room(self, needed_bytes: int) -> None:
-        stored = [info async for info in self._objects.list()]
+        stored = [info async for info in self._objects.list(owner=self._runner)]
         sizes = Counter[str]()
         for info in stored:
             sizes[_tenant(info)] += info.size
@@ -86,9 +87,9 @@ class Outputs:
         for info in sorted(stored, key=lambda info: info.modified_at):
             if excess_bytes <= 0:
                 return
-            await self._objects.delete(info.name)
+            await self._objects.remove(info.name)
             excess_bytes -= info.size
 
 
 def _tenant(info: ObjectInfo) -> str:
-    return info.name.partition("/")[0]
+    return info.path.partition("/")[0]

@@ -81,7 +81,7 @@ class SnapshotScheduler:
             await self._try_snapshot(entry)
 
     async def forget(self, tenant: str, conversation: str, snapshot: SnapshotRef | None) -> None:
-        """Delete the workspace of a deleted conversation and its snapshots.
+        """Delete the workspace of a deleted conversation and the snapshots that this runner stored.
 
         Raises:
             Unavailable: a call runs in the workspace, or a snapshot could not be deleted.
@@ -260,7 +260,7 @@ class SnapshotScheduler:
                 logger.warning("interrupted snapshots were not collected: %s", error)
 
     async def collect(self, before: datetime) -> None:
-        """Delete snapshots of any runner that started before `before` and that the platform has not recorded.
+        """Delete snapshots of this runner from before `before` that the platform has not recorded.
 
         Raises:
             Unavailable: the store or the platform does not reply.
@@ -271,4 +271,4 @@ class SnapshotScheduler:
             if verdict.known:
                 recorded = verdict.snapshot and verdict.snapshot.id
                 for snapshot in snapshots - {recorded}:
-                    await self.snapshots.remove_leftovers(tenant, conversation, snapshot)
+                    await self.snapshots.remove(tenant, conversation, snapshot)

@@ -64,6 +64,6 @@ class SnapshotRoom:
         if now - self._listed_at >= listed_s:
             stored = Counter[str]()
             async for info in self._objects.list():
-                stored[info.name.partition("/")[0]] += info.size
+                stored[info.path.partition("/")[0]] += info.size
             self._stored, self._listed_at = stored, now
         return self._stored[tenant]

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects
+from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import digest, is_token, new_id
@@ -47,15 +47,16 @@ class Archived:
 
 
 class Snapshots:
-    """The snapshots that all runners share.
+    """The snapshots of all runners: each restores those of others, and stores and removes its own.
 
     An interrupted snapshot has no manifest, so it is never restored. The runner that made its parts removes
-    them, at the latest after its next start.
+    them, at the latest after its next start. Agents remove what a runner that does not return has left.
     """
 
     def __init__(
         self,
         objects: Objects,
+        runner: str,
         scratch: Path,
         identity: SandboxIdentity,
         limits: WorkspaceLimits,
@@ -65,6 +66,7 @@ class Snapshots:
         encrypt: bool = True,
     ) -> None:
         self._objects = objects
+        self._runner = runner
         self.room = room
         self._scratch = scratch
         """No sandbox sees it. On the file system of the workspaces: a rename cannot cross file systems."""
@@ -108,7 +110,7 @@ class Snapshots:
         """
         size = archived.file.seek(0, os.SEEK_END)
         await self.room.check(tenant, size)
-        prefix = _name(tenant, conversation_id, archived.id)
+        prefix = _name(tenant, conversation_id, archived.id, self._runner)
         key = new_key() if self._encrypt else None
         try:
             parts = await self._store_parts(prefix, archived.file, key)
@@ -138,6 +140,7 @@ class Snapshots:
             created_at=archived.created_at,
             size=sum(part.size for part in parts),
             key=key,
+            stored_by=self._runner,
         )
 
     async def restore(
@@ -151,7 +154,7 @@ class Snapshots:
             OSError: the files cannot be written.
         """
         manifest = await self._manifest(tenant, conversation_id, reference)
-        prefix = _name(tenant, conversation_id, reference.id)
+        prefix = _name(tenant, conversation_id, reference.id, reference.stored_by)
         temporary = self._scratch / f"{reference.id}-{new_id('x')}"
         try:
             with self._spool(temporary.name + ".tar") as file:
@@ -167,39 +170,22 @@ class Snapshots:
         return manifest
 
     async def remove(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove a snapshot, finished or not; do nothing if it does not exist.
+        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist.
 
         Raises:
             Unavailable: some objects could not be removed.
         """
-        prefix = _name(tenant, conversation_id, snapshot)
-        await self._objects.delete(prefix)
-        number = 0
-        while await self._objects.delete(f"{prefix}/{number}"):
-            number += 1
-
-    async def remove_leftovers(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove the rest of a snapshot of which some parts may already be removed.
-
-        `remove` stops at the first missing part, so it cannot finish an interrupted removal.
-
-        Raises:
-            Unavailable: some objects could not be removed.
-        """
-        prefix = _name(tenant, conversation_id, snapshot)
-        for name in [info.name async for info in self._objects.list(prefix)]:
-            if name == prefix or name.startswith(f"{prefix}/"):
-                await self._objects.delete(name)
+        await self._objects.remove(_name(tenant, conversation_id, snapshot, self._runner))
 
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
-        """Return the ids of snapshots with objects older than `moment`, by tenant and conversation.
+        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation.
 
         Raises:
             Unavailable: the store could not be read.
         """
         found: dict[tuple[str, str], set[str]] = {}
-        async for info in self._objects.list():
-            tenant, _, rest = info.name.partition("/")
+        async for info in self._objects.list(owner=self._runner):
+            tenant, _, rest = info.path.partition("/")
             conversation_id, _, rest = rest.partition("/")
             if rest and is_token(tenant) and is_token(conversation_id) and info.modified_at < moment:
                 found.setdefault((tenant, conversation_id), set()).add(rest.partition("/")[0])
@@ -219,7 +205,7 @@ class Snapshots:
     async def _manifest(self, tenant: str, conversation_id: str, reference: SnapshotRef) -> SnapshotManifest:
         try:
             data = await self._objects.get(
-                _name(tenant, conversation_id, reference.id), deadline_s=PART_TIMEOUT_S
+                _name(tenant, conversation_id, reference.id, reference.stored_by), deadline_s=PART_TIMEOUT_S
             )
         except NotFound as error:
             raise SnapshotRefused("it is no longer in the store") from error
@@ -287,5 +273,7 @@ class Snapshots:
             yield file
 
 
-def _name(tenant: str, conversation_id: str, snapshot: str) -> str:
-    return f"{tenant}/{conversation_id}/{snapshot}"
+def _name(tenant: str, conversation_id: str, snapshot: str, stored_by: str | None) -> str:
+    if stored_by is None:
+        return f"{tenant}/{conversation_id}/{snapshot}"
+    return owned_name(stored_by, tenant, conversation_id, snapshot)

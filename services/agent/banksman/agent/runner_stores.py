@@ -1,0 +1,211 @@
+"""Removes objects of runners: a runner's user may store its own objects, and purge none."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from pydantic import BaseModel, ValidationError
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import (
+    CODE_NO_MESSAGE,
+    OWNERS,
+    WORKSPACES,
+    api,
+    object_chunks,
+    object_meta,
+    object_stream,
+    runner_api,
+)
+from banksman.bus.objects import OWNER_END, place_of, subjects_below
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.errors import BanksmanError, Forbidden
+from banksman.contracts.ids import check_token, is_token
+from banksman.contracts.workspaces import ObjectRemoval, ObjectRemovalReply, SnapshotRef, WorkspaceOwner
+
+logger = logging.getLogger(__name__)
+
+COLLECT_EVERY_S: Final = 3600.0
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot in the store, finished or not."""
+
+    tenant: str
+    conversation_id: str
+    id: str
+    stored_by: str | None
+    """The runner that stored it; None for one of a version without owners of objects."""
+
+
+class _Description(BaseModel):
+    nuid: str
+
+
+class RunnerStores:
+    """The object stores of account RUN; as a context manager it collects snapshots that runners have left."""
+
+    def __init__(self, bus: Bus, leases: Callable[[], Iterable[RunnerLease]] = tuple) -> None:
+        """Create it.
+
+        Args:
+            bus: The connection.
+            leases: Returns the leases of live runners, which collect their own snapshots.
+        """
+        self._bus = bus
+        self._leases = leases
+        settings = bus.settings
+        # A connection without a user: there are no accounts, and all streams are in one place.
+        self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
+        self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
+        self._unrecorded = frozenset[StoredSnapshot]()
+        self._collecting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._collecting = asyncio.create_task(self._collect_repeatedly(), name="snapshots without a record")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.wait([self._collecting])
+
+    async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
+        """Remove an object of the runner that the subject names, and those below it.
+
+        Raises:
+            BadInput: The name has no owner, or a part of it is no token.
+            Forbidden: The object is not the runner's.
+            Unavailable: The broker does not respond; some objects may be left.
+        """
+        runner = subject.rpartition(".")[2]
+        if request.name.partition(OWNER_END)[0] != runner or not is_token(runner):
+            raise Forbidden(f"{request.store}/{request.name} is not an object of {runner}")
+        for below in subjects_below(request.store, request.name):
+            await self._purge(request.store, below)
+        return ObjectRemovalReply(removed=True)
+
+    async def remove_snapshots(
+        self, tenant: str, conversation_id: str, recorded: SnapshotRef | None = None
+    ) -> None:
+        """Remove all snapshots of a conversation, whichever runners stored them.
+
+        Args:
+            tenant: The tenant.
+            conversation_id: A deleted conversation.
+            recorded: The snapshot that its record names, which may be of a version without owners.
+
+        Raises:
+            Unavailable: The broker does not respond; some objects may be left.
+        """
+        for subject in (object_meta, object_chunks):
+            below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
+            await self._purge(WORKSPACES, subject(WORKSPACES, below))
+        if recorded is not None and recorded.stored_by is None:
+            await self._remove(StoredSnapshot(tenant, conversation_id, recorded.id, None))
+
+    async def collect(self) -> None:
+        """Remove the snapshots that no record named at the last collection, and that none names now.
+
+        A live runner collects its own. This removes those of runners that do not return, and those that
+        another runner has replaced.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        stored = await self._stored()
+        live = {lease.runner for lease in self._leases()}
+        unrecorded = set[StoredSnapshot]()
+        for (tenant, conversation_id), snapshots in stored.items():
+            # One without an owner stays recorded until its workspace has another one, or is deleted.
+            if len(snapshots) == 1 and {one.stored_by for one in snapshots} <= {None, *live}:
+                continue
+            entry = await self._owners.get(f"{tenant}.{conversation_id}")
+            if entry is not None:
+                record = entry.value
+                named = record.snapshot.id if record.snapshot and not record.deleted else None
+                unrecorded |= {one for one in snapshots if one.id != named}
+        for one in unrecorded & self._unrecorded:
+            await self._remove(one)
+        self._unrecorded = frozenset(unrecorded)
+
+    async def _collect_repeatedly(self) -> None:
+        while True:
+            await asyncio.sleep(COLLECT_EVERY_S)
+            try:
+                await self.collect()
+            except BanksmanError as error:
+                logger.warning("snapshots that runners have left were not collected: %s", error)
+
+    async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
+        """Return the snapshots in the store by tenant and conversation."""
+        found: dict[tuple[str, str], set[StoredSnapshot]] = {}
+        stream, below = object_stream(WORKSPACES), object_meta(WORKSPACES, "")
+        request = self._api("STREAM.INFO", stream)
+        async for subject, _ in jetstream.subjects_in(self._bus, stream, f"{below}>", request=request):
+            snapshot = _snapshot_at(subject.removeprefix(below))
+            if snapshot is not None:
+                found.setdefault((snapshot.tenant, snapshot.conversation_id), set()).add(snapshot)
+        return found
+
+    async def _remove(self, snapshot: StoredSnapshot) -> None:
+        path = f"{snapshot.tenant}/{snapshot.conversation_id}/{snapshot.id}"
+        if snapshot.stored_by is not None:
+            for below in subjects_below(WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
+                await self._purge(WORKSPACES, below)
+            return
+        await self._remove_without_owner(path)
+        number = 0
+        while await self._remove_without_owner(f"{path}/{number}"):
+            number += 1
+
+    async def _remove_without_owner(self, name: str) -> bool:
+        """Remove an object of a version without owners; return False if it does not exist."""
+        subject = object_meta(WORKSPACES, place_of(name))
+        message = await self._call("STREAM.MSG.GET", WORKSPACES, {"last_by_subj": subject})
+        if message is None:
+            return False
+        try:
+            description = _Description.model_validate_json(jetstream.stored_message(message).data)
+            await self._purge(WORKSPACES, object_chunks(WORKSPACES, check_token(description.nuid, "nuid")))
+        except ValidationError:
+            logger.warning("%s: the description cannot be read; its chunks are not removed", name)
+        await self._purge(WORKSPACES, subject)
+        return True
+
+    async def _purge(self, store: str, subject: str) -> None:
+        await self._call("STREAM.PURGE", store, {"filter": subject})
+
+    async def _call(self, verb: str, store: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
+        except jetstream.ApiError as error:
+            if error.err_code == CODE_NO_MESSAGE:
+                return None
+            raise
+
+
+def _snapshot_at(place: str) -> StoredSnapshot | None:
+    """Return the snapshot to which the object at a place belongs; None if it is no part of one."""
+    tokens = place.split(".")
+    if len(tokens) == 1:
+        try:
+            owner, path = None, base64.urlsafe_b64decode(tokens[0]).decode().split("/")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+    else:
+        owner, *path = tokens
+    if len(path) not in (3, 4) or not all(is_token(token) for token in path):
+        return None
+    tenant, conversation_id, snapshot, *_ = path
+    return StoredSnapshot(tenant, conversation_id, snapshot, owner)
