@@ -23,6 +23,8 @@ from banksman.contracts.errors import BanksmanError, Unavailable
 logger = logging.getLogger(__name__)
 
 _RELEASE_S = 2.0
+_LOAD_CHECK_S = 0.5
+"""Seconds between checks whether an idle holder has a call; a shorter call causes no renewal."""
 _SLOW_S = 2.0
 """Seconds of a renewal after which a warning states that the broker is slow."""
 
@@ -92,11 +94,7 @@ class Lease:
             Forbidden: This user may not write it.
         """
         while not self._released:
-            with contextlib.suppress(TimeoutError):
-                # From the begin of the last renewal: a slow one is followed by the next one at once.
-                async with asyncio.timeout_at(self._renewed_at + self._renew_every_s):
-                    await self._changed.wait()
-            self._changed.clear()
+            await self._until_due()
             async with self._renewal:
                 if not self._released:
                     await self._renew()
@@ -113,6 +111,23 @@ class Lease:
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._renewal:
                 await end_lease(self._bus, self._key, self._revision, budget_s=_RELEASE_S)
+
+    async def _until_due(self) -> None:
+        """Wait until a renewal is due or the lease changes.
+
+        A call that begins makes the next one due sooner. With the old lease of an idle holder, a stall of the
+        broker would end the call a second earlier than necessary.
+        """
+        loop = asyncio.get_running_loop()
+        while not self._changed.is_set():
+            # From the begin of the last renewal: a slow one is followed by the next one at once.
+            left_s = self._renewed_at + self._renew_every_s - loop.time()
+            if left_s <= 0:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, _LOAD_CHECK_S)):
+                    await self._changed.wait()
+        self._changed.clear()
 
     @property
     def _renew_every_s(self) -> float:

@@ -468,7 +468,7 @@ def interrupted(*faults: Line) -> Story:
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
-        (Outage(target="nats", seconds=7.5), None),
+        (Outage(target="nats", seconds=7.2), None),
         (Outage(target="nats", seconds=9.0), "nats was away for 9.0 s"),
         (Outage(target="tool-runner-2", seconds=9.0), "tool-runner-2 was away for 9.0 s"),
         (Fault(what="kill", target="nats"), None),
@@ -481,6 +481,18 @@ def test_an_unknown_outcome_is_necessary_after_a_fault_that_ends_a_lease(
     history = Folded([Began(seed=7, at=NOON), *interrupted(fault).lines])
     [found] = unknown_outcomes(history)
     assert (found.call_id, found.tool, found.reason) == ("k1", "bash", "lost")
+    assert found.cause == cause
+
+
+@pytest.mark.parametrize(("up_s", "cause"), [(1.0, "nats was away for 9.0 s"), (3.0, None)])
+def test_outages_with_a_short_return_between_them_are_one(up_s: float, cause: str | None) -> None:
+    """A process reconnects and renews its lease within two seconds, if the broker stays."""
+    story = interrupted()
+    at = story.lines[seen(story, "tool_call.completed")[0]].t
+    for end in (at - 4.0 - up_s, at):
+        outage = Outage(target="nats", seconds=4.0).model_copy(update={"t": end})
+        story.lines.insert(seen(story, "tool_call.completed")[0], outage)
+    [found] = unknown_outcomes(Folded([Began(seed=7, at=NOON), *story.lines]))
     assert found.cause == cause
 
 

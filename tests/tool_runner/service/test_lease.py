@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import signal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from tests.tool_runner.service.processes import WAIT_S, Runners, until, wait_for
 
 from banksman.bus.dead import dead_letters
 from banksman.bus.kv import Bucket
-from banksman.bus.leases import LEASE_TTL_S, RENEW_EVERY_S
-from banksman.bus.names import RUNNERS
+from banksman.bus.leases import IDLE_RENEW_EVERY_S, LEASE_TTL_S, RENEW_EVERY_S
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNNERS, kv_subject
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, LateResult, RunnerLease
 from banksman.contracts.errors import Unavailable
@@ -130,6 +132,33 @@ async def test_lease_expires_by_the_clock_alone(runners_nats: SecuredNats) -> No
         await until(is_over, within_s=LEASE_TTL_S[1])
         with pytest.raises(LeaseLost):
             await lease.keep()
+
+
+async def test_call_that_begins_renews_the_lease_of_an_idle_holder(runners_nats: SecuredNats) -> None:
+    """Otherwise a stall of the broker finds a lease that is as old as that of an idle holder."""
+    registered, active = RunnerLease(runner=new_id("r"), runner_epoch=1), set[str]()
+    async with await runners_nats.connect(TOOL_RUNNER) as bus, await runners_nats.connect(AGENT) as agent:
+        lease = Lease(bus, registered, load=active.__len__)
+        await lease.take()
+        stored = asyncio.Queue[datetime]()
+
+        async def put(message: Message) -> None:
+            stored.put_nowait(datetime.now(UTC))
+
+        await agent.subscribe(subjects.stored(kv_subject(RUNNERS, registered.runner)), put)
+        await agent.ready()
+        keeping = asyncio.create_task(lease.keep())
+
+        async def renewed_soon() -> bool:
+            active.clear()
+            before = await stored.get()
+            active.add("call")
+            return (await stored.get() - before).total_seconds() < IDLE_RENEW_EVERY_S - 0.2
+
+        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        await until(renewed_soon, within_s=WAIT_S)
+        await lease.release()
+        await keeping
 
 
 @pytest.mark.one_server
