@@ -19,6 +19,7 @@ from tests.tool_runner.service.processes import RunnerProcess, Runners
 
 from banksman.agent.relay import Relay
 from banksman.agent.router import store_router
+from banksman.agent.runner_presence import RunnerPresence
 from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.workspace_reports import WorkspaceReports
@@ -231,6 +232,8 @@ async def platform(
                 remove_objects=stores.remove_snapshots,
             )
         )
+        # Ends the lease of a killed runner long before it expires, as every agent does.
+        await stack.enter_async_context(RunnerPresence(bus, placements))
         await stack.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
         made = Platform(bus, placements, Objects(files, WORKSPACES), stores)
         await stack.enter_async_context(report_handlers(bus, snapshots=replies_to_snapshots))
