@@ -9,7 +9,8 @@ from ipaddress import ip_address
 import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
-from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, HostRules
+from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
+from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.limits import FetchLimits
 
 

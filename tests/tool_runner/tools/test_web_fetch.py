@@ -23,7 +23,8 @@ from tests.support.polling import scripted_delay
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving, started
 
 from banksman.runtime.addresses import Address
-from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, HostRules
+from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
+from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome

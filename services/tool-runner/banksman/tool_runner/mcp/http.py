@@ -14,8 +14,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from banksman.contracts.mcp import HttpServer
 from banksman.runtime.tracing import outgoing
-from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused, TcpNetwork
+from banksman.tool_runner.egress.client import Egress, FetchFailed
 from banksman.tool_runner.egress.hosts import HostRules
+from banksman.tool_runner.egress.network import TcpNetwork
+from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
 
 _SERVER_ERROR = 500

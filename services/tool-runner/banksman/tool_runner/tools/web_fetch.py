@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.concurrency import run_until
-from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed, FetchRefused
+from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed
 from banksman.tool_runner.egress.hosts import rules_of
+from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.markdown.charsets import UTF_8, charset
 from banksman.tool_runner.markdown.converter import ConversionFailed, PageConverter

@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 import h11
 import httpx
 
-from banksman.tool_runner.egress.client import Egress, FetchFailed, FetchRefused
+from banksman.tool_runner.egress.client import Egress, FetchFailed
 from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.egress.proxy.forward import forward
 from banksman.tool_runner.egress.proxy.wire import READ_BYTES, Exchange, Meter, OverLimit, ProxyErrors, Wire
+from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.limits import ProxyLimits
 
 _MAX_HEAD_BYTES = 32 * 1024

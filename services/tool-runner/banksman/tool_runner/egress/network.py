@@ -1,0 +1,109 @@
+"""Connections of a runner to checked addresses only."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+from typing import cast
+
+import httpcore
+
+from banksman.runtime.addresses import Address
+from banksman.tool_runner.egress.streams import Connection
+from banksman.tool_runner.egress.urls import FetchRefused, literal_address
+
+Resolver = Callable[[str, int], Awaitable[list[str]]]
+"""Resolves host and port to addresses as text."""
+
+AddressPolicy = Callable[[Address], bool]
+
+_LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
+"""Threads of their own: a look-up may hang for as long as its server likes, and cannot be stopped.
+
+In the default executor, such look-ups would take the threads of files and of the connection to NATS.
+"""
+
+
+class TcpNetwork(httpcore.AsyncNetworkBackend):
+    """Connects over TCP only."""
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Refuse: no URL names a Unix socket."""
+        raise FetchRefused("unix sockets are refused")
+
+
+class PinnedNetwork(TcpNetwork):
+    """Connects only to addresses that it resolved and checked itself.
+
+    A client that checks a name and resolves it again to connect can get another address (DNS rebinding).
+    """
+
+    def __init__(self, resolver: Resolver, address_allowed: AddressPolicy) -> None:
+        self._resolver = resolver
+        self._address_allowed = address_allowed
+        self._backend = cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Resolve once, refuse if any address is not allowed, then try the addresses in their order."""
+        addresses = await self._addresses(host, port)
+        failure: Exception | None = None
+        for address in addresses:
+            try:
+                stream = await self._backend.connect_tcp(
+                    str(address), port, timeout, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+                continue
+            await self._verify_peer(stream, address)
+            return Connection(stream)
+        raise failure or httpcore.ConnectError(f"{host} has no address")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between attempts of httpcore."""
+        await asyncio.sleep(seconds)
+
+    async def _addresses(self, host: str, port: int) -> list[Address]:
+        literal = literal_address(host)
+        resolved = [str(literal)] if literal else await self._resolver(host, port)
+        # The part after % is an IPv6 zone id.
+        addresses = [ip_address(each.partition("%")[0]) for each in resolved]
+        # One private address is enough to refuse: which address a client connects to depends on failures.
+        for address in addresses:
+            if not self._address_allowed(address):
+                raise FetchRefused(f"{host} is at {address}, which is not a public address")
+        return addresses
+
+    async def _verify_peer(self, stream: httpcore.AsyncNetworkStream, address: Address) -> None:
+        # Defence in depth: the connected peer must be the checked address.
+        peer = cast(tuple[str, int] | None, stream.get_extra_info("server_addr"))
+        if peer is None or ip_address(peer[0].partition("%")[0]) != address:
+            await stream.aclose()
+            raise FetchRefused(f"connected to {peer!r} instead of {address}")
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Resolve a name with the system's resolver.
+
+    Raises:
+        OSError: the name has no address.
+    """
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
