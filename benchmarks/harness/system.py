@@ -96,7 +96,11 @@ def started(
     model: Model, directory: Path, *, agents: int | None = None
 ) -> Generator[tuple[System, Measured]]:
     """Run a system with its data in a directory, which may have the data of an earlier start."""
-    environment = {"BANKSMAN_GATEWAY__MAX_SOCKETS_PER_USER": "100000"}
+    environment = {
+        "BANKSMAN_GATEWAY__MAX_SOCKETS_PER_USER": "100000",
+        # An agent loads the library of its default model, which would otherwise be one that no row uses.
+        "BANKSMAN_MODELS__DEFAULT": model_name("add"),
+    }
     if agents is not None:
         environment["BANKSMAN_LOCAL__AGENTS"] = str(agents)
     system = System(directory / "data", ScriptedModel(model.url), environment)
