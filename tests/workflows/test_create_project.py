@@ -25,6 +25,7 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import CancelRun, DeleteConversation, ResumeRun, StartRun
+from banksman.runs.bus_ports import bus_ports
 from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.handlers import on_cancel, on_delete
@@ -32,7 +33,6 @@ from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
 from banksman.runtime.service import ServiceProcess
-from banksman.workflows.app import ports_of
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import (
     Meeting,
@@ -55,7 +55,7 @@ def agent_ports(bus: Bus) -> Ports:
     log = ConversationLog(bus)
     clock = BrokerClock(bus)
     notifications = OwnerNotifications(bus, clock)
-    return ports_of(bus, clock, log, Placements(bus, clock), notifications, b"")
+    return bus_ports(bus, clock, log, Placements(bus, clock), notifications, b"", prefix="workflows-")
 
 
 def is_write(number: int) -> object:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from banksman.agent.app import ports_of
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
 from banksman.agent.model_step import ModelStep
@@ -33,6 +32,7 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import Event, EventBody, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import RunSignal, StartRun
+from banksman.runs.bus_ports import bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
@@ -153,9 +153,8 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             model_step = ModelStep(
                 bus, providers, catalog, placements, Compactor(providers, chosen), chosen, tenants, schemas
             )
-            ports = ports_of(
-                bus, clock, log, placements, notifications, b"a key that signs what people decide"
-            )
+            key = b"a key that signs what people decide"
+            ports = bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-")
             yield Agent(
                 Worker(ports, log, ApprovalSlots(bus), notifications, model_step),
                 EventLog(bus),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from functools import partial
 
 from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
@@ -28,19 +27,16 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
-from banksman.bus.publish import RunQueue
 from banksman.bus.service_states import reported_state
-from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
-from banksman.contracts.ids import new_id
 from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import AGENT, inbox_prefix
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.runs.bus_ports import bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements
-from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
 from banksman.runs.schemas import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import health_server
@@ -115,7 +111,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
         worker = Worker(
-            ports=ports_of(bus, clock, log, placements, notifications, key),
+            ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-"),
             log=log,
             approvals=ApprovalSlots(bus),
             notifications=notifications,
@@ -169,26 +165,3 @@ async def _enter_relay(
     )
     process.health.checks["relay"] = bus.problem
     await stack.enter_async_context(Relay(bus, tickets, redaction))
-
-
-def ports_of(
-    bus: Bus,
-    clock: Clock,
-    log: Log,
-    placements: Placements,
-    notifications: OwnerNotifications,
-    signing_key: bytes,
-) -> Ports:
-    """Return the ports of this process, served by the bus."""
-    return Ports(
-        agent=new_id("agent-"),
-        clock=clock,
-        log=log,
-        slots=CallSlots(bus),
-        approvals=ApprovalSlots(bus),
-        work=RunQueue(bus),
-        runners=placements,
-        notifications=notifications,
-        signing_key=signing_key,
-        reconnected=partial(bus.reconnected_within, REDELIVERY_S),
-    )

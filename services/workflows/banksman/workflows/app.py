@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from banksman.bus import names
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connecting import keep_connecting
@@ -20,21 +19,19 @@ from banksman.bus.log import EventLog
 from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
 from banksman.bus.service_states import reported_state
-from banksman.bus.slots import CallSlots
 from banksman.bus.work import work
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import SERVED
 from banksman.deployment import users
 from banksman.deployment.durability import Durability
 from banksman.deployment.streams import provision_consumer
 from banksman.deployment.topology import workflow_consumer
 from banksman.log_integrity.damage import DamagedLogs
+from banksman.runs.bus_ports import bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.placement import Placements, WorkspaceSettings
-from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
 from banksman.runs.schemas import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import Health, health_server
@@ -149,37 +146,13 @@ async def enter_worker(
     placements.on_lease_end(notifications.wake_all)
     schemas = await stack.enter_async_context(SchemaChecker())
     return Worker(
-        ports=ports_of(bus, clock, log, placements, notifications, signing_key),
+        ports=bus_ports(bus, clock, log, placements, notifications, signing_key, prefix="workflows-"),
         notifications=notifications,
         tools=tools,
         turns=ServedTurns(bus, {workflow.name: workflow for workflow in workflows}),
         registry=Registry(bus, schemas),
         schemas=schemas,
         agent_runs=AgentRuns(RunQueue(bus), hub, Bucket(bus, CONVERSATIONS, ConversationRecord)),
-    )
-
-
-def ports_of(
-    bus: Bus,
-    clock: Clock,
-    log: Log,
-    placements: Placements,
-    notifications: OwnerNotifications,
-    signing_key: bytes,
-) -> Ports:
-    """Return the ports of this process, served by the bus."""
-    return Ports(
-        agent=new_id("workflows-"),
-        clock=clock,
-        log=log,
-        slots=CallSlots(bus),
-        approvals=ApprovalSlots(bus),
-        work=RunQueue(bus),
-        runners=placements,
-        notifications=notifications,
-        # It verifies the replies to requests that a run closes when it ends.
-        signing_key=signing_key,
-        reconnected=partial(bus.reconnected_within, REDELIVERY_S),
     )
 
 

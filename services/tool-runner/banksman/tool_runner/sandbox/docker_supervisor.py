@@ -7,8 +7,8 @@ A `docker exec` per command would not do: killing its client leaves the process 
 container's environment.
 
 The runner communicates over standard input and output. If the runner ends, the input ends, then this process,
-then the container. The container's Python receives this program as text, so it uses only the standard library
-of Python 3.9.
+then the container. The container's Python receives this program as text, so it is one file and uses only the
+standard library of Python 3.9.
 
 Both sides send frames: one byte for the kind, four bytes for the length (big-endian), then the payload. The
 runner sends `R` {"script", "cpu_s", "deadline_s"}, and `K` to end the command. The supervisor sends `H` when

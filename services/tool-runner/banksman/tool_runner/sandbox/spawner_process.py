@@ -11,7 +11,7 @@ the sandbox stays alive forever (https://github.com/containers/bubblewrap/issues
 because the kernel sends the parent-death signal when the *thread* that forked ends (prctl(2)).
 
 The runner starts the spawner by path, without site-packages. After dropping root it may be unable to read
-files, so it uses only the standard library, imported at the top.
+files, so it uses only the standard library, imported at the top, and is one file.
 
 The runner exchanges packets of words separated by NUL with the spawner and with each starter. The runner
 sends `spawn {number} {names}` with descriptors, and `kill {number}`. The other side sends
