@@ -74,6 +74,8 @@ async def opened(url: str, *, bypass_csp: bool = False, offline_shell: bool = Fa
         context = await browser.new_context(
             viewport={"width": 1280, "height": 860},
             bypass_csp=bypass_csp,
+            # Without a GPU, a moving dot takes half of a core.
+            reduced_motion="reduce",
             service_workers="allow" if offline_shell else "block",
         )
         async with context:

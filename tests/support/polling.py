@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar, overload
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-POLL_INTERVAL_S = 0.02
+SHORTEST_INTERVAL_S = 0.005
+LONGEST_INTERVAL_S = 0.05
+"""Seconds between two checks: most waits end at once, and a long one leaves the CPU to what it waits for."""
+GROWTH = 1.5
 
 T = TypeVar("T")
 
@@ -22,26 +25,35 @@ def wait_until(
     condition: Callable[[], T | None],
     timeout_s: float = WAIT_TIMEOUT_S,
     *,
-    interval_s: float = POLL_INTERVAL_S,
+    interval_s: float | None = None,
     failure: Callable[[], object] = lambda: "the condition did not become true",
 ) -> T:
     """Return the first true value of `condition`.
 
     Args:
-        condition: Checked every `interval_s` seconds, and at least once.
+        condition: Checked repeatedly, and at least once.
         timeout_s: Seconds until the wait fails.
-        interval_s: Seconds between two checks.
+        interval_s: Seconds between two checks; None for an interval that grows.
         failure: The reason in the error message after a timeout.
 
     Raises:
         TimeoutError: The condition stayed false; the message has the reason and the time.
     """
     deadline = time.monotonic() + timeout_s
+    intervals = _intervals(interval_s)
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{failure()} (within {timeout_s:g} s)")
-        time.sleep(interval_s)
+        time.sleep(next(intervals))
     return found
+
+
+def _intervals(fixed_s: float | None) -> Iterator[float]:
+    interval_s = fixed_s or SHORTEST_INTERVAL_S
+    while True:
+        yield interval_s
+        if fixed_s is None:
+            interval_s = min(GROWTH * interval_s, LONGEST_INTERVAL_S)
 
 
 @overload
@@ -49,7 +61,7 @@ async def eventually(
     condition: Callable[[], Awaitable[T | None]],
     timeout_s: float = ...,
     *,
-    interval_s: float = ...,
+    interval_s: float | None = ...,
     failure: Callable[[], object] = ...,
 ) -> T: ...
 @overload
@@ -57,14 +69,14 @@ async def eventually(
     condition: Callable[[], T | None],
     timeout_s: float = ...,
     *,
-    interval_s: float = ...,
+    interval_s: float | None = ...,
     failure: Callable[[], object] = ...,
 ) -> T: ...
 async def eventually(
     condition: Callable[[], object],
     timeout_s: float = WAIT_TIMEOUT_S,
     *,
-    interval_s: float = POLL_INTERVAL_S,
+    interval_s: float | None = None,
     failure: Callable[[], object] = lambda: "the condition did not become true",
 ) -> object:
     """Like `wait_until`, without blocking the event loop; `condition` may be a coroutine function.
@@ -73,6 +85,7 @@ async def eventually(
         TimeoutError: The condition stayed false; the message has the reason and the time.
     """
     deadline = time.monotonic() + timeout_s
+    intervals = _intervals(interval_s)
     while True:
         value = condition()
         found = await value if inspect.isawaitable(value) else value
@@ -80,7 +93,7 @@ async def eventually(
             return found
         if time.monotonic() > deadline:
             raise TimeoutError(f"{failure()} (within {timeout_s:g} s)")
-        await asyncio.sleep(interval_s)
+        await asyncio.sleep(next(intervals))
 
 
 async def scripted_delay(seconds: float) -> None:
