@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 from tests.support.fixtures import settings_of
 from tests.support.nats import Broker
 from tests.support.polling import eventually
@@ -306,3 +307,56 @@ class Agent:
 @pytest.fixture
 def agent(bus: Bus, tenant: str) -> Agent:
     return Agent(bus, tenant)
+
+
+@dataclass
+class Receiver:
+    """A server that receives webhooks and responds with the given statuses, then with 204."""
+
+    port: int = 0
+    statuses: list[int] = field(default_factory=list[int])
+    received: list[tuple[dict[str, str], str]] = field(default_factory=list[tuple[dict[str, str], str]])
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/hook"
+
+    async def serve(self, request: web.Request) -> web.Response:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.received.append((headers, await request.text()))
+        self._arrived.set()
+        return web.Response(status=self.statuses.pop(0) if self.statuses else 204)
+
+    async def message(self, number: int) -> tuple[dict[str, str], str]:
+        """Wait for the message of this number, counted from 1."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            while len(self.received) < number:
+                self._arrived.clear()
+                await self._arrived.wait()
+        return self.received[number - 1]
+
+
+@pytest.fixture
+async def receiver() -> AsyncGenerator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.serve)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    receiver.port = runner.addresses[0][1]
+    yield receiver
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def sending(start_gateway: GatewayFactory, receiver: Receiver) -> AsyncGenerator[Served]:
+    """A gateway whose webhooks may reach the receiver."""
+    async with start_gateway(webhook_addresses=(receiver.address,)) as served:
+        yield served

@@ -21,13 +21,11 @@ from a2a.types.a2a_pb2 import (
     StreamResponse,
     SubscribeToTaskRequest,
     Task,
-    TaskPushNotificationConfig,
     TaskState,
 )
 from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -246,10 +244,6 @@ async def test_cancelling_a_task_cancels_its_run(client: Client, gateway: Served
 
 
 async def test_what_is_not_served_has_the_error_of_the_protocol(client: Client, gateway: Served) -> None:
-    with pytest.raises(PushNotificationNotSupportedError):
-        await client.create_task_push_notification_config(
-            TaskPushNotificationConfig(task_id="t", url="https://x")
-        )
     with pytest.raises(InvalidParamsError):
         await client.list_tasks(ListTasksRequest())
     with pytest.raises(ContentTypeNotSupportedError):

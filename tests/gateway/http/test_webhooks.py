@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from email import message_from_string, policy
 from typing import Any
 
 import httpx
 import pytest
-from aiohttp import web
 from standardwebhooks import Webhook as Verifier
-from tests.gateway.conftest import Agent, GatewayFactory, Served
+from tests.gateway.conftest import Agent, GatewayFactory, Receiver, Served
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -23,59 +21,6 @@ from banksman.bus.names import WEBHOOK_QUEUE
 from banksman.gateway.service.webhooks.sending import PrivateAddress, PublicHosts
 
 PATH = "/context/webhooks"
-
-
-@dataclass
-class Receiver:
-    """A server that receives webhooks and responds with the given statuses, then with 204."""
-
-    port: int = 0
-    statuses: list[int] = field(default_factory=list[int])
-    received: list[tuple[dict[str, str], str]] = field(default_factory=list[tuple[dict[str, str], str]])
-    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.address}/hook"
-
-    async def serve(self, request: web.Request) -> web.Response:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        self.received.append((headers, await request.text()))
-        self._arrived.set()
-        return web.Response(status=self.statuses.pop(0) if self.statuses else 204)
-
-    async def message(self, number: int) -> tuple[dict[str, str], str]:
-        """Wait for the message of this number, counted from 1."""
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while len(self.received) < number:
-                self._arrived.clear()
-                await self._arrived.wait()
-        return self.received[number - 1]
-
-
-@pytest.fixture
-async def receiver() -> AsyncGenerator[Receiver]:
-    receiver = Receiver()
-    app = web.Application()
-    app.router.add_post("/hook", receiver.serve)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    receiver.port = runner.addresses[0][1]
-    yield receiver
-    await runner.cleanup()
-
-
-@pytest.fixture
-async def sending(start_gateway: GatewayFactory, receiver: Receiver) -> AsyncGenerator[Served]:
-    """A gateway whose webhooks may reach the receiver."""
-    async with start_gateway(webhook_addresses=(receiver.address,)) as served:
-        yield served
 
 
 async def create(http: httpx.AsyncClient, receiver: Receiver, *events: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def agent_card(base_url: str, *, keyless: bool) -> dict[str, Any]:
         "supportedInterfaces": [
             {"url": f"{base_url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": PROTOCOL_VERSION}
         ],
-        "capabilities": {"streaming": True, "pushNotifications": False, "extendedAgentCard": False},
+        "capabilities": {"streaming": True, "pushNotifications": True, "extendedAgentCard": False},
         "defaultInputModes": ["text/plain", "application/json", "image/*"],
         "defaultOutputModes": ["text/plain"],
         "skills": [

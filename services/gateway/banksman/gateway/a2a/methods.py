@@ -14,7 +14,7 @@ from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
 from banksman.gateway.a2a.messages import answer_of, content_of, request_id
 from banksman.gateway.a2a.models import ListTasks, NamedTask, SentMessage
-from banksman.gateway.a2a.tasks import OWN, STATES, JsonDict, task
+from banksman.gateway.a2a.tasks import OWN, task
 from banksman.gateway.a2a.updates import TaskUpdates
 from banksman.gateway.asgi.followed_run import FollowedRun, follow_open_run, followed_run
 from banksman.gateway.asgi.open_requests import OpenRequests
@@ -22,6 +22,7 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.runs import FoundRun
+from banksman.gateway.service.task_states import STATES, JsonDict
 
 CANCEL_WAIT_S = 5.0
 """Seconds that a cancellation waits for the end of the run."""

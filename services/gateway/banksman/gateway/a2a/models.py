@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from banksman.contracts.wire import JsonObject, JsonValue, Stored
 
 Id = Annotated[str, Field(max_length=200)]
+HeaderValue = Annotated[str, StringConstraints(max_length=2_000, pattern=r"^[\x20-\x7e]*$")]
 
 
 class RpcRequest(Stored):
@@ -48,11 +49,28 @@ class SentMessage(Stored):
     metadata: JsonObject = Field(default_factory=dict)
 
 
+class Authentication(Stored):
+    """What the receiver expects in `Authorization`."""
+
+    scheme: HeaderValue
+    credentials: HeaderValue = Field(default="", repr=False)
+
+
+class PushTarget(Stored):
+    """Where the client of a message wants to be notified of its task."""
+
+    id: Id = ""
+    url: str = Field(max_length=2000)
+    token: HeaderValue = Field(default="", repr=False)
+    authentication: Authentication | None = None
+
+
 class Configuration(Stored):
     """How the client wants the response."""
 
     history_length: int | None = Field(default=None, ge=0, alias="historyLength")
     return_immediately: bool = Field(default=False, alias="returnImmediately")
+    push: PushTarget | None = Field(default=None, alias="taskPushNotificationConfig")
 
 
 class SendMessage(Stored):
@@ -76,3 +94,22 @@ class ListTasks(Stored):
     status: str = ""
     page_size: int = Field(default=50, ge=0, le=100, alias="pageSize")
     page_token: str = Field(default="", alias="pageToken", pattern=r"^\d*$", max_length=12)
+
+
+class PushConfig(PushTarget):
+    """The parameters of `CreateTaskPushNotificationConfig`."""
+
+    task_id: Id = Field(min_length=1, alias="taskId")
+
+
+class NamedConfig(Stored):
+    """The parameters of the methods for one configuration."""
+
+    task_id: Id = Field(min_length=1, alias="taskId")
+    id: Id = Field(min_length=1)
+
+
+class ListConfigs(Stored):
+    """The parameters of `ListTaskPushNotificationConfigs`; a task has so few that they are one page."""
+
+    task_id: Id = Field(min_length=1, alias="taskId")

@@ -17,14 +17,22 @@ from banksman.gateway.a2a.errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     NO_EXTENDED_CARD,
-    NO_PUSH_NOTIFICATIONS,
     PARSE_ERROR,
     VERSION_NOT_SUPPORTED,
     RpcError,
     rpc_error,
 )
 from banksman.gateway.a2a.methods import FollowedTask, Methods
-from banksman.gateway.a2a.models import ListTasks, NamedTask, RpcRequest, SendMessage
+from banksman.gateway.a2a.models import (
+    ListConfigs,
+    ListTasks,
+    NamedConfig,
+    NamedTask,
+    PushConfig,
+    RpcRequest,
+    SendMessage,
+)
+from banksman.gateway.a2a.push import PushConfigs
 from banksman.gateway.asgi.dependencies import ReaderDep, ServiceDep
 from banksman.gateway.asgi.routing import router
 from banksman.gateway.asgi.streaming import (
@@ -54,11 +62,6 @@ REPLIES: dict[int | str, dict[str, Any]] = {
         },
     }
 }
-PUSH_METHODS = frozenset(
-    f"{verb}TaskPushNotificationConfig{plural}"
-    for verb, plural in (("Create", ""), ("Get", ""), ("List", "s"), ("Delete", ""))
-)
-NO_PUSH = "push notifications are not supported; /context/webhooks notifies of all runs of a tenant"
 FOLLOW_AGAIN = "the events cannot be followed any more; SubscribeToTask follows the task again"
 
 routes = APIRouter(tags=["a2a"])
@@ -103,11 +106,12 @@ def _parsed(body: bytes) -> RpcRequest:
 
 
 async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
+    configs = PushConfigs(methods.gateway, methods.caller)
     match rpc.method:
         case "SendMessage":
             return await _send(rpc, methods, request)
         case "SendStreamingMessage":
-            return _stream(rpc, await methods.send(_params(SendMessage, rpc).message))
+            return _stream(rpc, await _sent(_params(SendMessage, rpc), methods))
         case "SubscribeToTask":
             return _stream(rpc, await methods.subscribe(_params(NamedTask, rpc)))
         case "GetTask":
@@ -119,8 +123,15 @@ async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response
             return _json(rpc, result=await methods.cancel(_params(NamedTask, rpc)))
         case "GetExtendedAgentCard":
             raise RpcError(NO_EXTENDED_CARD, "there is one agent card")
-        case method if method in PUSH_METHODS:
-            raise RpcError(NO_PUSH_NOTIFICATIONS, NO_PUSH)
+        case "CreateTaskPushNotificationConfig":
+            config = _params(PushConfig, rpc)
+            return _json(rpc, result=await configs.create(config.task_id, config))
+        case "GetTaskPushNotificationConfig":
+            return _json(rpc, result=await configs.get(_params(NamedConfig, rpc)))
+        case "ListTaskPushNotificationConfigs":
+            return _json(rpc, result=await configs.list(_params(ListConfigs, rpc)))
+        case "DeleteTaskPushNotificationConfig":
+            return _json(rpc, result=await configs.delete(_params(NamedConfig, rpc)))
         case method:
             older = " (A2A 0.3 is not supported: use 1.0)" if "/" in method else ""
             raise RpcError(METHOD_NOT_FOUND, f"the method {method!r} is unknown{older}")
@@ -128,7 +139,7 @@ async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response
 
 async def _send(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
     params = _params(SendMessage, rpc)
-    followed = await methods.send(params.message)
+    followed = await _sent(params, methods)
     try:
         if not params.configuration.return_immediately:
             if await unless_disconnected(request.receive, _finished(followed)) is None:
@@ -138,6 +149,20 @@ async def _send(rpc: RpcRequest, methods: Methods, request: Request) -> Response
             await followed.run.feed.close()
     found = await methods.get(followed.updates.run_id, params.configuration.history_length)
     return _json(rpc, result={"task": found})
+
+
+async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
+    """Send a message, and store where its client wants to be notified of the task."""
+    followed = await methods.send(params.message)
+    if params.configuration.push is not None:
+        try:
+            configs = PushConfigs(methods.gateway, methods.caller)
+            await configs.create(followed.first["id"], params.configuration.push)
+        except BaseException:
+            if followed.run is not None:
+                await followed.run.feed.close()
+            raise
+    return followed
 
 
 async def _finished(followed: FollowedTask) -> bool:

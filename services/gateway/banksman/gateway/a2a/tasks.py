@@ -6,8 +6,6 @@ A task's artifacts are the texts that the agent wrote, each by the id of its mes
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from typing import Any
 
 from banksman.contracts.events import (
     ApprovalRequested,
@@ -20,25 +18,10 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import Content, text_of
 from banksman.gateway.service.conversation_view import ConversationView, RunView
+from banksman.gateway.service.task_states import JsonDict, status
 
-STATES = {
-    "queued": "TASK_STATE_SUBMITTED",
-    "running": "TASK_STATE_WORKING",
-    "cancelling": "TASK_STATE_WORKING",
-    "awaiting_approval": "TASK_STATE_INPUT_REQUIRED",
-    "awaiting_input": "TASK_STATE_INPUT_REQUIRED",
-    "completed": "TASK_STATE_COMPLETED",
-    "cancelled": "TASK_STATE_CANCELED",
-    "rejected": "TASK_STATE_CANCELED",
-    "failed": "TASK_STATE_FAILED",
-    "timed_out": "TASK_STATE_FAILED",
-    "max_iterations": "TASK_STATE_FAILED",
-}
-"""A2A's `rejected` names an agent that refuses a task. A user who rejects calls stops the run on purpose."""
 OWN = "banksman"
 """The key of what is ours in metadata."""
-
-JsonDict = dict[str, Any]
 
 
 def task(run: RunView, view: ConversationView, events: Iterable[Event], conversation_id: str) -> JsonDict:
@@ -72,13 +55,6 @@ def task(run: RunView, view: ConversationView, events: Iterable[Event], conversa
     if history:
         body["history"] = history
     return body
-
-
-def status(run_status: str, at: datetime | None = None, message: JsonDict | None = None) -> JsonDict:
-    """Return the status of a task."""
-    moment = (at or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
-    found: JsonDict = {"state": STATES[run_status], "timestamp": moment.replace("+00:00", "Z")}
-    return found if message is None else {**found, "message": message}
 
 
 def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conversation_id: str) -> JsonDict:

@@ -12,15 +12,14 @@ from typing import Any
 from banksman.contracts.events import ApprovalRequested, InputRequested
 from banksman.gateway.a2a.tasks import (
     OWN,
-    JsonDict,
     agent_message,
     artifact,
     request_message,
-    status,
     text_part,
 )
 from banksman.gateway.asgi.growing_text import GrowingText
 from banksman.gateway.asgi.open_requests import OpenRequests
+from banksman.gateway.service.task_states import JsonDict, status
 
 
 @dataclass(slots=True)

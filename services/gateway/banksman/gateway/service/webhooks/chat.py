@@ -6,10 +6,12 @@ https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 from banksman.contracts.wire import JsonValue
+from banksman.gateway.service.task_states import JsonDict, status
 from banksman.runs.approval_policy import visible
 
 MAX_SHOWN_CHARS = 1_500
@@ -57,6 +59,13 @@ def push_body(kind: str, data: dict[str, Any]) -> dict[str, JsonValue]:
         "tool": items[0]["name"] if items else "",
         "text": "\n".join(lines)[:MAX_PUSHED_CHARS],
     }
+
+
+def task_body(kind: str, data: dict[str, Any], at: datetime) -> JsonDict:
+    """Return the update of a task that A2A's receivers get: its state; `GetTask` has the rest."""
+    run_status = {"approval.requested": "awaiting_approval", "input.requested": "awaiting_input"}.get(kind)
+    ids = {"taskId": data["run_id"], "contextId": data["conversation_id"]}
+    return {"statusUpdate": {**ids, "status": status(run_status or data["status"], at)}}
 
 
 def _content(

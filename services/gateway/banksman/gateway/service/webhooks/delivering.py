@@ -72,6 +72,8 @@ class WebhookDeliveries:
             return Done()
         match attempt.status:
             case "delivered":
+                if webhook.task is not None and queued.type == "run.finished":
+                    await self._store.bucket.delete(f"{webhook.tenant}.{webhook.id}")
                 return Done()
             case "pending":
                 return Later(_pause_s(message.num_delivered))

@@ -22,9 +22,10 @@ standard  the event with its data
 chat      `{"text": …}`, as incoming webhooks of Slack and others expect it
 email     an e-mail to the address of a `mailto:` URL, if the operator set a mail server
 """
-StoredFormat = WebhookFormat | Literal["push"]
+StoredFormat = WebhookFormat | Literal["push", "a2a"]
 """
 push  a message of Web Push to the device of one user; devices are not listed as webhooks
+a2a   an update of one task, as A2A's push notifications have it; not listed as a webhook
 """
 TEST_EVENT = "webhook.test"
 DeliveryStatus = Literal["pending", "delivered", "failed"]
@@ -80,6 +81,16 @@ class Device(Stored):
     expires_at: Timestamp
 
 
+class Task(Stored):
+    """The run whose updates A2A's push notifications report."""
+
+    run_id: Token
+    config_id: str
+    """The client's id of the configuration."""
+    sealed: str = Field(repr=False)
+    """The headers that the client wants to receive, encrypted."""
+
+
 class Webhook(WebhookDescription):
     """An address that receives events. Its secret is derived and not stored."""
 
@@ -89,6 +100,8 @@ class Webhook(WebhookDescription):
     page_url: str = ""
     device: Device | None = Field(default=None, exclude_if=lambda device: device is None)
     """Of the format `push`; `created_by` is its user."""
+    task: Task | None = Field(default=None, exclude_if=lambda task: task is None)
+    """Of the format `a2a`."""
 
 
 class QueuedDelivery(Stored):

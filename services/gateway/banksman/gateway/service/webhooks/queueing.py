@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import get_args
 
@@ -20,14 +20,15 @@ from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.publish import durable
 from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
-from banksman.contracts.events import ApprovalRequested, Commit, Event
+from banksman.contracts.events import ApprovalRequested, Event
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonValue
 from banksman.deployment.streams import write_consumer
 from banksman.deployment.topology import webhook_consumer
 from banksman.gateway.service.approval_links import ApprovalLink, digest_of_calls, signed_link
 from banksman.gateway.service.event_frames import encoded_event
-from banksman.gateway.service.webhooks.chat import chat_body, mail_body, push_body
+from banksman.gateway.service.views import StoredEvents
+from banksman.gateway.service.webhooks.chat import chat_body, mail_body, push_body, task_body
 from banksman.gateway.service.webhooks.devices import is_for
 from banksman.gateway.service.webhooks.models import (
     TEST_EVENT,
@@ -99,8 +100,16 @@ class WebhookQueue:
             receivers = await self._store.receivers(tenant)
             for event in events:
                 for receiver in (one for one in receivers if _wants(one, event)):
-                    await self.put(_message(receiver, conversation_id, stored.commit, event, self._key))
+                    await self.put(
+                        _message(receiver, conversation_id, stored.commit.log_epoch, event, self._key)
+                    )
         return Done()
+
+    async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
+        """Queue the newest event that a new receiver wants and that was stored before it."""
+        earlier = receiver.model_copy(update={"created_at": datetime.min.replace(tzinfo=UTC)})
+        for event in [one for one in events.events if _wants(earlier, one)][-1:]:
+            await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
 
     async def put(self, message: QueuedDelivery) -> None:
         """Store a message to deliver.
@@ -144,6 +153,8 @@ class WebhookQueue:
 def _wants(receiver: Webhook, event: Event) -> bool:
     if event.data.type not in receiver.events or event.ts < receiver.created_at:
         return False
+    if receiver.task is not None:
+        return receiver.task.run_id == event.run_id
     return receiver.device is None or is_for(receiver.created_by, event)
 
 
@@ -153,10 +164,10 @@ def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
 
 
 def _message(
-    webhook: Webhook, conversation_id: str, commit: Commit, event: Event, key: bytes
+    webhook: Webhook, conversation_id: str, log_epoch: str, event: Event, key: bytes
 ) -> QueuedDelivery:
-    source = f"{webhook.id}\n{conversation_id}\n{commit.log_epoch}\n{event.seq}"
-    frame = json.loads(encoded_event(event, conversation_id, commit.log_epoch, event.seq - 1))
+    source = f"{webhook.id}\n{conversation_id}\n{log_epoch}\n{event.seq}"
+    frame = json.loads(encoded_event(event, conversation_id, log_epoch, event.seq - 1))
     data: dict[str, JsonValue] = {
         **frame["data"],
         "conversation_id": conversation_id,
@@ -183,6 +194,8 @@ def _queued(
             body = mail_body(kind, data, webhook.page_url, link)
         case "push":
             body = push_body(kind, data)
+        case "a2a":
+            body = task_body(kind, data, at)
         case "standard":
             body = {"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}
     return QueuedDelivery(

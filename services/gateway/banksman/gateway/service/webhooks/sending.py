@@ -9,6 +9,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import json
 import socket
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks import Webhook as Signer
 
+from banksman.bus.sealing import SecretBox
 from banksman.contracts.errors import BadInput
 from banksman.gateway.service.webhooks.mail import Mailer
 from banksman.gateway.service.webhooks.models import QueuedDelivery, StoredFormat, Webhook
@@ -84,6 +86,7 @@ class Sender:
         self._mailer = mailer
         self._push_signer = push_signer
         self._key = signing_key
+        self._box = SecretBox(signing_key)
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
@@ -148,7 +151,14 @@ class Sender:
             "webhook-id": message.id,
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": signer.sign(message.id, now, message.body),
+            **self._wanted_headers(webhook),
         }, body
+
+    def _wanted_headers(self, webhook: Webhook) -> dict[str, str]:
+        if webhook.task is None:
+            return {}
+        opened = self._box.open(webhook.task.sealed, f"{webhook.tenant}.{webhook.id}")
+        return {} if opened is None else json.loads(opened)
 
 
 class PublicHosts(AbstractResolver):

@@ -7,7 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
+from banksman.bus.sealing import SecretBox
 from banksman.gateway.service.auth import Caller, Keys
+from banksman.gateway.service.views import StoredEvents
 from banksman.gateway.service.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.service.webhooks.devices import Devices, PushSubscription
 from banksman.gateway.service.webhooks.mail import Mailer
@@ -16,6 +18,7 @@ from banksman.gateway.service.webhooks.push_messages import PushSigner
 from banksman.gateway.service.webhooks.queueing import WebhookQueue, test_message
 from banksman.gateway.service.webhooks.sending import Sender, secret_of
 from banksman.gateway.service.webhooks.store import WebhookStore
+from banksman.gateway.service.webhooks.task_receivers import TaskReceiver, TaskReceivers
 from banksman.gateway.settings import GatewaySettings
 from banksman.runs.ports import Clock
 
@@ -44,6 +47,7 @@ class Webhooks:
         mailer = Mailer(settings.smtp)
         self._sender = Sender(signing_key, settings.webhook_addresses, mailer, push_signer)
         self.devices = Devices(self._store, self._sender, push_signer, keys, clock)
+        self.tasks = TaskReceivers(self._store, self._sender, SecretBox(signing_key), clock)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -111,6 +115,20 @@ class Webhooks:
         device = await self.devices.register(caller, asked)
         await self._queue.follow()
         return device
+
+    async def notify_of_task(self, caller: Caller, asked: TaskReceiver) -> tuple[str, Webhook]:
+        """Store a receiver of a task; return the secret of its signatures and the receiver.
+
+        Raises:
+            BadInput, Overloaded: As `TaskReceivers.put`.
+        """
+        receiver = await self.tasks.put(caller, asked)
+        await self._queue.follow()
+        return secret_of(self._key, receiver.tenant, receiver.id), receiver
+
+    async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
+        """Queue the newest event that a receiver wants and that was stored before it."""
+        await self._queue.catch_up(receiver, conversation_id, events)
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
         """Queue a message that says nothing but that the address works; return its id.

@@ -47,7 +47,7 @@ class WebhookStore:
 
     async def list(self, tenant: str) -> list[Webhook]:
         """Return the webhooks of a tenant, oldest first."""
-        return [one for one in await self.receivers(tenant) if one.device is None]
+        return [one for one in await self.receivers(tenant) if one.device is None and one.task is None]
 
     async def devices(self, tenant: str) -> list[Webhook]:
         """Return the devices of a tenant, oldest first."""
@@ -71,7 +71,7 @@ class WebhookStore:
             NotFound: The tenant has no such webhook.
         """
         found = await self.receiver(tenant, webhook_id)
-        if found.device is not None:
+        if found.device is not None or found.task is not None:
             raise NotFound("webhook", webhook_id)
         return found
 

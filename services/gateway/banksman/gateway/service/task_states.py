@@ -1,0 +1,30 @@
+"""The states of A2A's tasks: those of our runs in the words of the protocol. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+JsonDict = dict[str, Any]
+
+STATES = {
+    "queued": "TASK_STATE_SUBMITTED",
+    "running": "TASK_STATE_WORKING",
+    "cancelling": "TASK_STATE_WORKING",
+    "awaiting_approval": "TASK_STATE_INPUT_REQUIRED",
+    "awaiting_input": "TASK_STATE_INPUT_REQUIRED",
+    "completed": "TASK_STATE_COMPLETED",
+    "cancelled": "TASK_STATE_CANCELED",
+    "rejected": "TASK_STATE_CANCELED",
+    "failed": "TASK_STATE_FAILED",
+    "timed_out": "TASK_STATE_FAILED",
+    "max_iterations": "TASK_STATE_FAILED",
+}
+"""A2A's `rejected` names an agent that refuses a task. A user who rejects calls stops the run on purpose."""
+
+
+def status(run_status: str, at: datetime | None = None, message: JsonDict | None = None) -> JsonDict:
+    """Return the status of a task."""
+    moment = (at or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
+    found: JsonDict = {"state": STATES[run_status], "timestamp": moment.replace("+00:00", "Z")}
+    return found if message is None else {**found, "message": message}
