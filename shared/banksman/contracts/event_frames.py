@@ -13,6 +13,7 @@ from banksman.contracts.events import (
     ConversationUpdated,
     Event,
     HistoryCompacted,
+    HistoryCut,
     InputRequested,
     InputResolved,
     IterationStarted,
@@ -53,6 +54,7 @@ def detail_of(event: Event) -> Detail:
             | InputResolved()
             | WorkspaceRestored()
             | ConversationUpdated()
+            | HistoryCut()
             # Only newer versions know its level. Clients ignore types that they do not know.
             | UnknownEvent()
         ):

@@ -281,6 +281,16 @@ class HistoryCompacted(Stored):
     """Usage of the request for the summary, part of the run's usage."""
 
 
+class HistoryCut(Stored):
+    """The log lost events, and an operator let it end before the gap: what followed was set aside."""
+
+    type: Literal["history.cut"] = "history.cut"
+    first_missing: int
+    """Number of the first event that the log lost. Later events have numbers from it on, in another epoch."""
+    set_aside: int
+    """Number of events that were stored behind the gap. The operator has them in a file."""
+
+
 class TrackedCall(Stored):
     """One execution in the outcome of a run."""
 
@@ -394,6 +404,7 @@ KnownBody = Annotated[
     | WorkspaceRestored
     | CancelRequested
     | HistoryCompacted
+    | HistoryCut
     | RunFinished
     | WorkflowProgress
     | WorkflowOutput

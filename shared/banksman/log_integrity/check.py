@@ -81,6 +81,20 @@ async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Dama
             yield Damage(*parts(message.subject), problem)
 
 
+async def from_damage_on(bus: Bus, subject: str) -> list[StoredMessage]:
+    """Return the messages of a log from the first one that does not follow the others; none if it is intact.
+
+    Raises:
+        Unavailable: the broker does not respond.
+    """
+    heads: dict[str, _Head] = {}
+    found: list[StoredMessage] = []
+    async for message in direct.read(bus, EVENTS, subject, current=True):
+        if found or _next(heads, message) is not None:
+            found.append(message)
+    return found
+
+
 def _next(heads: dict[str, _Head], message: StoredMessage) -> str | None:
     """Process the next message of a log; return its problem, or None."""
     try:

@@ -21,6 +21,7 @@ from banksman.contracts.events import (
     ConversationUpdated,
     Event,
     HistoryCompacted,
+    HistoryCut,
     InputRequested,
     InputResolved,
     IterationStarted,
@@ -109,7 +110,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
         case ToolCallCompleted():
             return complete_calls(state, (event,))
         # The result of its step, in the same commit, holds what a user provided.
-        case WorkspaceChanged() | WorkflowOutput() | InputResolved() | UnknownEvent():
+        case WorkspaceChanged() | WorkflowOutput() | InputResolved() | HistoryCut() | UnknownEvent():
             return state
         case _:
             return state if state.run is None else _apply_to_run(state, state.run, data)

@@ -51,6 +51,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "run.finished": events.RunFinished,
     "protocol.retry": event_data.ProtocolRetryData,
     "history.compacted": events.HistoryCompacted,
+    "history.cut": events.HistoryCut,
     "message.delta": event_data.TextDelta,
     "reasoning.delta": event_data.TextDelta,
     "tool_call.started": event_data.CallStarted,

@@ -134,6 +134,7 @@ BODIES: tuple[events.EventBody, ...] = (
     events.ApprovalForgotten(approval_id="a1", by="ann"),
     events.ToolCallCompleted(result=RESULT),
     events.WorkspaceChanged(paths=({"path": "a.txt", "change": "created"},)),
+    events.HistoryCut(first_missing=7, set_aside=4),
     events.WorkspaceRestored(snapshot_ts=TS, lost_calls=("k1",), term=2),
     events.HistoryCompacted(
         message_id="m4",

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letter, store_late_result
+from banksman.bus.jetstream import delete_message
 from banksman.bus.log import EventLog
-from banksman.contracts.events import ConversationUpdated
+from banksman.bus.names import EVENTS
+from banksman.cli.operator.cutting import cut
+from banksman.contracts import subjects
+from banksman.contracts.errors import Conflict
+from banksman.contracts.events import Commit, ConversationUpdated, HistoryCut
 from banksman.log_integrity.check import Damage, check_logs
+from banksman.log_integrity.damage import DamagedLogs
 from tests.bus.test_late_results import late
 from tests.faults.broker.stores import blocks, flip_a_bit, stream_of
 from tests.gateway.conftest import Agent, Served, gateway_on
@@ -61,6 +70,53 @@ async def test_a_foreign_event_is_found(own_nats: NatsServer, tenant: str) -> No
     [damage] = await _damages(own_nats)
     assert damage.conversation_id == "c1"
     assert "is from another log epoch" in damage.problem
+
+
+async def test_log_with_a_gap_continues_before_it_and_the_rest_is_in_a_file(
+    own_nats: NatsServer, tenant: str, tmp_path: Path
+) -> None:
+    """The log states what it lost. Until an operator decides, the events are left as they are."""
+    async with await connect(own_nats) as bus:
+        agent = Agent(bus, tenant)
+        for number in range(6):
+            await agent.commit("c1", None, ConversationUpdated(title=str(number)), owned=False)
+        commits = await EventLog(bus).read(tenant, "c1", leader=True)
+        assert await delete_message(bus, EVENTS, commits[3].stream_seq)
+        await DamagedLogs(bus).report(tenant, "c1", "events 4 to 4 are missing")
+        name = f"{tenant}/c1"
+
+        refused = await asyncio.to_thread(_banksman, own_nats, "accept", name)
+        assert (refused.returncode, "`--set-aside DIRECTORY`" in refused.stderr) == (2, True), refused
+        assert await jetstream.count_below(bus, EVENTS, subjects.conversation(tenant, "c1")) == 5
+        words = ("accept", name, "--set-aside", str(tmp_path))
+        done = await asyncio.to_thread(_banksman, own_nats, *words)
+        assert (done.returncode, done.stdout) == (0, f"{name}: runs continue with the events that are left\n")
+
+        lines = (tmp_path / f"{tenant}.c1.jsonl").read_text().splitlines()
+        stored = [Commit.model_validate(json.loads(line)["commit"]) for line in lines]
+        assert [commit.first_seq for commit in stored] == [5, 6]
+        left = await EventLog(bus).read(tenant, "c1", leader=True)
+        bodies = [event.data for commit in left for event in commit.commit.events]
+        titles = [ConversationUpdated(title=str(number)) for number in range(3)]
+        assert bodies == [*titles, HistoryCut(first_missing=4, set_aside=2)]
+        assert bodies[-1].type == "history.cut"
+        assert len({commit.commit.log_epoch for commit in left}) == 2
+    assert await _damages(own_nats) == []
+
+
+async def test_log_without_its_beginning_stays_and_is_in_a_file(
+    own_nats: NatsServer, tenant: str, tmp_path: Path
+) -> None:
+    async with await connect(own_nats) as bus:
+        agent = Agent(bus, tenant)
+        for title in ("a", "b"):
+            await agent.commit("c1", None, ConversationUpdated(title=title), owned=False)
+        commits = await EventLog(bus).read(tenant, "c1", leader=True)
+        assert await delete_message(bus, EVENTS, commits[0].stream_seq)
+        with pytest.raises(Conflict, match="nothing is stored before the gap"):
+            await cut(bus, tenant, "c1", tmp_path)
+        assert await jetstream.count_below(bus, EVENTS, subjects.conversation(tenant, "c1")) == 1
+    assert len((tmp_path / f"{tenant}.c1.jsonl").read_text().splitlines()) == 1
 
 
 def test_commands_report_the_invalid_value_and_the_expected_one(own_nats: NatsServer) -> None:

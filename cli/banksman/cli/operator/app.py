@@ -85,6 +85,9 @@ def accept(
         list[str] | None, typer.Argument(help="TENANT/CONVERSATION, as listed by `check`.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Accept all damaged logs.")] = False,
+    set_aside: Annotated[
+        Path | None, typer.Option(help="Directory to which what is stored behind a gap moves.")
+    ] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -93,7 +96,7 @@ def accept(
 
     if everything == bool(conversations):
         raise typer.BadParameter("give either conversations or --all")
-    exit_with(integrity.accept(data_dir, conversations or [], as_json=json))
+    exit_with(integrity.accept(data_dir, conversations or [], set_aside, as_json=json))
 
 
 @app.command()

@@ -11,6 +11,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream
 from banksman.cli import output
 from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.cutting import cut
 from banksman.cli.operator.recovery import LogRecovery
 from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, BanksmanError
@@ -48,12 +49,13 @@ def check(data_dir: Path | None, *, as_json: bool) -> Exit:
     return Exit.CRITICAL if found else Exit.OK
 
 
-def accept(data_dir: Path | None, names: list[str], *, as_json: bool) -> Exit:
+def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, as_json: bool) -> Exit:
     """Start a new epoch in damaged logs, so that runs continue with the events that are left.
 
     Args:
         data_dir: Data directory of the running system; None for the one in the settings.
         names: `TENANT/CONVERSATION` each; empty for all damaged logs.
+        set_aside: Directory for what is stored behind a gap; None leaves a log with a gap as it is.
         as_json: Whether to print JSON.
 
     Raises:
@@ -63,7 +65,7 @@ def accept(data_dir: Path | None, names: list[str], *, as_json: bool) -> Exit:
     """
     requested = [_key(name) for name in names]
     done, refused = asyncio.run(
-        broker_access(data_dir).in_app(lambda bus: _accept(bus, requested), needs=_NEEDS)
+        broker_access(data_dir).in_app(lambda bus: _accept(bus, requested, set_aside), needs=_NEEDS)
     )
     if as_json:
         output.print_json({"accepted": done, "refused": refused})
@@ -71,7 +73,8 @@ def accept(data_dir: Path | None, names: list[str], *, as_json: bool) -> Exit:
         for name in done:
             output.print_line(f"{name}: runs continue with the events that are left")
         for name, reason in refused.items():
-            output.print_error(f"{name}: runs cannot continue, restore a backup: {reason}")
+            remedy = "restore a backup, or set aside what is behind the gap (`--set-aside DIRECTORY`)"
+            output.print_error(f"{name}: runs cannot continue, {remedy}: {reason}")
         if not done and not refused:
             output.print_line("no log is damaged")
     return Exit.CRITICAL if refused else Exit.OK
@@ -88,7 +91,7 @@ async def _damaged(bus: Bus) -> dict[str, str]:
     return found
 
 
-async def _accept(bus: Bus, requested: list[str]) -> tuple[list[str], dict[str, str]]:
+async def _accept(bus: Bus, requested: list[str], set_aside: Path | None) -> tuple[list[str], dict[str, str]]:
     bucket = Bucket(bus, DAMAGED, DamagedLog)
     known = {entry.key async for entry in bucket.entries()}
     if unknown := [key for key in requested if key not in known]:
@@ -105,7 +108,8 @@ async def _accept(bus: Bus, requested: list[str]) -> tuple[list[str], dict[str, 
             tenant, _, conversation_id = key.partition(".")
             name = f"{tenant}/{conversation_id}"
             try:
-                await recovery.recover(tenant, conversation_id)
+                lost = None if set_aside is None else await cut(bus, tenant, conversation_id, set_aside)
+                await recovery.recover(tenant, conversation_id, cut=lost)
             except BanksmanError as error:
                 refused[name] = str(error)
                 await damaged.report(tenant, conversation_id, str(error))

@@ -14,7 +14,7 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.publish import RunQueue
 from banksman.contracts.errors import Conflict
-from banksman.contracts.events import Commit
+from banksman.contracts.events import Commit, HistoryCut
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import ResumeRun
 from banksman.runs.approvals import open_approval_request
@@ -47,8 +47,13 @@ class LogRecovery:
         self._approvals = ApprovalSlots(bus)
         self._work = RunQueue(bus)
 
-    async def recover(self, tenant: str, conversation_id: str) -> Recovered:
+    async def recover(self, tenant: str, conversation_id: str, *, cut: HistoryCut | None = None) -> Recovered:
         """Append the commit with a new epoch, and publish what resumes the log's run. Safe to repeat.
+
+        Args:
+            tenant: The tenant.
+            conversation_id: The conversation.
+            cut: What is recorded of events that the log lost; None records nothing.
 
         Raises:
             LogBroken, Poison: the log cannot be read.
@@ -59,6 +64,8 @@ class LogRecovery:
         if state.deleted or not state.stream_seq:
             return Recovered()
         stored = await self._log.append(state, _new_epoch(state, self._clock.now()))
+        if stored is not None and cut is not None:
+            stored = await self._record(stored, cut)
         if stored is None:
             raise Conflict(f"{conversation_id}: another process writes to its log: stop all services first")
         request = open_approval_request(stored)
@@ -68,6 +75,11 @@ class LogRecovery:
         if resume is not None:
             await self._work.publish(resume)
         return Recovered(reopened=request is not None, resumed=resume is not None)
+
+    async def _record(self, state: Conversation, cut: HistoryCut) -> Conversation | None:
+        draft = Draft(state, self._clock.now())
+        draft.add(None, (cut,))
+        return await self._log.append(state, draft.to_commit(new_id("e"), state.log_epoch, state.owner))
 
 
 def _new_epoch(state: Conversation, now: datetime) -> Commit:

@@ -273,6 +273,14 @@ export type HistoryCompacted = {
   usage?: Usage;
 };
 
+/** The log lost events, and an operator let it end before the gap: what followed was set aside. */
+export type HistoryCut = {
+  /** Number of the first event that the log lost. Later events have numbers from it on, in another epoch. */
+  first_missing: number;
+  /** Number of events that were stored behind the gap. The operator has them in a file. */
+  set_aside: number;
+};
+
 /** An image: a data URL, an `http(s)` URL or a path in the workspace. */
 export type ImagePart = {
   type: "image";
@@ -912,6 +920,19 @@ export type EventFrame =
     conversation_id: string;
     run_id: string | null;
     data: HistoryCompacted;
+    iteration?: number;
+  }
+  | {
+    type: "history.cut";
+    /** Number of the event in its conversation, 1..n without gaps. */
+    seq: number;
+    /** Number of the last event that this subscription was sent. */
+    prev_seq: number;
+    log_epoch: string;
+    ts: string;
+    conversation_id: string;
+    run_id: string | null;
+    data: HistoryCut;
     iteration?: number;
   }
   | {
