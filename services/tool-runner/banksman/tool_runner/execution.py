@@ -66,19 +66,16 @@ class CallExecutor:
 
     async def run(self, call: ActiveCall) -> None:
         """Wait for the turn, execute the call and store its result. Log errors: no caller awaits it."""
-        with traced(call.request.traceparent):
-            await self._run(call)
-
-    async def _run(self, call: ActiveCall) -> None:
         request = call.request
-        try:
-            async with self.turns.turn(_turn_of(request), request.tenant, request.workspace_id) as turn:
-                unusable = await self._prepare_workspace(call)
-                await self.calls.perform(request, lambda _: self._execute(call, turn, unusable))
-        except BanksmanError as error:
-            logger.error("%s: ended without a stored result: %s", request.attempt, error)
-        except Exception:
-            logger.exception("%s: ended without a stored result", request.attempt)
+        with traced(request.traceparent):
+            try:
+                async with self.turns.turn(_turn_of(request), request.tenant, request.workspace_id) as turn:
+                    unusable = await self._prepare_workspace(call)
+                    await self.calls.perform(request, lambda _: self._execute(call, turn, unusable))
+            except BanksmanError as error:
+                logger.error("%s: ended without a stored result: %s", request.attempt, error)
+            except Exception:
+                logger.exception("%s: ended without a stored result", request.attempt)
 
     async def _prepare_workspace(self, call: ActiveCall) -> str | None:
         """Bring the files of the workspace to this runner; return None, or the reason why that failed."""
