@@ -45,20 +45,27 @@ class Generated:
         return cast(Operation, importlib.import_module(f"{self._package}.api.{path}").asyncio)
 
 
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the generated package, which all gateways share: their documents are equal."""
+    return tmp_path_factory.mktemp("generated")
+
+
 @pytest.fixture
 async def generated(
-    guarded: Served, generator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: Served, generator: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Generated:
-    document = tmp_path / "openapi.json"
-    async with guarded.http as http:
-        document.write_bytes((await http.get("/openapi.json")).content)
-    target = tmp_path / "banksman_generated_client"
-    # A warning means that the generator omits a part of the document from the client.
-    _run(
-        generator,
-        *("generate", "--path", document, "--output-path", target, "--meta", "none", "--fail-on-warning"),
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+    target = folder / "banksman_generated_client"
+    if not target.exists():
+        document = folder / "openapi.json"
+        async with guarded.http as http:
+            document.write_bytes((await http.get("/openapi.json")).content)
+        # A warning means that the generator omits a part of the document from the client.
+        _run(
+            generator,
+            *("generate", "--path", document, "--output-path", target, "--meta", "none", "--fail-on-warning"),
+        )
+    monkeypatch.syspath_prepend(folder)
     return Generated(target.name)
 
 
