@@ -31,7 +31,7 @@ doctor:  ## Check this machine and the running system
 reset:  ## Delete every conversation, file and key of `make up`, after a confirmation (FORCE=1 skips it)
 	@$(BIN)/banksman reset $(if $(FORCE),--force) $(ARGS)
 
-# Several workers: most tests wait for processes. `-n auto` is three on two CPUs, see tests/support/scheduling.py.
+# Several workers: most tests wait for processes. `-n auto` is two on each CPU, see tests/support/scheduling.py.
 # Each worker imports every test file, which takes twice as long without the bytecode of the last run.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode \
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=30 --durations-min=1

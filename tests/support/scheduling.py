@@ -29,12 +29,11 @@ ESTIMATES_S = {"unit": 0.02, "broker": 0.3, "system": 1.5, "faults": 8.0}
 
 
 def workers_for(cpus: int) -> int:
-    """Return the number of workers for `-n auto`: three on two CPUs.
+    """Return the number of workers for `-n auto`: two on each CPU.
 
-    Tests with processes mostly wait. With four workers, several systems start at once, and their start takes
-    longer than some tests wait.
+    Tests with processes mostly wait; three workers leave a part of two CPUs unused.
     """
-    return cpus + (cpus + 1) // 2
+    return 2 * cpus
 
 
 Durations = dict[str, float]
