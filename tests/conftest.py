@@ -164,10 +164,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         vars(config)["workeroutput"]["about_one_server"] = config.stash.get(ABOUT_ONE_SERVER, [])
         return
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    options = ("keyword", "lf", "failedfirst", "stepwise", "deselect")
+    options = ("keyword", "lf", "failedfirst", "stepwise", "deselect", "collectonly", "maxfail")
     # An option is missing if its plugin is switched off.
     is_part = any(config.getoption(option, False) for option in options)
     chosen = config.getoption("markexpr") != WHOLE_SUITE or is_part
-    whole = config.args == config.getini("testpaths") and not chosen
+    ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    whole = config.args == config.getini("testpaths") and ended and not chosen
     if isinstance(reporter, pytest.TerminalReporter) and whole:
         session.exitstatus = _write_requirements(reporter, session.exitstatus)

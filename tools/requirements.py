@@ -160,7 +160,7 @@ def _page(stated: Mapping[str, Requirement], cited: Mapping[str, list[str]], run
         "",
         "Each complete run of the suite writes this page, with the texts of the specification. A requirement",
         "has passed if no test that cites it failed and a scenario passed. The suite fails if the committed",
-        "page states another result.",
+        "page states another result. For each, [a mutant](mutants.md) removes it, and a test fails then.",
         "",
         "| # | must hold | where | result | tests |",
         "|---|---|---|---|---|",
