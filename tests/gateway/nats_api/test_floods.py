@@ -21,7 +21,7 @@ from banksman.contracts.ids import new_id
 FLOOD = 100_000
 """Requests. They are sent as fast as the server takes them."""
 USUAL = 20
-"""Requests of another tenant before the flood, which show how fast this machine is; at least as many follow."""
+"""Requests of another tenant before the flood, which show how fast this machine is, and least during it."""
 
 
 def _flood(server: Broker, subject: str) -> threading.Thread:
