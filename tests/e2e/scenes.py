@@ -215,6 +215,21 @@ def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[s
     }
 
 
+def entry(number: int, action: str, target: str, **details: Any) -> dict[str, Any]:
+    """Return an entry of the audit trail."""
+    return {
+        "id": number,
+        "ts": f"2026-01-05T08:00:0{number}Z",
+        "tenant": "local",
+        "actor": "alice",
+        "actor_tenant": None,
+        "interface": "http",
+        "action": action,
+        "target": target,
+        "details": details,
+    }
+
+
 def process(service: str, pid: int, **more: Any) -> dict[str, Any]:
     """Return a process as it reports itself to an operator."""
     return {
@@ -261,6 +276,13 @@ RESOURCES: dict[str, Any] = {
             },
             {"name": "r2", "load": 0, "workspaces": True, "serving": False, "problem": "no sandbox"},
         ],
+    },
+    "v1/audit": {
+        "items": [
+            entry(2, "policy.changed", "", revision=3),
+            entry(1, "key.created", "key-1", user="ann", rights=["chat", "approve"], expires_at=None),
+        ],
+        "next": None,
     },
     "operator/services": {
         "processes": [

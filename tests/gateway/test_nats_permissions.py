@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
+from banksman.contracts.work import CancelRun
 from banksman.contracts.workspaces import WorkspaceOwner
 from banksman.deployment.users import AGENT, GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES, WORKFLOWS
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
@@ -161,6 +162,79 @@ async def test_an_operator_sees_the_state_and_replays_a_dead_letter(
     assert f"banksman dead replay {call}" in refused.json()["error"]["message"]
     assert [one["id"] for one in left] == [call]
     assert stored is not None and stored.data == b"{}"
+    assert violations() == []
+
+
+async def test_an_operator_sees_open_runs_of_all_tenants_and_cancels_one_with_a_reason(
+    deployment: Deployment, violations: Refused, tenant: str
+) -> None:
+    """R34: with the permissions of a deployment. The reason is in the audit trail of the run's tenant."""
+    gateway, operator, _ = deployment
+    other = new_id("t")
+    agent = Agent(operator, tenant)
+    async with gateway.http as http:
+        queued = (await http.post("/v1/chat", json={"content": "hi"})).json()
+        parked = (await http.post("/v1/chat", json={"content": "hi"})).json()
+        start = await agent.started(parked["conversation_id"])
+        await agent.begin(start)
+        await agent.request_approval(start)
+        overview = (await http.get("/operator/overview")).json()
+        runs = [run async for run in open_runs(http, "queued")]
+        waiting = [run async for run in open_runs(http, "awaiting_approval")]
+        path = f"/operator/runs/{tenant}/{queued['run_id']}/cancel"
+        without = await http.post(path, json={})
+        elsewhere = await http.post(path.replace(tenant, other), json={"reason": "stuck"})
+        cancelled = await http.post(path, json={"reason": "stuck"})
+        trail = (await http.get("/v1/audit", params={"action": "run"})).json()["items"]
+    signal = await last_message(operator, RUNS, subjects.run_signal(tenant, queued["conversation_id"]))
+    states = {one["tenant"]: one["runs"] for one in overview["waiting"]}
+    assert states[tenant] == 2
+    assert overview["queues"][0]["oldest_at"] is not None
+    assert (queued["run_id"] in runs, parked["run_id"] in waiting) == (True, True)
+    assert (without.status_code, elsewhere.status_code, cancelled.status_code) == (400, 404, 202)
+    assert signal is not None
+    told = CancelRun.model_validate_json(signal.data)
+    assert (told.run_id, told.reason, told.by.split()[0]) == (queued["run_id"], "stuck", "operator")
+    assert [(one["action"], one["target"], one["details"]) for one in trail] == [
+        ("run.cancelled", queued["run_id"], {"reason": "stuck"})
+    ]
+    assert violations() == []
+
+
+async def open_runs(http: AsyncClient, state: str) -> AsyncIterator[str]:
+    """Yield the ids of all runs in a state; other tests of the session left some."""
+    after = 0
+    while after is not None:
+        page = (await http.get("/operator/runs", params={"state": state, "after": after})).json()
+        for run in page["items"]:
+            yield run["run_id"]
+        after = page["next"]
+
+
+async def test_an_operator_reads_and_discards_a_dead_letter(
+    deployment: Deployment, violations: Refused, tenant: str
+) -> None:
+    """R34: its payload is shown as text, whatever it is."""
+    gateway, operator, _ = deployment
+    work = subjects.run_work(tenant, new_id("c"))
+    letter = await dead_letter(
+        operator,
+        subject=work,
+        stream=RUNS,
+        stream_seq=903,
+        reason="unreadable",
+        payload=b"\xff" + b"x" * 20_000,
+    )
+    path = f"/operator/dead-letters/{letter}"
+    async with gateway.http as http:
+        shown = (await http.get(path)).json()
+        discarded = await http.delete(path)
+        again = await http.get(path)
+        trail = (await http.get("/v1/audit", params={"action": "dead_letter"})).json()["items"]
+    assert (shown["subject"], shown["payload_bytes"]) == (work, 20_001)
+    assert shown["payload"].startswith("\ufffdx") and len(shown["payload"]) == 16 * 1024
+    assert (discarded.status_code, again.status_code) == (204, 404)
+    assert [(one["action"], one["target"]) for one in trail] == [("dead_letter.discarded", str(letter))]
     assert violations() == []
 
 

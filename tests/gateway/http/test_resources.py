@@ -232,6 +232,27 @@ async def test_tools_are_listed_with_the_categories_that_workflows_have_too(gate
     }
 
 
+async def test_a_deleted_system_prompt_is_missing(gateway: Served) -> None:
+    async with gateway.http as http:
+        made = (await http.post("/v1/system-prompts", json={"content": "Be brief."})).json()
+        path = f"/v1/system-prompts/{made['id']}"
+        read = await http.get(path)
+        deleted = await http.delete(path)
+        missing = [await http.get(path), await http.delete(path)]
+        listed = (await http.get("/v1/system-prompts")).json()["items"]
+        assistant = await http.post("/context/conversations", json={"system_prompt_id": made["id"]})
+    assert (read.json()["content"], deleted.status_code) == ("Be brief.", 204)
+    assert [response.status_code for response in missing] == [404, 404]
+    assert listed == [] and assistant.status_code == 404
+
+
+async def test_the_root_responds_to_clients_that_look_for_a_server(guarded: Served) -> None:
+    """Interfaces, section 2: `HEAD /` and `GET /` return 200, without a key."""
+    async with httpx.AsyncClient(base_url=guarded.url) as http:
+        found = [await http.head("/"), await http.get("/")]
+    assert [response.status_code for response in found] == [200, 200]
+
+
 async def test_a_repeated_key_creates_a_system_prompt_once(gateway: Served) -> None:
     """Over HTTP and over NATS; another body with the same key is a conflict."""
     key, body = new_id("key"), {"content": "Be brief."}

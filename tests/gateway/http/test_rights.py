@@ -64,6 +64,10 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/schedules/{schedule_id}/run": CHAT,
     "GET /operator/overview": OPERATE,
     "GET /operator/services": OPERATE,
+    "GET /operator/runs": OPERATE,
+    "POST /operator/runs/{tenant}/{run_id}/cancel": OPERATE,
+    "GET /operator/dead-letters/{letter_id}": OPERATE,
+    "DELETE /operator/dead-letters/{letter_id}": OPERATE,
     "GET /v1/audit": ADMIN,
     "GET /v1/audit/export": ADMIN,
     "GET /operator/tenants": OPERATE,
@@ -147,6 +151,8 @@ NOT_OF_A_TENANT = {
     "/workflows/{name}",
     "/workflows/{name}/runs",
     "/operator/dead-letters/{letter_id}/replay",
+    "/operator/dead-letters/{letter_id}",
+    "/operator/runs/{tenant}/{run_id}/cancel",
     "/context/secrets/{name}",
 }
 """Paths whose parameter names something of all tenants, or creates it."""

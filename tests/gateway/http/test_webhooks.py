@@ -261,17 +261,40 @@ async def test_a_name_that_leads_into_a_private_network_is_refused_when_it_is_lo
     assert {one["host"] for one in allowed} <= {"127.0.0.1", "::1"}
 
 
+async def test_a_replaced_webhook_keeps_its_secret_and_gets_what_it_names_now(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    async with sending.http as http:
+        webhook = await create(http, receiver, "approval.requested")
+        path = f"{PATH}/{webhook['id']}"
+        body = {"url": receiver.url, "events": ["run.finished"], "description": "ends"}
+        replaced = await http.put(path, json=body)
+        refused = await http.put(path, json={**body, "url": "https://10.0.0.1/hook"})
+        missing = await http.put(f"{PATH}/wh-none", json=body)
+        read, listed = (await http.get(path)).json(), (await http.get(PATH)).json()["items"]
+        await finished_run(http, agent, "after")
+        headers, text = await receiver.message(1)
+    assert (replaced.status_code, refused.status_code, missing.status_code) == (200, 400, 404)
+    assert listed == [read] and "secret" not in read
+    assert (read["events"], read["description"]) == (["run.finished"], "ends")
+    assert Verifier(webhook["secret"]).verify(text, headers)["type"] == "run.finished"
+
+
 async def test_a_deleted_webhook_gets_nothing_and_another_one_the_next_event(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
     async with sending.http as http:
-        webhook = await create(http, receiver)
+        webhook, witness = await create(http, receiver), await create(http, receiver)
         deleted = await http.delete(f"{PATH}/{webhook['id']}")
         missing = await http.get(f"{PATH}/{webhook['id']}")
         await finished_run(http, agent, "before")
+        headers, body = await receiver.message(1)
+        # The gateway has read the first event, which another webhook would still have got.
+        assert Verifier(witness["secret"]).verify(body, headers)["data"]["content"] == "before"
+        await http.delete(f"{PATH}/{witness['id']}")
         other = await create(http, receiver)
         await finished_run(http, agent, "after")
-        headers, body = await receiver.message(1)
+        headers, body = await receiver.message(2)
     assert (deleted.status_code, missing.status_code) == (204, 404)
     assert Verifier(other["secret"]).verify(body, headers)["data"]["content"] == "after"
 

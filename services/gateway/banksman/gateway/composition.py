@@ -31,6 +31,7 @@ from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.one_request import OneRequest
+from banksman.gateway.service.open_runs import OpenRuns
 from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
@@ -201,6 +202,7 @@ async def compose(
             queue=queue,
         ),
         files=Files(placements, await _outputs(settings, bus, stack)),
+        open_runs=OpenRuns(bus, approvals),
         operations=Operations(bus),
         processes=Processes(bus),
         tenants=Tenants(bus, keys, usage, settings.tenants),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Path, Query, Response
+from pydantic import Field
 
-from banksman.contracts.wire import Token
-from banksman.gateway.asgi.dependencies import OperatorDep, ServiceDep
-from banksman.gateway.asgi.routing import router
-from banksman.gateway.service.operations import MAX_LETTERS, DeadLetterPage, Overview
+from banksman.contracts.frames import RunCancel
+from banksman.contracts.wire import Stored, Token
+from banksman.gateway.asgi.dependencies import OperatorDep, RequestId, ServiceDep
+from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.service.bodies import RequestBody
+from banksman.gateway.service.open_runs import MAX_RUNS, OpenRunPage, OpenState
+from banksman.gateway.service.operations import MAX_LETTERS, DeadLetterPage, Overview, ShownDeadLetter
 from banksman.gateway.service.processes import Services
 from banksman.gateway.service.resources import MAX_POSITION
 from banksman.gateway.service.tenants import MAX_TENANTS, TenantPage
@@ -19,7 +24,23 @@ After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
 Letter = Annotated[int, Path(ge=1, le=MAX_POSITION)]
 TenantLimit = Annotated[int, Query(ge=1, le=MAX_TENANTS)]
 
+RunLimit = Annotated[int, Query(ge=1, le=MAX_RUNS)]
+
 routes = router("operations")
+
+
+class OperatorCancel(RequestBody):
+    """Why an operator cancels a run."""
+
+    reason: str = Field(min_length=1, max_length=2000)
+
+
+class OperatorCancelled(Stored):
+    """A run whose cancellation is stored."""
+
+    tenant: Token
+    run_id: Token
+    reason: str
 
 
 @routes.get("/operator/overview")
@@ -54,6 +75,48 @@ async def list_dead_letters(
 ) -> DeadLetterPage:
     """List the messages that could not be handled, oldest first."""
     return await gateway.operations.dead_letters(after=after, limit=limit)
+
+
+@routes.get("/operator/dead-letters/{letter_id}")
+async def read_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> ShownDeadLetter:
+    """Read a dead letter with its headers and the begin of its content."""
+    return await gateway.operations.dead_letter(letter_id)
+
+
+@routes.delete("/operator/dead-letters/{letter_id}", status_code=204, response_class=Response)
+async def discard_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> None:
+    """Delete a dead letter permanently."""
+    await gateway.operations.discard(letter_id)
+
+
+@routes.get("/operator/runs")
+async def list_open_runs(
+    gateway: ServiceDep,
+    caller: OperatorDep,
+    state: OpenState = "queued",
+    limit: RunLimit = MAX_RUNS,
+    after: After = 0,
+) -> OpenRunPage:
+    """List the runs of all tenants that are queued or wait for users, oldest first, without contents."""
+    return await gateway.open_runs.page(state, after=after, limit=limit)
+
+
+@routes.post("/operator/runs/{tenant}/{run_id}/cancel", status_code=202)
+async def cancel_open_run(
+    tenant: Token,
+    run_id: Token,
+    body: StrictBody[OperatorCancel],
+    gateway: ServiceDep,
+    caller: OperatorDep,
+    request_id: RequestId,
+) -> OperatorCancelled:
+    """Cancel a run of any tenant. The reason is in its log, and in the audit trail of the tenant."""
+    await gateway.runs.get(tenant, run_id)
+    frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
+    # The tenant's users see in the log that it was none of them.
+    operator = replace(caller, tenant=tenant, user=f"operator {caller.user}")
+    await gateway.requests.handle(operator, frame)
+    return OperatorCancelled(tenant=tenant, run_id=run_id, reason=body.reason)
 
 
 @routes.post("/operator/dead-letters/{letter_id}/replay", status_code=204, response_class=Response)

@@ -66,6 +66,8 @@ ACTIONS: Final = (
         "conversation.deleted", "DELETE /context/conversations/{conversation_id}", "conversation delete"
     ),
     AuditedAction("conversation.imported", "POST /context/conversations/import", "conversation import"),
+    AuditedAction("run.cancelled", "POST /operator/runs/{tenant}/{run_id}/cancel", details=("reason",)),
+    AuditedAction("dead_letter.discarded", "DELETE /operator/dead-letters/{letter_id}"),
     AuditedAction("dead_letter.replayed", "POST /operator/dead-letters/{letter_id}/replay"),
 )
 SIGNED_IN: Final = AuditedAction("user.signed_in", "POST /v1/sign-in")

@@ -16,6 +16,7 @@ from banksman.gateway.service.files import Files
 from banksman.gateway.service.imports import Imports
 from banksman.gateway.service.mcp_servers import McpServers
 from banksman.gateway.service.model_catalog import ModelCatalog
+from banksman.gateway.service.open_runs import OpenRuns
 from banksman.gateway.service.operations import Operations
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.gateway.service.pending_approvals import PendingApprovals
@@ -74,6 +75,7 @@ class Gateway:
     titles: Titles
     imports: Imports
     files: Files
+    open_runs: OpenRuns
     operations: Operations
     processes: Processes
     tenants: Tenants

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from banksman.bus import dead, jetstream
 from banksman.bus.connection import Bus
@@ -18,21 +23,40 @@ from banksman.bus.names import (
     RESULTS,
     RUNNERS,
     RUNS,
+    SCHEDULES,
     SIGNALS,
     TIMERS,
     WEBHOOK_QUEUE,
+    WEBHOOKS,
     WORKFLOWS,
     api,
 )
+from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.contracts.work import DeadLetter
 
+_READ = frozenset((RUNS, APPROVALS))
+"""Streams of queues whose messages a gateway may read, to show since when the oldest one waits."""
+SHOWN_BYTES = 16 * 1024
+"""Bytes of a dead letter's payload that are shown."""
+MOST_TENANTS = 50
 _STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
-_QUEUES = ((RUNS, AGENTS), (RUNS, SIGNALS), (APPROVALS, APPROVAL_REPLIES), (TIMERS, FIRED_TIMERS))
+_QUEUES = (
+    (RUNS, AGENTS),
+    (RUNS, SIGNALS),
+    (APPROVALS, APPROVAL_REPLIES),
+    (TIMERS, FIRED_TIMERS),
+    (TIMERS, SCHEDULES),
+    (EVENTS, WEBHOOKS),
+    (WEBHOOK_QUEUE, WEBHOOKS),
+)
 _REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
 """Streams on whose subjects a gateway may publish. Others are open to the operator's own user only."""
 MAX_LETTERS = 200
+
+_TIME: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
 class StreamState(Stored):
@@ -56,6 +80,16 @@ class QueueState(Stored):
     """Delivered and not yet acknowledged."""
     redelivered: int
     """Of those in progress, delivered more than once."""
+    oldest_at: Timestamp | None
+    """When the oldest message was stored that is not acknowledged; null if there is none, or if gateways may
+    not read the stream."""
+
+
+class TenantQueue(Stored):
+    """The runs of a tenant that no agent has ended or parked."""
+
+    tenant: str
+    runs: int
 
 
 class RunnerState(Stored):
@@ -81,6 +115,8 @@ class Overview(Stored):
 
     streams: tuple[StreamState, ...]
     queues: tuple[QueueState, ...]
+    waiting: tuple[TenantQueue, ...]
+    """The tenants with the most runs, at most 50."""
     runners: tuple[RunnerState, ...]
 
 
@@ -94,6 +130,15 @@ class ListedDeadLetter(Stored):
     ts: Timestamp
     can_replay: bool
     """False for a message that only `banksman dead replay` may publish again, or whose sender must."""
+
+
+class ShownDeadLetter(ListedDeadLetter):
+    """A dead letter with its content."""
+
+    headers: dict[str, str]
+    payload: str
+    """The first 16 KiB as text; what is not UTF-8 is replaced."""
+    payload_bytes: int
 
 
 class DeadLetterPage(Stored):
@@ -120,6 +165,7 @@ class Operations:
         return Overview(
             streams=tuple([await self._stream(name) for name in _STREAMS]),
             queues=tuple([await self._queue(stream, name) for stream, name in _QUEUES]),
+            waiting=await self._waiting(),
             runners=tuple([_runner(entry.value) async for entry in runners.entries()]),
         )
 
@@ -128,19 +174,33 @@ class Operations:
         found: list[ListedDeadLetter] = []
         async for stored in dead.dead_letters(self.bus, after=after):
             letter = stored.letter
-            found.append(
-                ListedDeadLetter(
-                    id=stored.stream_seq,
-                    subject=letter.subject,
-                    stream=letter.stream,
-                    reason=letter.reason,
-                    ts=letter.ts,
-                    can_replay=letter.stream in _REPLAYED,
-                )
-            )
+            found.append(_listed(stored.stream_seq, letter))
             if len(found) == limit:
                 return DeadLetterPage(items=tuple(found), next=stored.stream_seq)
         return DeadLetterPage(items=tuple(found), next=None)
+
+    async def dead_letter(self, letter_id: int) -> ShownDeadLetter:
+        """Return a dead letter with its content.
+
+        Raises:
+            NotFound: There is no such dead letter.
+        """
+        letter = await dead.read_dead_letter(self.bus, letter_id)
+        payload = base64.b64decode(letter.payload_base64)
+        return ShownDeadLetter(
+            **dict(_listed(letter_id, letter)),
+            headers=letter.headers,
+            payload=payload[:SHOWN_BYTES].decode("utf-8", "replace"),
+            payload_bytes=len(payload),
+        )
+
+    async def discard(self, letter_id: int) -> None:
+        """Delete a dead letter permanently.
+
+        Raises:
+            NotFound: There is no such dead letter.
+        """
+        await dead.remove(self.bus, letter_id)
 
     async def replay(self, letter_id: int) -> None:
         """Publish a dead letter on its subject again, and remove it from the dead letters.
@@ -174,6 +234,24 @@ class Operations:
             waiting=info["num_pending"],
             in_progress=info["num_ack_pending"],
             redelivered=info["num_redelivered"],
+            oldest_at=await self._oldest(stream, info) if stream in _READ else None,
+        )
+
+    async def _oldest(self, stream: str, info: dict[str, Any]) -> datetime | None:
+        if not info["num_pending"] and not info["num_ack_pending"]:
+            return None
+        acknowledged = int(info["ack_floor"]["stream_seq"])
+        below = str(info["config"]["filter_subject"])
+        message = await jetstream.next_message(self.bus, stream, below, after=acknowledged)
+        return None if message is None else _TIME.validate_python(message.time)
+
+    async def _waiting(self) -> tuple[TenantQueue, ...]:
+        counts: Counter[str] = Counter()
+        below = subjects.run_work(subjects.ANY, subjects.ANY)
+        async for subject, count in jetstream.subjects_in(self.bus, RUNS, below):
+            counts[subject.split(".")[2]] += count
+        return tuple(
+            TenantQueue(tenant=tenant, runs=runs) for tenant, runs in counts.most_common(MOST_TENANTS)
         )
 
     async def _info(self, subject: str, name: str) -> dict[str, Any]:
@@ -181,6 +259,17 @@ class Operations:
             return await jetstream.call(self.bus, subject)
         except jetstream.ApiError as error:
             raise NotFound("stream or queue", name) from error
+
+
+def _listed(letter_id: int, letter: DeadLetter) -> ListedDeadLetter:
+    return ListedDeadLetter(
+        id=letter_id,
+        subject=letter.subject,
+        stream=letter.stream,
+        reason=letter.reason,
+        ts=letter.ts,
+        can_replay=letter.stream in _REPLAYED,
+    )
 
 
 def _runner(lease: RunnerLease) -> RunnerState:

@@ -18,6 +18,7 @@ export const VIEWS = {
   schedules: { load: () => import('./views/schedules.mjs'), title: 'schedule.title', icon: 'clock', right: 'chat' },
   runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
   people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
+  audit: { load: () => import('./views/audit.mjs'), title: 'audit.title', icon: 'details', right: 'admin' },
   operator: { load: () => import('./views/operator.mjs'), title: 'operator.title', icon: 'gauge', right: 'operator' },
   settings: { load: () => import('./views/settings.mjs'), title: 'settings.title', icon: 'settings' },
 };

@@ -370,7 +370,7 @@ export default {
   'audit.none': 'Kein Eintrag passt.',
   'audit.earlier': 'Frühere Einträge zeigen',
   'audit.save.csv': 'Als CSV herunterladen',
-  'audit.save.jsonl': 'Als JSON-Zeilen herunterladen',
+  'audit.save.jsonl': 'Als JSONL herunterladen',
   'audit.kind.key': 'API-Schlüssel',
   'audit.kind.user': 'Anmeldungen',
   'audit.kind.policy': 'Freigaberegeln',

@@ -370,7 +370,7 @@ export default {
   'audit.none': 'No entry matches.',
   'audit.earlier': 'Show earlier entries',
   'audit.save.csv': 'Download as CSV',
-  'audit.save.jsonl': 'Download as JSON lines',
+  'audit.save.jsonl': 'Download as JSONL',
   'audit.kind.key': 'API keys',
   'audit.kind.user': 'Sign-ins',
   'audit.kind.policy': 'Approval rules',

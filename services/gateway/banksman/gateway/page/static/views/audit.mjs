@@ -1,0 +1,73 @@
+/** The audit trail: who changed what of the tenant and when, selected by kind and user, and downloaded. */
+
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+import { Records } from '../components/operator/records.mjs';
+import { saveBlob } from '../components/tools.mjs';
+import { Exact, Icon, html, useStore } from '../components/ui.mjs';
+import { Frame } from '../components/view.mjs';
+import { explain, known, t } from '../strings.mjs';
+
+const KINDS = ['key', 'user', 'policy', 'assistant', 'prompt', 'workflow', 'schedule', 'secret', 'webhook', 'mcp_server', 'conversation', 'run', 'dead_letter', 'tenant'];
+
+export default function AuditView() {
+  const store = useStore();
+  const [wanted, setWanted] = useState({ action: '', actor: '', tenant: '' });
+  const { items, next, error, read } = useTrail(store, wanted);
+  const change = (name) => (event) => setWanted({ ...wanted, [name]: event.target.value.trim() });
+  const operates = store.welcome.value?.rights?.includes('operator');
+  const save = (format) => () => store.api.auditExport(wanted, format).then((blob) => saveBlob(blob, `audit.${format}`), (failure) => store.toast(explain(failure)));
+  const actions = ['csv', 'jsonl'].map((format) => html`<button type="button" class="toggle" aria-label=${t(`audit.save.${format}`)} onClick=${save(format)}><${Icon} name="download" size=${16} /><span>${format.toUpperCase()}</span></button>`);
+  return html`<${Frame} title=${t('audit.title')} actions=${actions}>
+    <p class="muted">${t('audit.intro')}</p>
+    <div class="trail-filter">
+      <label class="form-field"><span>${t('audit.kind')}</span>
+        <select value=${wanted.action} onChange=${change('action')}>
+          <option value="">${t('audit.everything')}</option>
+          ${KINDS.map((kind) => html`<option value=${kind}>${t(`audit.kind.${kind}`)}</option>`)}
+        </select>
+      </label>
+      <label class="form-field"><span>${t('audit.actor')}</span><input maxlength="200" value=${wanted.actor} onChange=${change('actor')} /></label>
+      ${operates && html`<label class="form-field"><span>${t('audit.tenant')}</span><input maxlength="64" value=${wanted.tenant} placeholder=${t('audit.ownTenant')} onChange=${change('tenant')} /></label>`}
+    </div>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${items && html`<${Entries} items=${items} tenants=${Boolean(wanted.tenant)} />`}
+    ${next !== null && html`<button type="button" class="button" onClick=${() => read(next)}>${t('audit.earlier')}</button>`}
+  <//>`;
+}
+
+/** The entries that a filter selects, page by page; a page of an earlier filter is not shown. */
+function useTrail(store, wanted) {
+  const [state, setState] = useState({ items: null, next: null, error: null });
+  const filter = useRef(wanted);
+  const read = (after) =>
+    store.api.audit(wanted, after).then(
+      (page) => filter.current === wanted && setState((before) => ({ items: after ? [...before.items, ...page.items] : page.items, next: page.next, error: null })),
+      (failure) => filter.current === wanted && setState({ items: null, next: null, error: explain(failure) }),
+    );
+  useEffect(() => {
+    filter.current = wanted;
+    read();
+  }, [wanted]);
+  return { ...state, read };
+}
+
+function Entries({ items, tenants }) {
+  const rows = items.map((entry) => [
+    html`<time datetime=${entry.ts}>${new Date(entry.ts).toLocaleString(document.documentElement.lang || undefined)}</time>`,
+    ...(tenants ? [entry.tenant] : []),
+    html`<strong><${Exact} text=${entry.actor} /></strong>${entry.actor_tenant && html` <span class="muted">${entry.actor_tenant}</span>`}`,
+    known(`audit.action.${entry.action.replace('.', '_')}`, entry.action),
+    html`<${Subject} entry=${entry} />`,
+  ]);
+  const columns = [t('audit.when'), ...(tenants ? [t('audit.tenant')] : []), t('audit.actor'), t('audit.what'), t('audit.target')];
+  return html`<${Records} title=${t('audit.entries')} columns=${columns} rows=${rows} empty=${t('audit.none')} />`;
+}
+
+/** What was changed: its id, and what describes the change. Names may be of users, so that they are shown exactly. */
+function Subject({ entry }) {
+  const details = Object.entries(entry.details).filter(([, value]) => value !== null && value !== '' && !(Array.isArray(value) && !value.length));
+  return html`<code><${Exact} text=${entry.target} /></code>
+    ${details.map(([name, value]) => html`<p class="reason">${name}: <${Exact} text=${Array.isArray(value) ? value.join(', ') : String(value)} /></p>`)}`;
+}
