@@ -18,13 +18,15 @@ from banksman.bus.dead import dead_letters, store_late_result
 from banksman.bus.errors import PublishRefused, WrongLastSequence
 from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
-from banksman.bus.leases import RENEW_EVERY_S, end_lease, instance_key, renew_lease, take_lease
-from banksman.bus.names import EXPECTED_LAST_SUBJECT_SEQ, MSG_ID, RUNNERS, kv_stream, kv_subject
+from banksman.bus.leases import RENEW_EVERY_S, end_lease, instance_key, renew_lease, stop_after_s, take_lease
+from banksman.bus.messages import Message
+from banksman.bus.names import AGENTS, EXPECTED_LAST_SUBJECT_SEQ, MSG_ID, RUNNERS, kv_stream, kv_subject
 from banksman.bus.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import TENANT_ACCOUNT
 from banksman.contracts.tools import ToolResult
 from banksman.deployment.users import AGENT
 
@@ -107,6 +109,24 @@ async def test_runner_cannot_void_a_call(secured_nats: SecuredNats, agent: Bus, 
     async with await secured_nats.connect(HOLDER) as runner:
         with pytest.raises(PublishRefused):
             await CallSlots(runner, may_read=False).store_started(tenant, void)
+
+
+async def test_renewal_reaches_another_agent_while_one_does_not_reply(secured_nats: SecuredNats) -> None:
+    """Two of its attempts go to an agent that is partitioned; the lease must outlive them."""
+    received: list[str] = []
+    async with await secured_nats.connect(AGENT) as agent, await secured_nats.connect(ACME.user) as server:
+
+        async def third(message: Message) -> None:
+            received.append(message.headers[MSG_ID])
+            if len(received) == 3:
+                await agent.publish(message.reply, b'{"stream": "KV_runners", "seq": 7}')
+
+        await agent.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), third, AGENTS)
+        await agent.ready()
+        lease = RunnerLease(runner="weather", runner_epoch=5)
+        key = instance_key("weather", 5, "acme")
+        assert await renew_lease(server, lease, 6, budget_s=stop_after_s(1), key=key) == 7
+    assert len(set(received)) == 1
 
 
 async def test_note_of_a_late_result_needs_the_ticket(

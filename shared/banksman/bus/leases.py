@@ -29,6 +29,9 @@ IDLE_RENEW_EVERY_S = 2.2
 """Seconds between renewals while none runs: the end of such a lease interrupts no call."""
 _STOPS_EARLIER_S = 1.0
 
+_ATTEMPT_S = 2.0
+"""Seconds to wait for the acknowledgement of a renewal. Agents share the leases of tool servers, and one that
+is partitioned does not reply: several attempts must fit into a lease, so that one reaches another agent."""
 _TRIES = 10
 """Attempts to take a lease that other processes write concurrently."""
 
@@ -124,6 +127,7 @@ async def _write(bus: Bus, key: str, lease: RunnerLease, revision: int, *, budge
         msg_id=new_id("lease-"),
         expect_last_subject_seq=revision,
         budget_s=budget_s,
+        attempt_s=_ATTEMPT_S,
         urgent=True,
     )
     return ack.stream_seq

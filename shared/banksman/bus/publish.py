@@ -59,6 +59,7 @@ async def durable(
     schedule_at: datetime | None = None,
     schedule_target: str | None = None,
     budget_s: float = BUDGET_S,
+    attempt_s: float = ACK_TIMEOUT_S,
     urgent: bool = False,
 ) -> PubAck:
     """Store a message in the stream that holds `subject`.
@@ -77,6 +78,7 @@ async def durable(
         schedule_at: The time at which a stream that allows schedules publishes it on `schedule_target`.
         schedule_target: A subject of the same stream.
         budget_s: Seconds for which the publish is retried.
+        attempt_s: Seconds to wait for the acknowledgement of one attempt.
         urgent: True does not wait for other publishes: a lease must not expire behind results and outputs.
 
     Raises:
@@ -94,7 +96,7 @@ async def durable(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
     )
     tries = 1
-    timeout_s = ACK_TIMEOUT_S
+    timeout_s = attempt_s
 
     async def attempt() -> PubAck:
         nonlocal tries, timeout_s
@@ -117,7 +119,7 @@ async def durable(
                     raise Unavailable(
                         f"{subject}: {text}", retry_after_s=DISK_FULL_RETRY_S, public=text
                     ) from again
-                timeout_s = LEADER_TIMEOUT_S if await _has_leader(bus, subject) else ACK_TIMEOUT_S
+                timeout_s = LEADER_TIMEOUT_S if await _has_leader(bus, subject) else attempt_s
             raise
 
     return await retry(

@@ -12,12 +12,12 @@ SURVIVED_S = 7.5
 """Seconds for which the broker, or the connection of a runner, may be silent: the lease of the runner
 outlives them, see docs/decisions/0020. It ends 9 s after its last renewal, which may be a second old when the
 silence begins, and a broker that was silent takes half a second to store what has arrived meanwhile."""
-RECONNECTED_S = 2.0
-"""Seconds in which a process reconnects and renews its lease: a shorter return of the broker ends no outage.
-"""
+RECONNECTED_S = 1.0
+"""Seconds in which a process reconnects: a shorter return of the broker ends no outage."""
 AFTER_S = 30.0
 """Seconds after a fault within which an owner declares the outcomes of the calls that it ended."""
-_HOLDERS = ("tool-runner", "ledger")
+_HOLDERS = ("tool-runner", "ledger", "workflows")
+"""Processes that execute calls."""
 _DEADLY = ("kill", "freeze", "restart", "cut")
 
 
@@ -52,7 +52,7 @@ def _faults(history: Folded) -> Iterator[tuple[float, float, str]]:
         if fault.target.startswith(_HOLDERS) and fault.what.startswith(_DEADLY):
             yield origin + fault.t, origin + fault.t, f"{fault.what} {fault.target}"
     for begin, end, target in _silences(history):
-        if end - begin >= SURVIVED_S:
+        if end - begin >= SURVIVED_S and target.startswith(("nats", *_HOLDERS)):
             yield origin + begin, origin + end, f"{target} was away for {end - begin:.1f} s"
 
 
