@@ -71,6 +71,16 @@ async def test_run_tests_shows_a_table_of_results(client: Client, http: httpx.As
     assert re.search(r"\| test_two .*\| failed \|", run["content"])
 
 
+async def test_run_tests_does_not_call_nothing_a_success(client: Client, http: httpx.AsyncClient) -> None:
+    conversation = await client.create()
+    await upload(http, conversation, "notes.txt", "no test")
+
+    run = await ended(client, http, "run_tests", conversation, approve=1)
+
+    assert run["status"] == "completed", run
+    assert run["content"].startswith("The output names no tests: exit code")
+
+
 async def test_summarize_conversation_reads_the_conversation(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:

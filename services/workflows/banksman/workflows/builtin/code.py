@@ -77,10 +77,7 @@ async def run_tests(
         context.table(("test", "result"), results)
     else:
         context.text(f"```\n{output.strip()[-4_000:]}\n```")
-    failed = sum(result not in ("passed", "skipped") for _, result in results)
-    code = done.content.get("exit_code")
-    verdict = "All tests passed" if code == 0 else f"{failed or 'Some'} tests failed"
-    return f"{verdict}: {len(results)} results, exit code {code}."
+    return _verdict([result for _, result in results], done.content.get("exit_code"))
 
 
 @workflow(title="Refactor component", category="code", timeout_s=3600.0, positional=("path", "goal"))
@@ -103,6 +100,15 @@ async def refactor_component(
         f"Refactor `{path}`. Goal: {goal}", step="refactor", system_prompt=REFACTOR_PROMPT
     )
     return reply_of(result, "The agent")
+
+
+def _verdict(results: list[str], code: JsonValue) -> str:
+    if not results:
+        # unittest succeeds without a test, and a command of the user may have an output of its own.
+        return f"The output names no tests: exit code {code}."
+    failed = sum(result not in ("passed", "skipped") for result in results)
+    verdict = "All tests passed" if code == 0 else f"{failed or 'Some'} tests failed"
+    return f"{verdict}: {len(results)} results, exit code {code}."
 
 
 def read_results(output: str) -> list[tuple[str, str]]:
