@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 from tests.gateway.conftest import Agent, Served, Socket
 from tests.gateway.file_runner import serve_files
@@ -50,7 +51,10 @@ async def test_assistants_are_stored_with_a_revision(gateway: Served) -> None:
 def test_assistant_body_and_run_settings_have_every_field_of_an_assistant() -> None:
     settings = set(Assistant.model_fields) - {"id", "revision"}
     kept_apart = {"name", "files"}
-    added = {"assistant_id", "assistant_revision", "tool_protocol", "workspace", "workflow", "branch"}
+    added = {
+        *("assistant_id", "assistant_revision", "tool_protocol"),
+        *("workspace", "workflow", "branch", "traceparent"),
+    }
     assert set(AssistantBody.model_fields) == settings
     assert set(RunSettings.model_fields) - added == settings - kept_apart
 
@@ -243,7 +247,7 @@ async def test_a_deleted_system_prompt_is_missing(gateway: Served) -> None:
         assistant = await http.post("/context/conversations", json={"system_prompt_id": made["id"]})
     assert (read.json()["content"], deleted.status_code) == ("Be brief.", 204)
     assert [response.status_code for response in missing] == [404, 404]
-    assert listed == [] and assistant.status_code == 404
+    assert made["id"] not in {one["id"] for one in listed} and assistant.status_code == 404
 
 
 async def test_the_root_responds_to_clients_that_look_for_a_server(guarded: Served) -> None:

@@ -81,4 +81,4 @@ async def export_audit(gateway: ServiceDep, wanted: Requested, format: ExportFor
         "content-type": MEDIA_TYPES[format],
         "content-disposition": f'attachment; filename="audit.{format}"',
     }
-    return Stream(gateway.trail.export(wanted, format), headers=headers)
+    return Stream(await gateway.trail.export(wanted, format), headers=headers)

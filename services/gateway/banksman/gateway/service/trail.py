@@ -142,14 +142,18 @@ class Trail:
         return AuditPage(items=tuple(reversed(found)), next=end if end > first else None)
 
     async def export(self, wanted: AuditFilter, form: ExportFormat) -> AsyncIterator[bytes]:
-        """Yield all entries, oldest first, as JSON lines or as CSV with a line of names.
+        """Return all entries, oldest first, as JSON lines or as CSV with a line of names.
 
         Raises:
             Unavailable: The broker does not respond.
         """
-        if form == "csv":
-            yield _csv_line(COLUMNS)
-        lines: list[bytes] = []
+        pieces = self._exported(wanted, form)
+        # Before the response begins, which then can be no error any more.
+        first = await anext(pieces)
+        return _following(first, pieces)
+
+    async def _exported(self, wanted: AuditFilter, form: ExportFormat) -> AsyncIterator[bytes]:
+        lines = [_csv_line(COLUMNS)] if form == "csv" else []
         async for message in direct.read(self.bus, AUDIT, wanted.subject, current=True):
             entry = _entry(message)
             if entry is not None and wanted.matches(entry):
@@ -165,6 +169,12 @@ class Trail:
                 return
             if (entry := _entry(message)) is not None:
                 yield entry
+
+
+async def _following(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in others:
+        yield piece
 
 
 def _entry(message: StoredMessage) -> ListedEntry | None:
