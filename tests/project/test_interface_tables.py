@@ -1,7 +1,7 @@
 """The map from each line of the interfaces' tables to a test of what it says.
 
-`test_published_names` finds a published name without any mention. This map names the test to read: one that fails
-when the line is not true.
+`test_published_names` finds a published name without any mention. This map names the test to read: one that
+fails when the line is not true.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONTEXT_CHAT = "scenarios/test_context_chat.py::"
 
 ENDPOINTS = {
     "GET /v1/models": REQUESTS + "test_models_have_the_format_of_the_callers_api",
-    "GET /v1/models/{model_id}": PASSTHROUGH + "test_models_of_the_upstreams_are_listed_and_read",
+    "GET /v1/models/{model}": PASSTHROUGH + "test_models_of_the_upstreams_are_listed_and_read",
     "POST /v1/chat/completions": PASSTHROUGH + "test_the_bytes_of_a_body_reach_the_upstream_unchanged",
     "POST /v1/responses": PASSTHROUGH
     + "test_the_responses_api_of_the_demo_model_streams_through_passthrough",
@@ -84,12 +84,11 @@ ENDPOINTS = {
     "GET /workflows": "scenarios/test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",
     "GET /workflows/categories": "scenarios/test_workflows.py::"
     "test_workflows_are_listed_by_category_with_their_forms",
-    "GET /workflows/{name}": "scenarios/test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",
+    "GET /workflows/{name}": "scenarios/test_workflows.py::"
+    "test_workflows_are_listed_by_category_with_their_forms",
     "POST /workflows/{name}/runs": RESOURCES + "test_a_workflow_is_chosen_and_started",
     "POST /agui": "gateway/agui/test_agui.py::test_a_run_is_a_stream_of_agui_events",
     "POST /v1/ws-ticket": RESOURCES + "test_a_ticket_opens_one_websocket",
-    "GET /v1/schemas/ws.json": "gateway/websocket/test_schemas.py::"
-    "test_every_frame_of_a_run_matches_the_published_schemas",
     "POST /context/chat": CONTEXT_CHAT + "test_own_chat_returns_the_outcome_or_the_decision_that_it_needs",
     "POST /context/chat/completions": CONTEXT_CHAT
     + "test_an_approval_is_a_comment_of_the_stream_and_the_run_waits",
@@ -160,12 +159,14 @@ FRAMES = {
     "message.delta": SOCKET + "test_deltas_reach_subscribers_of_their_detail",
     "reasoning.delta": INTERFACES + "test_a_client_selects_the_level_of_detail",
     "message.completed": CONTEXT + "test_a_run_is_streamed_as_the_frames_of_the_websocket",
-    "protocol.retry": "scenarios/test_json_calls.py::test_a_malformed_call_is_corrected_and_the_run_continues",
+    "protocol.retry": "scenarios/test_json_calls.py::"
+    "test_a_malformed_call_is_corrected_and_the_run_continues",
     "tool_call.requested": "scenarios/test_approvals.py::"
     "test_a_call_that_needs_approval_waits_for_the_decision",
     "approval.requested": "scenarios/test_approvals.py::"
     "test_a_call_that_needs_approval_waits_for_the_decision",
-    "approval.resolved": "scenarios/test_approvals.py::test_a_call_that_needs_approval_waits_for_the_decision",
+    "approval.resolved": "scenarios/test_approvals.py::"
+    "test_a_call_that_needs_approval_waits_for_the_decision",
     "tool_call.started": INTERFACES + "test_a_client_selects_the_level_of_detail",
     "tool_call.output": INTERFACES + "test_a_client_selects_the_level_of_detail",
     "tool_call.completed": "scenarios/test_approvals.py::"
@@ -212,6 +213,8 @@ OTHERS = {
     "close 4508": SOCKET + "test_a_client_that_does_not_read_is_closed_and_resumes",
     "GET /": CONTEXT + "test_readiness_page_and_metrics_are_served",
     "HEAD /": RESOURCES + "test_the_root_responds_to_clients_that_look_for_a_server",
+    "GET /v1/schemas/ws.json": "gateway/websocket/test_schemas.py::"
+    "test_every_frame_of_a_run_matches_the_published_schemas",
     "/docs, /asyncapi": RESOURCES + "test_api_documents_load_nothing_from_another_host",
     "/healthz, /readyz, /metrics": CONTEXT + "test_readiness_page_and_metrics_are_served",
     "POST /mcp": "gateway/mcp/test_mcp_server.py::test_a_key_is_offered_what_its_rights_open",
@@ -236,7 +239,8 @@ OTHERS = {
     "system prompt": PASSTHROUGH + "test_the_bytes_of_a_body_reach_the_upstream_unchanged",
     "traceparent": "scenarios/test_traces.py::"
     "test_a_trace_reaches_models_calls_logs_and_the_record_of_its_run",
-    "api.{t}.conversation.create": "sdk/test_client.py::test_each_request_is_a_websocket_frame_on_its_subject",
+    "api.{t}.conversation.create": "sdk/test_client.py::"
+    "test_each_request_is_a_websocket_frame_on_its_subject",
     "api.{t}.chat.send.{c}": NATS + "test_a_nats_client_starts_a_run_and_reads_its_events",
     "api.{t}.run.cancel.{c}": "sdk/test_client.py::test_each_request_is_a_websocket_frame_on_its_subject",
     "api.{t}.approval.reply.{a}": NATS + "test_an_approval_is_decided_over_nats",
@@ -250,7 +254,7 @@ OTHERS = {
     "workflow.register": "scenarios/test_workflow_servers.py::"
     "test_the_example_of_a_workflow_is_registered_and_completes",
 }
-"""Lines without an entry in a document of ours: behaviour of passthrough, close codes, subjects (2, 3, 6, 8)."""
+"""Lines without an entry in the documents: behaviour of passthrough, close codes, subjects (2, 3, 6, 8)."""
 
 
 @pytest.mark.parametrize("lines", [ENDPOINTS, FRAMES, OTHERS], ids=["endpoints", "frames", "others"])
