@@ -86,7 +86,9 @@ class Processes:
         Raises:
             Unavailable: The broker does not respond.
         """
-        return Services(processes=await self._processes(), nats=await _nats(self.bus))
+        # First, because it raises: without a broker, a wait for reports would come on top.
+        nats = await _nats(self.bus)
+        return Services(processes=await self._processes(), nats=nats)
 
     async def _processes(self) -> tuple[ProcessState, ...]:
         reported = await self._reports()
