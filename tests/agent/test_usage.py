@@ -183,18 +183,20 @@ async def received(server: NatsServer, *, agents: int, commits: int = 100) -> in
         writer = Writer(await stack.enter_async_context(await connect(server)), tenant)
         buses = [await stack.enter_async_context(await connect(server)) for _ in range(agents)]
         ledgers = [await stack.enter_async_context(counting(bus, standby_s=WAIT_S)) for bus in buses]
-        last = await writer.reply("c0", 1)
+        stored = [await writer.reply("c0", 1)]
         for ledger in ledgers:
-            await ledger.consumed(tenant, last)
+            await ledger.consumed(tenant, stored[-1])
 
         async def has_one_counting() -> bool:
+            # Of two that both began, one notices the other when it has a further commit to record.
+            stored.append(await writer.reply("c0", 1))
             return len(await connections_that_count(server)) == 1
 
         await eventually(has_one_counting)
+        await ledgers[0].consumed(tenant, stored[-1])
         before = sum(bus.nc.stats["in_msgs"] for bus in buses)
-        for number in range(commits):
-            last = await writer.reply(f"c{number % 3}", 1)
-        assert (await ledgers[0].consumed(tenant, last)).month.requests == commits + 1
+        stored += [await writer.reply(f"c{number % 3}", 1) for number in range(commits)]
+        assert (await ledgers[0].consumed(tenant, stored[-1])).month.requests == len(stored)
         return sum(bus.nc.stats["in_msgs"] for bus in buses) - before
 
 
