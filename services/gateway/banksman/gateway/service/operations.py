@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -164,7 +165,7 @@ class Operations:
         runners = Bucket(self.bus, RUNNERS, RunnerLease)
         return Overview(
             streams=tuple([await self._stream(name) for name in _STREAMS]),
-            queues=tuple([await self._queue(stream, name) for stream, name in _QUEUES]),
+            queues=await self._queues(),
             waiting=await self._waiting(),
             runners=tuple([_runner(entry.value) async for entry in runners.entries()]),
         )
@@ -225,6 +226,14 @@ class Operations:
             bytes=info["state"]["bytes"],
             max_bytes=info["config"]["max_bytes"],
         )
+
+    async def _queues(self) -> tuple[QueueState, ...]:
+        found: list[QueueState] = []
+        for stream, name in _QUEUES:
+            # A gateway creates the consumer of the logs for the first webhook.
+            with contextlib.suppress(NotFound):
+                found.append(await self._queue(stream, name))
+        return tuple(found)
 
     async def _queue(self, stream: str, name: str) -> QueueState:
         info = await self._info(api("CONSUMER.INFO", stream, name), name)
