@@ -1,7 +1,7 @@
 /** Queues and streams: what waits for services, and what is stored. */
 
 import { formatNumber, known, t } from '../../strings.mjs';
-import { formatBytes } from '../../text.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { Records } from './records.mjs';
 
@@ -10,12 +10,13 @@ const NEARLY_FULL = 0.8;
 
 export function Queues({ queues }) {
   const rows = queues.map((queue) => [
-    known(`operator.queue.${queue.name.replace('-', '_')}`, queue.name),
+    known(`operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replace('-', '_')}`, queue.name),
     formatNumber(queue.waiting),
     formatNumber(queue.in_progress),
     formatNumber(queue.redelivered),
+    formatWhen(queue.oldest_at),
   ]);
-  const columns = [t('operator.queue'), t('operator.waiting'), t('operator.inProgress'), t('operator.redelivered')];
+  const columns = [t('operator.queue'), t('operator.waiting'), t('operator.inProgress'), t('operator.redelivered'), t('operator.oldest')];
   return html`<${Records} title=${t('operator.queues')} columns=${columns} rows=${rows} empty="" />`;
 }
 
