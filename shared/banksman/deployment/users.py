@@ -141,6 +141,7 @@ def gateway() -> User:
             *_reads(names.EVENTS),
             *_reads(names.APPROVALS),
             *_reads(names.RUNS),
+            *_reads(names.WORKFLOWS),
             # Operators list dead letters, and replay those that a gateway may publish.
             *_reads(names.DEAD),
             *_reads(names.AUDIT),

@@ -15,10 +15,12 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import DAMAGED, RUNS
+from banksman.bus.publish import RunQueue
 from banksman.contracts import subjects
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.integrity import DamagedLog
+from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.tools import ToolCall, ToolResult
 
 
@@ -84,6 +86,26 @@ async def test_a_run_is_started_and_read_until_its_outcome(gateway: Served, agen
     assert [item["run_id"] for item in listed["items"]] == [run]
     assert [(frame["seq"], frame["prev_seq"]) for frame in events["items"]] == [(2, 1), (3, 2), (4, 3)]
     assert (titled["title"], titled["head_seq"]) == ("hi", 4)
+
+
+async def test_a_workflow_run_is_queued_until_a_service_takes_it(gateway: Served) -> None:
+    """R112: its start is stored, and no log has it yet."""
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        start = StartWorkflow(
+            tenant=gateway.tenant,
+            workflow="create_project",
+            conversation_id=conversation,
+            run_id=f"{conversation}-000000000001",
+            message_id=new_id("m"),
+            parameters={"name": "demo"},
+            user="ann",
+        )
+        await RunQueue(gateway.bus).start_workflow(start)
+        run = await http.get(f"/context/runs/{start.run_id}")
+        other = await http.get(f"/context/runs/{conversation}-000000000002")
+    assert (run.status_code, other.status_code) == (200, 404), run.text
+    assert (run.json()["status"], run.json()["model"]) == ("queued", "workflow:create_project")
 
 
 async def test_waiting_for_a_run_returns_its_outcome(gateway: Served, agent: Agent) -> None:

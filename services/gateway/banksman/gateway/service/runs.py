@@ -5,26 +5,31 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.live import LiveHub
 from banksman.bus.log import StoredCommit
-from banksman.bus.names import RUNS
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import RUNS, WORKFLOWS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound
 from banksman.contracts.events import ApprovalRequested, Event, InputRequested, RunFinished, ToolCallCompleted
 from banksman.contracts.ids import conversation_of
+from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.tools import ToolResult
-from banksman.contracts.work import RunWork, StartRun
+from banksman.contracts.work import StartRun
 from banksman.gateway.service.conversation_view import RunView
 from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.run_calls import RunCall, calls_of
 from banksman.gateway.service.views import Views
 
-WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
+START: TypeAdapter[StartRun | StartWorkflow] = TypeAdapter(
+    Annotated[StartRun | StartWorkflow, Field(discriminator="type")]
+)
 TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 ENDED = (RunFinished,)
@@ -184,18 +189,16 @@ class Runs:
         return conversation_id
 
     async def _queued(self, tenant: str, conversation_id: str, run_id: str) -> RunView | None:
-        """Return a run whose start is stored and that no agent has claimed yet."""
-        subject, after = subjects.run_work(tenant, conversation_id), 0
-        while message := await jetstream.next_message(self._bus, RUNS, subject, after=after):
-            after = message.stream_seq
-            try:
-                work = WORK.validate_json(message.data)
-            except ValidationError:
-                continue
-            if isinstance(work, StartRun) and work.run_id == run_id:
-                asked_at = TIMESTAMP.validate_python(message.time)
-                model = work.settings.model
-                return RunView(run_id, "queued", asked_at, message_id=work.message_id, model=model)
+        """Return a run whose start is stored and that no agent or workflow service has claimed yet."""
+        for stream, subject in (
+            (RUNS, subjects.run_work(tenant, conversation_id)),
+            (WORKFLOWS, subjects.workflow_run(subjects.SERVED, tenant, conversation_id)),
+        ):
+            after = 0
+            while message := await jetstream.next_message(self._bus, stream, subject, after=after):
+                after = message.stream_seq
+                if (view := _queued_view(message, run_id)) is not None:
+                    return view
         return None
 
     async def _found(self, tenant: str, conversation_id: str, queued: RunView) -> FoundRun:
@@ -210,6 +213,19 @@ class Runs:
             stored = await self._views.commit(tenant, conversation_id, run.finished_in)
             outcome = _outcome(stored, run.run_id) if stored else None
         return FoundRun(conversation_id, run, outcome, approvals)
+
+
+def _queued_view(message: StoredMessage, run_id: str) -> RunView | None:
+    """Return the run that a message starts if it has this id."""
+    try:
+        start = START.validate_json(message.data)
+    except ValidationError:
+        return None
+    if start.run_id != run_id:
+        return None
+    model = start.settings.model if isinstance(start, StartRun) else f"workflow:{start.workflow}"
+    asked_at = TIMESTAMP.validate_python(message.time)
+    return RunView(run_id, "queued", asked_at, message_id=start.message_id, model=model)
 
 
 def _outcome(stored: StoredCommit, run_id: str) -> RunFinished | None:
