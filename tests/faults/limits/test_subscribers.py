@@ -42,7 +42,7 @@ DURABLE = {
     "dead",
 }
 """Functions of `contracts.subjects` whose messages wait in a stream until they are handled."""
-LISTENS = {"subscribe", "subscriber"}
+LISTENS = {"subscribe", "subscriber", "listen"}
 
 
 @cache
@@ -92,8 +92,8 @@ def test_every_subscriber_is_served_by_the_control_plane() -> None:
     brokers = {path for path in SOURCES if "NatsBroker" in path.read_text(encoding="utf-8")}
 
     assert declared == routers
-    assert {path.name for path in declared} == {"router.py", "endpoints.py"}
-    assert brokers == {ROOT / "shared/banksman/bus/control.py"}
+    assert {path.name for path in declared} == {"router.py", "endpoints.py", "worker.py"}
+    assert brokers == {ROOT / "shared/banksman/bus/shared_broker.py"}
 
 
 def test_every_subscriber_of_a_stream_binds_to_an_existing_consumer() -> None:
