@@ -1,5 +1,5 @@
 /**
- * How a conversation scrolls: its end stays in view, and content is drawn while it is near the view, so that a
+ * How a conversation scrolls: its end stays in view, and content is drawn once it comes near the view, so that a
  * conversation of thousands of messages costs what is read.
  */
 
@@ -8,26 +8,18 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 /** Distance from the view, in its own heights, at which content is drawn: a fast scroll does not outrun it. */
 const MARGIN = '200% 0px';
 
-/** Distance at which drawn content is removed again; more than the other, so that reading to and fro draws once. */
-const KEPT_MARGIN = '600% 0px';
-
-/** What a user opened or is about to change; it would be lost. */
-const IN_USE = ':focus-within, details[open], textarea, input, [aria-expanded=true], [data-expanded]';
-
 /** Distance from the end within which the end is kept in view. */
 const NEAR_END_PX = 80;
 const CARD_MARGIN_PX = 16;
 
 const observers = new WeakMap();
-const keepers = new WeakMap();
 const waiting = new WeakMap();
-const leaving = new WeakMap();
 const queue = new Set();
 
 /**
- * True while the element is near the view of its scroller, or in use. Far from it the box has the height of its content.
+ * True once the element has come near the view of its scroller; it stays true.
  *
- * @param {boolean} always draw at once, and keep
+ * @param {boolean} always draw at once
  * @returns {[{current: Element | null}, boolean]} a reference for the element that stands for the content
  */
 export function useNearby(always) {
@@ -35,15 +27,13 @@ export function useNearby(always) {
   const [near, setNear] = useState(always);
   const drawn = near || always;
   useLayoutEffect(() => {
+    if (drawn) return undefined;
     const box = element.current;
-    if (drawn) box.style.height = '';
-    if (always) return undefined;
     waiting.set(box, () => setNear(true));
-    leaving.set(box, () => setNear(false));
-    const observer = (drawn ? keeperOf : observerOf)(box.closest('.scroller'));
+    const observer = observerOf(box.closest('.scroller'));
     observer.observe(box);
     return () => observer.unobserve(box);
-  }, [drawn, always]);
+  }, [drawn]);
   return [element, drawn];
 }
 
@@ -51,25 +41,6 @@ export function useNearby(always) {
 function observerOf(root) {
   if (!observers.has(root)) observers.set(root, new IntersectionObserver(draw, { root, rootMargin: MARGIN }));
   return observers.get(root);
-}
-
-function keeperOf(root) {
-  if (!keepers.has(root)) keepers.set(root, new IntersectionObserver(remove, { root, rootMargin: KEPT_MARGIN }));
-  return keepers.get(root);
-}
-
-/** Remove the content of boxes that are far away, except what the user uses or has selected. */
-function remove(entries) {
-  for (const { target, isIntersecting, boundingClientRect: box } of entries) {
-    if (isIntersecting || target.matches(':focus-within') || target.querySelector(IN_USE) || selected(target)) continue;
-    target.style.height = `${box.height}px`;
-    leaving.get(target)();
-  }
-}
-
-function selected(target) {
-  const selection = getSelection();
-  return !selection.isCollapsed && selection.containsNode(target, true);
 }
 
 /** Draw what is in view at once, and the rest one at each frame, so that scrolling stays smooth. */
@@ -100,18 +71,20 @@ function drawNext() {
  */
 export function useFollow(scroller, id) {
   const atEnd = useRef(true);
-  const lastTop = useRef(0);
+  const last = useRef({ top: 0, height: 0 });
   const [away, setAway] = useState(false);
   const toEnd = () => {
     atEnd.current = true;
     scroller.current.scrollTop = endOf(scroller.current);
   };
   const onScroll = () => {
-    const { scrollTop } = scroller.current;
+    const { scrollTop, scrollHeight } = scroller.current;
     const near = endOf(scroller.current) - scrollTop < NEAR_END_PX;
-    // Growing content moves the end away from the user; only scrolling up counts as leaving it.
-    atEnd.current = near || (atEnd.current && scrollTop >= lastTop.current);
-    lastTop.current = scrollTop;
+    // Growing content moves the end away from the user, and shrinking content moves the view up, as text does that
+    // becomes Markdown. Only scrolling up counts as leaving the end.
+    const left = scrollTop < last.current.top && scrollHeight >= last.current.height;
+    atEnd.current = near || (atEnd.current && !left);
+    last.current = { top: scrollTop, height: scrollHeight };
     setAway(!atEnd.current);
   };
   useLayoutEffect(() => {

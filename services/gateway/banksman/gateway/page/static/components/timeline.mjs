@@ -78,7 +78,7 @@ function Outgoing({ entry }) {
   </article>`;
 }
 
-/** A run. One that has ended is an empty box unless it is near the view, except for the last one. */
+/** A run. One that has ended is an empty box until it comes near the view, except for the last one. */
 export const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
   const [box, drawn] = useNearby(isLast || !run.finished);
   return html`<section class=${drawn ? 'run' : 'run far'} data-run=${run.id} data-status=${run.status} ref=${box}>
@@ -94,7 +94,7 @@ function RunContent({ run, place, details, isLast }) {
     ${run.prompt && !editing && html`<${UserMessage} content=${run.prompt.content} at=${run.requestedAt} queued=${run.status === 'queued'}>${place && html`<${MessageTools} run=${run} place=${place} onEdit=${() => setEditing(true)} />`}<//>`}
     <div class="run-body">
       ${grouped(run.entries, shown).map((entry) => html`<${Entry} key=${`${entry.kind}-${entry.id}`} entry=${entry} run=${run} onExpand=${() => setExpanded(true)} />`)}
-      ${expanded && !details && html`<button type="button" class="link" data-expanded onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
+      ${expanded && !details && html`<button type="button" class="link" onClick=${() => setExpanded(false)}>${t('timeline.hideSteps')}</button>`}
       ${run.finished ? html`<${Outcome} run=${run} isLast=${isLast} place=${place} />` : html`<${Activity} run=${run} />`}
     </div>`;
 }
