@@ -91,11 +91,16 @@ _PLAIN = (
     (re.compile(" after validation, not "), ", not "),
 )
 _NUMBER, _LIST, _OBJECT = "must be a number", "must be a list", "must be an object"
+_TIME = "must be a time with its UTC offset, as in '2026-01-31T09:00:00Z'"
 _WRONG_TYPES = frozenset({"string_type", "list_type", "tuple_type", "dict_type", "model_type"})
 """Mistakes that concern one member of a union, while another member may have the value's type."""
 _EXPECTED = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
+    "datetime_from_date_parsing": _TIME,
+    "datetime_object_invalid": _TIME,
+    "datetime_parsing": _TIME,
+    "datetime_type": _TIME,
     "dict_type": _OBJECT,
     "extra_forbidden": "is not a known field",
     "float_parsing": _NUMBER,
@@ -107,6 +112,7 @@ _EXPECTED = {
     "missing": "is required",
     "model_type": _OBJECT,
     "string_type": "must be a string",
+    "timezone_aware": _TIME,
     "tuple_type": _LIST,
     "union_tag_not_found": "is required",
 }
