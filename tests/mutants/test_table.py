@@ -25,6 +25,10 @@ def test_every_mutant_can_be_applied() -> None:
     assert {label: problem for label, problem in problems.items() if problem is not None} == {}
 
 
+def test_the_page_shows_which_test_killed_each_mutant() -> None:
+    assert list(page.problems(MUTANTS, page.read())) == []
+
+
 def test_a_mutant_that_survives_loses_its_row(tmp_path: Path) -> None:
     first, second = MUTANTS[:2]
     written = tmp_path / "mutants.md"
