@@ -35,6 +35,7 @@ from pathlib import Path
 import pytest
 from tests.support.docker_engine import ensure_base_image, running_engine
 from tests.support.fixtures import secured_server
+from tests.support.forks import ServiceForks
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import Runners
 
@@ -292,7 +293,8 @@ def main() -> None:
         bare = stack.enter_context(contextlib.closing(BareBwrap(identity, own.directory)))
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         secured = stack.enter_context(secured_server(keys))
-        runners = stack.enter_context(contextlib.closing(Runners(secured)))
+        forks = stack.enter_context(ServiceForks("tool-runner"))
+        runners = stack.enter_context(contextlib.closing(Runners(secured, forks)))
         asyncio.run(compare(bare, root, identity, runners, engine(stack)))
 
 

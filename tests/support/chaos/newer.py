@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nats.aio.client import Client
-
 from banksman.contracts import wire
 
 FIELD = "tide"
@@ -32,24 +30,21 @@ class _Wire(wire.Wire):
     tide: str = FIELD_VALUE
 
 
-class _Client(Client):
-    """Adds a header to every message, except to requests to the server itself."""
-
-    async def publish(
-        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
-    ) -> None:
-        ours = not subject.startswith("$JS.")
-        await super().publish(
-            subject, payload, reply, {**(headers or {}), HEADER: "high"} if ours else headers
-        )
-
-
 def become_newer() -> None:
     """Turn this process into one of a future version."""
     wire.Stored, wire.Wire = _Stored, _Wire
-    from banksman.bus import connection
+    from banksman.bus import client, connection
     from banksman.contracts import events
     from banksman.runs import owner
+
+    class Client(client.SafeClient):
+        """Adds a header to every message, except to requests to the server itself."""
+
+        async def publish(
+            self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+        ) -> None:
+            added = headers if subject.startswith("$JS.") else {**(headers or {}), HEADER: "high"}
+            await super().publish(subject, payload, reply, added)
 
     class Draft(owner.Draft):
         """Begins each run with an event of a new type."""
@@ -62,7 +57,7 @@ def become_newer() -> None:
                         run_id, (events.UnknownEvent.model_validate({"type": EVENT_TYPE, "phase": 1}),)
                     )
 
-    connection.Client = _Client
+    connection.SafeClient = Client
     owner.Draft = Draft
 
 
