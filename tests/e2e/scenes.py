@@ -249,6 +249,12 @@ def process(service: str, pid: int, **more: Any) -> dict[str, Any]:
     }
 
 
+def open_run(number: int, tenant: str) -> dict[str, Any]:
+    """Return a run that has not ended, as an operator sees it."""
+    ids = {"conversation_id": f"c{number}", "run_id": f"c{number}-r1"}
+    return {"id": number, "tenant": tenant, "since": f"2026-01-0{number}T08:00:00Z", **ids}
+
+
 COMING: dict[str, Any] = {
     "schedule_id": "s1",
     "starts": [(datetime.now(UTC) + timedelta(days=number)).isoformat() for number in (1, 1, 2, 5)],
@@ -305,6 +311,23 @@ RESOURCES: dict[str, Any] = {
     "operator/tenants": {
         "items": [tenant("acme", max_tokens=5_000, running_runs=3), tenant("local")],
         "next": None,
+    },
+    "operator/runs?state=awaiting_approval": {
+        "items": [open_run(2, "acme"), open_run(3, "local")],
+        "next": None,
+    },
+    "operator/runs?state=queued": {"items": [open_run(1, "acme")], "next": 1},
+    "operator/runs?state=queued&after=1": {"items": [open_run(4, "zeta")], "next": None},
+    "operator/dead-letters/8": {
+        "id": 8,
+        "subject": "commits.local.c8",
+        "stream": "EVENTS",
+        "reason": "the settings cannot be read",
+        "ts": "2026-01-02T10:00:00Z",
+        "can_replay": False,
+        "headers": {"Nats-Msg-Id": "m8"},
+        "payload": '{"run_id":"c8-r1","text":"<b>bold</b>"}',
+        "payload_bytes": 40_000,
     },
     "operator/dead-letters": {
         "items": [

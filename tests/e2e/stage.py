@@ -35,7 +35,7 @@ class Stage:
     received: list[Frame] = field(default_factory=list[Frame])
     """The frames that the page sent, except for pings."""
     resources: dict[str, Any] = field(default_factory=dict[str, Any])
-    """JSON, or bytes, by path; the response to another method by method and path."""
+    """JSON, or bytes, by path, with a query for this one alone; for another method, by method and path."""
     refused: dict[str, Frame] = field(default_factory=dict[str, Frame])
     """Error frames by the type of the request that gets them."""
     uploads: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -123,7 +123,7 @@ async def staged() -> AsyncGenerator[Stage]:
 
     @app.get("/{path:path}")
     async def resource(request: Request, path: str) -> Response:
-        found = stage.resources.get(path, {"items": []})
+        found = stage.resources.get(f"{path}?{request.url.query}", stage.resources.get(path, {"items": []}))
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
         return Response(json.dumps(found), media_type="application/json")

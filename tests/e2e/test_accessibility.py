@@ -172,6 +172,17 @@ async def operations(page: Page, stage: Stage) -> None:
     await expect(page.get_by_text("Runs for agents")).to_be_visible()
 
 
+async def cancellation(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Cancel run c2-r1").click()
+    await page.get_by_role("dialog").get_by_label("Reason").fill("It blocks the release.")
+
+
+async def letter(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Keep the run").click()
+    await page.get_by_role("button", name="Show message 8").click()
+    await expect(page.get_by_role("group", name="Content")).to_be_visible()
+
+
 async def audit(page: Page, stage: Stage) -> None:
     await page.goto(f"{stage.url}/#/audit")
     await expect(page.get_by_text("created a key")).to_be_visible()
@@ -250,8 +261,8 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, invitation, invited, schedules, new_schedule, operations, audit, settings,
-    palette, one_run, one_step, two_runs,
+    refused, inbox, people, invitation, invited, schedules, new_schedule, operations,
+    cancellation, letter, audit, settings, palette, one_run, one_step, two_runs,
     rules, workflows, built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""

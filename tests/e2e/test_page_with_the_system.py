@@ -90,6 +90,29 @@ async def test_a_request_of_one_page_is_decided_in_the_inbox_of_another(page: Pa
         await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
 
 
+async def test_an_operator_cancels_a_parked_run_and_the_trail_and_its_users_see_why(
+    page: Page, demo: System
+) -> None:
+    """R34: without knowing its conversation."""
+    await send_message(page, "run `touch parked`")
+    await expect(page.get_by_role("heading", name="Approve bash?")).to_be_visible()
+    conversation = page.url.rpartition("/")[2]
+    async with opened(demo.url) as operator:
+        await operator.get_by_role("link", name="Operations").click()
+        rows = operator.get_by_role("region", name="Open runs").get_by_role("row", name=conversation)
+        await rows.filter(has_text="Waits for approval").get_by_role("button", name="Cancel").click()
+        await operator.get_by_label("Reason").fill("It blocks the release.")
+        await operator.get_by_role("button", name="Cancel the run").click()
+        await expect(rows).to_have_count(0)
+
+        await operator.get_by_role("link", name="Audit trail").click()
+        entry = operator.get_by_role("row", name=conversation)
+        await expect(entry).to_contain_text("cancelled a run")
+        await expect(entry).to_contain_text("reason: It blocks the release.")
+    await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
+    await expect(page.get_by_text("It blocks the release.").first).to_be_visible()
+
+
 @pytest.mark.parametrize("second", ["Approve", "Reject"])
 async def test_two_tabs_that_decide_at_once_show_the_one_decision_and_nothing_runs_twice(
     page: Page, demo: System, second: str

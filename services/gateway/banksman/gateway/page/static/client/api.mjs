@@ -337,6 +337,29 @@ export class Api {
     return this.#json('GET', 'operator/dead-letters');
   }
 
+  /** A message that could not be handled, with the beginning of its content. */
+  deadLetter(id) {
+    return this.#json('GET', `operator/dead-letters/${id}`);
+  }
+
+  discardDeadLetter(id) {
+    return this.#json('DELETE', `operator/dead-letters/${id}`);
+  }
+
+  /**
+   * A page of the runs of all tenants that have not ended, oldest first.
+   *
+   * @param {'queued' | 'awaiting_approval' | 'awaiting_input'} state
+   * @param {number} [after] `next` of the page before
+   */
+  openRuns(state, after) {
+    return this.#json('GET', `operator/runs?state=${state}${after ? `&after=${after}` : ''}`);
+  }
+
+  cancelOpenRun(tenant, runId, reason) {
+    return this.#json('POST', `operator/runs/${tenant}/${runId}/cancel`, { reason });
+  }
+
   replayDeadLetter(id) {
     return this.#json('POST', `operator/dead-letters/${id}/replay`);
   }

@@ -1,8 +1,9 @@
-/** The state of the system for operators: processes, queues, storage, tenants, and messages that were not handled. */
+/** The state of the system for operators: open runs, processes, queues, storage, tenants, and messages that were not handled. */
 
 import { useEffect, useState } from 'preact/hooks';
 
 import { DeadLetters } from '../components/operator/letters.mjs';
+import { OpenRuns, useOpenRuns } from '../components/operator/open_runs.mjs';
 import { NatsServers, Runners, Services } from '../components/operator/services.mjs';
 import { Queues, Streams } from '../components/operator/storage.mjs';
 import { Tenants, useTenants } from '../components/operator/tenants.mjs';
@@ -15,13 +16,15 @@ const REFRESH_MS = 5_000;
 export default function OperatorView() {
   const store = useStore();
   const { overview, services, letters, error, read } = useOperations(store);
+  const runs = useOpenRuns(store);
   const tenants = useTenants(store);
-  const readAll = () => (read(), tenants.read());
+  const readAll = () => (read(), runs.read(), tenants.read());
   const actions = html`<button type="button" class="toggle" aria-label=${t('files.refresh')} onClick=${readAll}><${Icon} name="refresh" size=${16} /><span>${t('files.refresh')}</span></button>`;
   return html`<${Frame} title=${t('operator.title')} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!overview && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${letters && html`<${DeadLetters} page=${letters} onChange=${read} />`}
+    <${OpenRuns} ...${runs} />
     ${services && html`<${Services} processes=${services.processes} />`}
     ${overview && html`<${Runners} runners=${overview.runners} /><${Queues} queues=${overview.queues} />`}
     ${services && html`<${NatsServers} nats=${services.nats} />`}

@@ -1,22 +1,79 @@
-/** Messages that could not be handled. */
+/** Messages that could not be handled: an operator reads, replays and discards them. */
 
-import { explain, t } from '../../strings.mjs';
-import { formatWhen } from '../../text.mjs';
-import { html, useStore } from '../ui.mjs';
+import { useEffect, useState } from 'preact/hooks';
+
+import { explain, parts, t } from '../../strings.mjs';
+import { formatBytes, formatWhen } from '../../text.mjs';
+import { CopyButton, Dialog, Exact, html, useStore } from '../ui.mjs';
 import { Records } from './records.mjs';
 
 export function DeadLetters({ page, onChange }) {
   const store = useStore();
+  const [shown, setShown] = useState(null);
   const replay = (letter) => store.api.replayDeadLetter(letter.id).then(onChange, (failure) => store.toast(explain(failure)));
   const rows = page.items.map((letter) => [
     formatWhen(letter.ts),
     html`<code>${letter.subject}</code>`,
-    letter.reason,
-    letter.can_replay
-      ? html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`
-      : html`<code>${`banksman dead show ${letter.id}`}</code>`,
+    html`<${Exact} text=${letter.reason} />`,
+    html`<span class="row-actions">
+      <button type="button" class="link" aria-label=${t('operator.showOf', { id: String(letter.id) })} onClick=${() => setShown(letter.id)}>${t('operator.show')}</button>
+      ${letter.can_replay && html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`}
+    </span>`,
   ]);
   const columns = [t('operator.when'), t('operator.subject'), t('operator.reason'), t('operator.action')];
-  return html`<${Records} title=${t('operator.deadLetters')} columns=${columns} rows=${rows} empty=${t('operator.noDeadLetters')} />
-    ${page.next && html`<p class="muted">${t('operator.moreDeadLetters', { count: page.items.length })}</p>`}`;
+  return html`<${Records} title=${t('operator.deadLetters')} columns=${columns} rows=${rows} keys=${page.items.map((letter) => letter.id)} empty=${t('operator.noDeadLetters')} />
+    ${page.next && html`<p class="muted">${t('operator.moreDeadLetters', { count: page.items.length })}</p>`}
+    ${shown && html`<${Letter} id=${shown} onChange=${onChange} onClose=${() => setShown(null)} />`}`;
+}
+
+/** One message with its content, of which the gateway returns the first 16 KiB. */
+function Letter({ id, onChange, onClose }) {
+  const store = useStore();
+  const [letter, setLetter] = useState(null);
+  const [discarding, setDiscarding] = useState(false);
+  const [error, setError] = useState(null);
+  const fail = (failure) => setError(explain(failure));
+  const ended = () => (onClose(), onChange());
+  useEffect(() => void store.api.deadLetter(id).then(setLetter, fail), [id]);
+  return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
+    <div class="dialog-body operator-dialog">
+      ${!letter && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+      ${letter && html`<${Content} letter=${letter} />`}
+      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      ${discarding && html`<p role="alert">${t('operator.discardQuestion')}</p>`}
+      ${letter && (discarding
+        ? html`<div class="dialog-actions">
+            <button type="button" class="button" onClick=${() => setDiscarding(false)}>${t('app.cancel')}</button>
+            <button type="button" class="button danger" onClick=${() => store.api.discardDeadLetter(id).then(ended, fail)}>${t('operator.discardNow')}</button>
+          </div>`
+        : html`<div class="dialog-actions">
+            <button type="button" class="button" onClick=${() => setDiscarding(true)}>${t('operator.discard')}</button>
+            ${letter.can_replay && html`<button type="button" class="button primary" onClick=${() => store.api.replayDeadLetter(id).then(ended, fail)}>${t('operator.replay')}</button>`}
+          </div>`)}
+    </div>
+  <//>`;
+}
+
+function Content({ letter }) {
+  const headers = Object.entries(letter.headers).map(([name, value]) => `${name}: ${value}`).join('\n');
+  const cut = letter.payload_bytes > new TextEncoder().encode(letter.payload).length;
+  return html`<p><${Exact} text=${letter.reason} /></p>
+    <p class="muted"><code>${letter.subject}</code> · ${formatWhen(letter.ts)} · ${formatBytes(letter.payload_bytes)}</p>
+    ${!letter.can_replay && html`<p class="notice info" role="note"><span>${parts('operator.replayByCommand', { command: html`<code>${`banksman dead replay ${letter.id}`}</code>` })}</span></p>`}
+    ${headers && html`<${Field} label=${t('operator.headers')} text=${headers} />`}
+    <${Field} label=${t('operator.content')} text=${readable(letter.payload)} />
+    ${cut && html`<p class="muted">${t('operator.contentCut')}</p>`}`;
+}
+
+function Field({ label, text }) {
+  return html`<div class="field"><div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div><pre tabindex="0" aria-label=${label} role="group"><${Exact} text=${text} /></pre></div>`;
+}
+
+/** JSON on several lines; other text, and JSON of which the end is missing, as it is. */
+function readable(payload) {
+  try {
+    return JSON.stringify(JSON.parse(payload), null, 2);
+  } catch {
+    return payload;
+  }
 }

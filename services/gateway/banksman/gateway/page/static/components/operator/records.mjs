@@ -2,14 +2,20 @@
 
 import { html } from '../ui.mjs';
 
-/** A table with a heading. @param {{title: string, columns: string[], rows: unknown[][], empty: string}} properties */
-export function Records({ title, columns, rows, empty }) {
+/**
+ * A table with a heading. On a narrow window each row is a block in which every cell has the name of its column, so the
+ * roles are explicit: a table that is not displayed as one has none.
+ *
+ * @param {{title: string, columns: string[], rows: unknown[][], keys?: (string | number)[], empty: string}} properties
+ *   `keys` identify the rows of a table with buttons: the focus stays with its row when rows before it end
+ */
+export function Records({ title, columns, rows, keys, empty }) {
   return html`<section class="operator">
     <h2>${title}</h2>
     ${rows.length
-      ? html`<div class="table" tabindex="0" role="region" aria-label=${title}><table class="records">
-          <thead><tr>${columns.map((column) => html`<th>${column}</th>`)}</tr></thead>
-          <tbody>${rows.map((row) => html`<tr>${row.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody>
+      ? html`<div class="table" tabindex="0" role="region" aria-label=${title}><table class="records stacked" role="table">
+          <thead role="rowgroup"><tr role="row">${columns.map((column) => html`<th role="columnheader">${column}</th>`)}</tr></thead>
+          <tbody role="rowgroup">${rows.map((row, at) => html`<tr role="row" key=${keys?.[at]}>${row.map((cell, column) => html`<td role="cell" data-label=${columns[column]}><div class="cell">${cell}</div></td>`)}</tr>`)}</tbody>
         </table></div>`
       : html`<p class="muted">${empty}</p>`}
   </section>`;
