@@ -20,6 +20,7 @@ from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.conversations import Conversations, CreatedConversations
+from banksman.gateway.service.dead_letters import DeadLetters
 from banksman.gateway.service.decisions import Decisions
 from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
 from banksman.gateway.service.feeds import Feeds
@@ -202,6 +203,7 @@ async def compose(
             queue=queue,
         ),
         files=Files(placements, await _outputs(settings, bus, stack)),
+        dead_letters=DeadLetters(bus),
         open_runs=OpenRuns(bus, approvals),
         operations=Operations(bus),
         processes=Processes(bus),

@@ -13,8 +13,9 @@ from banksman.contracts.wire import Stored, Token
 from banksman.gateway.asgi.dependencies import OperatorDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import RequestBody
+from banksman.gateway.service.dead_letters import MAX_LETTERS, DeadLetterPage, ShownDeadLetter
 from banksman.gateway.service.open_runs import MAX_RUNS, OpenRunPage, OpenState
-from banksman.gateway.service.operations import MAX_LETTERS, DeadLetterPage, Overview, ShownDeadLetter
+from banksman.gateway.service.operations import Overview
 from banksman.gateway.service.processes import Services
 from banksman.gateway.service.resources import MAX_POSITION
 from banksman.gateway.service.tenants import MAX_TENANTS, TenantPage
@@ -74,19 +75,19 @@ async def list_dead_letters(
     gateway: ServiceDep, caller: OperatorDep, limit: Limit = MAX_LETTERS, after: After = 0
 ) -> DeadLetterPage:
     """List the messages that could not be handled, oldest first."""
-    return await gateway.operations.dead_letters(after=after, limit=limit)
+    return await gateway.dead_letters.page(after=after, limit=limit)
 
 
 @routes.get("/operator/dead-letters/{letter_id}")
 async def read_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> ShownDeadLetter:
     """Read a dead letter with its headers and the begin of its content."""
-    return await gateway.operations.dead_letter(letter_id)
+    return await gateway.dead_letters.read(letter_id)
 
 
 @routes.delete("/operator/dead-letters/{letter_id}", status_code=204, response_class=Response)
 async def discard_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> None:
     """Delete a dead letter permanently."""
-    await gateway.operations.discard(letter_id)
+    await gateway.dead_letters.discard(letter_id)
 
 
 @routes.get("/operator/runs")
@@ -122,4 +123,4 @@ async def cancel_open_run(
 @routes.post("/operator/dead-letters/{letter_id}/replay", status_code=204, response_class=Response)
 async def replay_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> None:
     """Publish a dead letter on its subject again, and remove it from the dead letters."""
-    await gateway.operations.replay(letter_id)
+    await gateway.dead_letters.replay(letter_id)

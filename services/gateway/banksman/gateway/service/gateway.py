@@ -11,6 +11,7 @@ from banksman.gateway.service.assistants import Assistants
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.client_requests import ClientRequests
 from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.dead_letters import DeadLetters
 from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.imports import Imports
@@ -75,6 +76,7 @@ class Gateway:
     titles: Titles
     imports: Imports
     files: Files
+    dead_letters: DeadLetters
     open_runs: OpenRuns
     operations: Operations
     processes: Processes

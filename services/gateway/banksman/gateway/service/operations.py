@@ -1,8 +1,7 @@
-"""What operators see of all tenants: streams, queues, runners and dead letters."""
+"""What operators see of the system: streams, queues and runners."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from banksman.bus import dead, jetstream
+from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import (
@@ -34,14 +33,11 @@ from banksman.bus.names import (
 )
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
-from banksman.contracts.errors import Conflict, NotFound
+from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.contracts.work import DeadLetter
 
 _READ = frozenset((RUNS, APPROVALS))
 """Streams of queues whose messages a gateway may read, to show since when the oldest one waits."""
-SHOWN_BYTES = 16 * 1024
-"""Bytes of a dead letter's payload that are shown."""
 MOST_TENANTS = 50
 _STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
 _QUEUES = (
@@ -53,10 +49,6 @@ _QUEUES = (
     (EVENTS, WEBHOOKS),
     (WEBHOOK_QUEUE, WEBHOOKS),
 )
-_REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
-"""Streams on whose subjects a gateway may publish. Others are open to the operator's own user only."""
-MAX_LETTERS = 200
-
 _TIME: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
@@ -121,38 +113,9 @@ class Overview(Stored):
     runners: tuple[RunnerState, ...]
 
 
-class ListedDeadLetter(Stored):
-    """A message that could not be handled."""
-
-    id: int
-    subject: str
-    stream: str
-    reason: str
-    ts: Timestamp
-    can_replay: bool
-    """False for a message that only `banksman dead replay` may publish again, or whose sender must."""
-
-
-class ShownDeadLetter(ListedDeadLetter):
-    """A dead letter with its content."""
-
-    headers: dict[str, str]
-    payload: str
-    """The first 16 KiB as text; what is not UTF-8 is replaced."""
-    payload_bytes: int
-
-
-class DeadLetterPage(Stored):
-    """Dead letters, oldest first."""
-
-    items: tuple[ListedDeadLetter, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-
-
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Reads the state of the broker, and replays dead letters."""
+    """Reads the state of the broker."""
 
     bus: Bus
 
@@ -169,54 +132,6 @@ class Operations:
             waiting=await self._waiting(),
             runners=tuple([_runner(entry.value) async for entry in runners.entries()]),
         )
-
-    async def dead_letters(self, *, after: int, limit: int) -> DeadLetterPage:
-        """Return a page of the dead letters."""
-        found: list[ListedDeadLetter] = []
-        async for stored in dead.dead_letters(self.bus, after=after):
-            letter = stored.letter
-            found.append(_listed(stored.stream_seq, letter))
-            if len(found) == limit:
-                return DeadLetterPage(items=tuple(found), next=stored.stream_seq)
-        return DeadLetterPage(items=tuple(found), next=None)
-
-    async def dead_letter(self, letter_id: int) -> ShownDeadLetter:
-        """Return a dead letter with its content.
-
-        Raises:
-            NotFound: There is no such dead letter.
-        """
-        letter = await dead.read_dead_letter(self.bus, letter_id)
-        payload = base64.b64decode(letter.payload_base64)
-        return ShownDeadLetter(
-            **dict(_listed(letter_id, letter)),
-            headers=letter.headers,
-            payload=payload[:SHOWN_BYTES].decode("utf-8", "replace"),
-            payload_bytes=len(payload),
-        )
-
-    async def discard(self, letter_id: int) -> None:
-        """Delete a dead letter permanently.
-
-        Raises:
-            NotFound: There is no such dead letter.
-        """
-        await dead.remove(self.bus, letter_id)
-
-    async def replay(self, letter_id: int) -> None:
-        """Publish a dead letter on its subject again, and remove it from the dead letters.
-
-        Raises:
-            NotFound: There is no such dead letter.
-            Conflict: A gateway may not publish it.
-            Overloaded, Unavailable: It could not be published, and stays a dead letter.
-        """
-        letter = await dead.read_dead_letter(self.bus, letter_id)
-        if letter.stream not in _REPLAYED:
-            raise Conflict(
-                f"a gateway may not publish on {letter.subject}: use `banksman dead replay {letter_id}`"
-            )
-        await dead.replay(self.bus, letter_id)
 
     async def _stream(self, name: str) -> StreamState:
         info = await self._info(api("STREAM.INFO", name), name)
@@ -268,17 +183,6 @@ class Operations:
             return await jetstream.call(self.bus, subject)
         except jetstream.ApiError as error:
             raise NotFound("stream or queue", name) from error
-
-
-def _listed(letter_id: int, letter: DeadLetter) -> ListedDeadLetter:
-    return ListedDeadLetter(
-        id=letter_id,
-        subject=letter.subject,
-        stream=letter.stream,
-        reason=letter.reason,
-        ts=letter.ts,
-        can_replay=letter.stream in _REPLAYED,
-    )
 
 
 def _runner(lease: RunnerLease) -> RunnerState:
