@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
 from email import message_from_string, policy
 from typing import Any
 
@@ -12,6 +11,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook as Verifier
 from tests.gateway.conftest import Agent, GatewayFactory, Receiver, Served
+from tests.gateway.http.mail_server import MailServer, mail_server
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -85,49 +85,21 @@ async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the
     assert refused.status_code == 400
 
 
-@dataclass
-class MailServer:
-    """A mail server that refuses the first message and takes the others."""
-
-    port: int = 0
-    received: list[str] = field(default_factory=list[str])
-    refused: int = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"220 mail.example\r\n")
-        while line := (await reader.readline()).decode().strip().upper():
-            if line == "DATA":
-                writer.write(b"354 go on\r\n")
-                text = (await reader.readuntil(b"\r\n.\r\n")).decode()
-                self.received.append(text.removesuffix("\r\n.\r\n").replace("\r\n", "\n"))
-            writer.write(b"451 later\r\n" if line.startswith("MAIL") and self._refuses() else b"250 ok\r\n")
-            if line == "QUIT":
-                break
-        writer.close()
-
-    def _refuses(self) -> bool:
-        self.refused += 1
-        return self.refused == 1
-
-
 async def test_an_approval_request_arrives_as_an_email_with_a_link_that_is_used_once(
     start_gateway: GatewayFactory, agent: Agent
 ) -> None:
     """R13: again after the mail server refused it. Two users need two links."""
-    mail = MailServer()
-    server = await asyncio.start_server(mail.serve, "127.0.0.1", 0)
-    smtp = {"host": "127.0.0.1", "port": server.sockets[0].getsockname()[1], "security": "none"}
     body = {
         "url": "mailto:ada@example.org",
         "format": "email",
         "events": ["approval.requested"],
         "page_url": "https://agents.example",
     }
-    async with (
-        server,
-        start_gateway(smtp={**smtp, "sender": "agents@example.org"}) as served,
-        served.http as http,
-    ):
+    async with AsyncExitStack() as stack:
+        mail = await stack.enter_async_context(mail_server(MailServer(refusals=1)))
+        smtp = {"host": "127.0.0.1", "port": mail.port, "security": "none", "sender": "agents@example.org"}
+        served = await stack.enter_async_context(start_gateway(smtp=smtp))
+        http = await stack.enter_async_context(served.http)
         assert (await http.post(PATH, json={**body, "url": "mailto:a@b?bcc=c@d"})).status_code == 400
         assert (await http.post(PATH, json=body)).status_code == 201
         await http.post("/context/assistants", json={"id": "two", "approvals": {"approvers": 2}})

@@ -9,16 +9,11 @@ import ssl
 import time
 import zlib
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from tests.support.certificates import certificate, showing
 from tests.support.polling import scripted_delay
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving, started
 
@@ -496,32 +491,8 @@ async def test_an_unfinished_tls_handshake_ends_with_the_connection(
             await started(closed_by_runner)
 
 
-def certificate(path: Path, *, ended: bool = False) -> Path:
-    """Write a certificate for `site.example` and its key to a file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "site.example")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now + timedelta(days=-1 if ended else 1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("site.example")]), critical=False)
-        .sign(key, SHA256())
-    )
-    written = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.write_bytes(written + made.public_bytes(Encoding.PEM))
-    return path
-
-
-def showing(certificate: Path) -> ssl.SSLContext:
-    """Return the server's side of TLS with a certificate."""
-    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server_side.load_cert_chain(certificate)
-    return server_side
-
-
 async def test_tls_verifies_the_name_with_a_pinned_address(tmp_path: Path) -> None:
-    site = certificate(tmp_path / "site.pem")
+    site = certificate(tmp_path / "site.pem", "site.example")
     async with serving(replying(b"private"), tls=showing(site)) as server:
         way_out = egress(server, tls=ssl.create_default_context(cafile=str(site)))
         fetched = await way_out.get(f"https://site.example:{server.port}/")
@@ -543,7 +514,7 @@ async def test_an_unverified_server_gets_no_request_and_the_error_says_why(
     runner: Runner, tmp_path: Path, problem: str, host: str, reason: str
 ) -> None:
     """R73, R75"""
-    site = certificate(tmp_path / "site.pem", ended=problem == "ended")
+    site = certificate(tmp_path / "site.pem", "site.example", ended=problem == "ended")
     trusted = TLS if problem == "not trusted" else ssl.create_default_context(cafile=str(site))
     async with serving(replying(b"private"), tls=showing(site)) as server:
         outcome = await fetch(runner, egress(server, tls=trusted), f"https://{host}:{server.port}/?token=1")

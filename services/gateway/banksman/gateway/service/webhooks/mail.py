@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -81,9 +82,12 @@ def _send(settings: SmtpSettings, to: str, message: QueuedDelivery, now: datetim
         server = smtplib.SMTP_SSL(settings.host, settings.port, timeout=TIMEOUT_S, context=context)
     else:
         server = smtplib.SMTP(settings.host, settings.port, timeout=TIMEOUT_S)
-    with server:
+    with contextlib.closing(server):
         if settings.security == "starttls":
             server.starttls(context=context)
         if settings.user is not None and settings.password is not None:
             server.login(settings.user, settings.password.get_secret_value())
         server.send_message(mail)
+        # The server has the message: an error after that must not send it again.
+        with contextlib.suppress(OSError):
+            server.quit()
