@@ -70,6 +70,9 @@ def check_export(directory: Path, counts: dict[str, int]) -> None:
     assert "auto" in [one["id"] for one in json.loads((directory / "assistants.json").read_text())]
     (secret,) = json.loads((directory / "tenant-secrets.json").read_text())
     assert secret["name"] == "API_TOKEN" and "sealed" not in secret
+    trail = json.loads((directory / "audit.json").read_text())
+    assert {"assistant.created", "secret.set"} <= {entry["action"] for entry in trail}
+    assert {entry["tenant"] for entry in trail} == {TENANT} and SECRET not in json.dumps(trail)
     (whole,) = directory.glob("conversations/*/outputs/*.txt")
     assert whole.read_text().startswith("1\n2\n") and "\n9000" in whole.read_text()
     place = whole.parents[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -185,6 +187,36 @@ async def test_a_code_is_exchanged_only_with_its_verifier(signed: Served, provid
         damaged = await http.post("/v1/sign-in", json={"code": code})
     assert (sent.status_code, refused.status_code, damaged.status_code) == (302, 401, 400)
     assert CLIENT_SECRET not in str(where)
+
+
+async def test_a_sign_in_is_in_the_audit_trail_and_a_refused_one_is_not(
+    signed: Served, provider: Provider, tenant: str
+) -> None:
+    """R34: with the user and the tenant that the provider named, without the code and the token."""
+    provider.claims |= {"tenant": tenant, "rights": ["chat", "admin"]}
+    verifier = "v" * 43
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    async with signed.http as http:
+        where = (await http.get("/v1/sign-in")).json()
+        asked = {
+            "redirect_uri": f"{signed.url}/",
+            "state": "s",
+            "client_id": where["client_id"],
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        sent = await http.get(where["authorization_endpoint"], params=asked)
+        code = httpx.URL(sent.headers["location"]).params["code"]
+        body = {"code": code, "code_verifier": verifier, "redirect_uri": f"{signed.url}/"}
+        accepted = await http.post("/v1/sign-in", json=body)
+        used = await http.post("/v1/sign-in", json=body)
+        token = accepted.json()["token"]
+        trail = (await http.get("/v1/audit", headers=bearer(token))).json()["items"]
+    assert (accepted.status_code, used.status_code) == (200, 401)
+    [entry] = trail
+    assert (entry["action"], entry["actor"], entry["target"]) == ("user.signed_in", "ann", "ann")
+    assert (entry["tenant"], entry["interface"], entry["details"]) == (tenant, "http", {})
+    assert token not in str(trail) and code not in str(trail)
 
 
 async def test_a_gateway_without_a_provider_offers_no_sign_in(gateway: Served) -> None:
