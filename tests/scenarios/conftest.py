@@ -66,9 +66,19 @@ def backboard_port() -> int:
     return free_port()
 
 
+@pytest.fixture(scope="session")
+def webhook_port() -> int:
+    """The port to which webhooks of the system may be sent, on which a test may serve a receiver."""
+    return free_port()
+
+
 @pytest.fixture(scope="package")
 def system(
-    model: ScriptedModel, json_api: str, backboard_port: int, tmp_path_factory: pytest.TempPathFactory
+    model: ScriptedModel,
+    json_api: str,
+    backboard_port: int,
+    webhook_port: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Generator[System]:
     """The system, started once. A test that kills processes starts its own."""
     data: Path = tmp_path_factory.mktemp("banksman")
@@ -79,6 +89,7 @@ def system(
         "BANKSMAN_AGENT__PRICES": json.dumps(prices),
         "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
+        "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{webhook_port}"]),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([json_api]),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_COMMANDS": "true",
     }
