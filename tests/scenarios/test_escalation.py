@@ -1,4 +1,4 @@
-"""An approval request that nobody decides goes further, by the timer of the running system."""
+"""An approval request that is left goes further, by the timer of the running system."""
 
 from __future__ import annotations
 
