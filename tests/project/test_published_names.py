@@ -41,6 +41,7 @@ OTHER_NAMES = {
     "/context/mcp-servers/{server_id}": "/context/mcp-servers",
     "/context/mcp-servers/{server_id}/look": '/look"',
     "/context/mcp-servers/{server_id}/approve": '/approve"',
+    "/context/mcp-servers/{server_id}/sign-in": '/sign-in"',
     "workspace.restored": "WorkspaceRestored(",
     "approval.forgotten": "ApprovalForgotten(",
     "approval.escalated": "isinstance(body, ApprovalEscalated)",

@@ -6,29 +6,44 @@ the one runner that executes the call: no event, log or model has it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
+
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
+from banksman.bus.mcp_access import McpAccess
 from banksman.bus.names import MCP
+from banksman.bus.sealing import SecretBox
 from banksman.bus.tenant_secrets import TenantSecrets
-from banksman.contracts.calls import CallRequest
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallRequest, FileReply
 from banksman.contracts.mcp import McpServer, McpTarget, mcp_server_of, offered_name
+from banksman.contracts.mcp_sign_in import RequestToken
+
+TOKEN_TIMEOUT_S = 15.0
+"""Seconds within which a runner replies with a token."""
 
 
 class McpTargets:
     """The configured servers of all tenants."""
 
-    def __init__(self, bus: Bus, secrets: TenantSecrets) -> None:
+    def __init__(self, bus: Bus, box: SecretBox, secrets: TenantSecrets, now: Callable[[], datetime]) -> None:
+        self._bus = bus
         self._servers = Bucket(bus, MCP, McpServer)
         self._secrets = secrets
+        self._access = McpAccess(bus, box, now)
 
-    async def with_target(self, request: CallRequest) -> CallRequest:
+    async def with_target(self, request: CallRequest, runner: str) -> CallRequest:
         """Return a request with the target of its call; unchanged if its tool is none of a server.
+
+        A token that expires soon is renewed through the runner of the call.
 
         A tool that is no longer approved has no target: the runner refuses it as an unknown tool.
 
         Raises:
             SecretUnusable: A secret of its server is not set, or cannot be used.
-            Unavailable: The broker did not respond.
+            AccessMissing: An administrator must sign in at the server, or its token could not be renewed.
+            Unavailable: The broker or the runner did not respond.
         """
         name = request.call.name
         server_id = mcp_server_of(name)
@@ -40,7 +55,12 @@ class McpTargets:
         if entry is None or tool is None:
             return request
         filled = await self._secrets.filled(request.tenant, server_id, entry.value.transport)
-        target = McpTarget(
-            transport=filled.transport, tool=tool.name, digest=tool.digest, hidden=filled.hidden
-        )
+
+        async def ask(wanted: RequestToken) -> FileReply:
+            subject = subjects.files(runner, request.tenant, request.conversation_id)
+            reply = await self._bus.request(subject, wanted.model_dump_json().encode(), TOKEN_TIMEOUT_S)
+            return FileReply.model_validate_json(reply)
+
+        transport = await self._access.authorized(request.tenant, entry, filled.transport, ask)
+        target = McpTarget(transport=transport, tool=tool.name, digest=tool.digest, hidden=filled.hidden)
         return request.model_copy(update={"mcp": target})

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from banksman.contracts.mcp import Hidden, McpTarget, McpTransport, ServedTool
+from banksman.contracts.mcp_sign_in import AccessToken, Authorization, DiscoverSignIn, RequestToken
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.contracts.workspaces import WorkspaceForget, WorkspacePlacement
@@ -225,7 +226,15 @@ class FindMcpTools(_FileOperation):
 
 
 FileRequest = Annotated[
-    FileList | FileRead | FileWrite | FileDelete | WorkspaceForget | FindMcpTools, Field(discriminator="op")
+    FileList
+    | FileRead
+    | FileWrite
+    | FileDelete
+    | WorkspaceForget
+    | FindMcpTools
+    | DiscoverSignIn
+    | RequestToken,
+    Field(discriminator="op"),
 ]
 
 
@@ -250,6 +259,14 @@ class FileReply(Stored):
     more: bool = False
     tools: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
     """The reply to `FindMcpTools`."""
+    needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
+    """Whether the server of `FindMcpTools` responded with 401."""
+    authorization: Authorization | None = Field(default=None, exclude_if=lambda found: found is None)
+    """The reply to `DiscoverSignIn`."""
+    token: AccessToken | None = Field(default=None, exclude_if=lambda token: token is None)
+    """The reply to `RequestToken`."""
+    refused: bool = Field(default=False, exclude_if=lambda refused: not refused)
+    """Whether the authorization server refused the grant of `RequestToken`: to repeat it is of no use."""
 
     @property
     def text(self) -> str | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, StringConstraints
 
 from banksman.contracts.ids import digest
+from banksman.contracts.mcp_sign_in import PendingSignIn, SignedIn
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 
@@ -118,6 +119,12 @@ class McpServer(Stored):
     found_at: Timestamp | None = None
     created_at: Timestamp
     created_by: str
+    needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
+    """Whether it refused us: its tools are not called before an administrator has signed in."""
+    pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
+    """The sign-in that was begun last."""
+    signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
+    """The access that an administrator gave by signing in."""
 
 
 class McpTarget(Stored):

@@ -57,7 +57,7 @@ _OF_GATEWAYS = (
     names.POLICIES,
     names.SCHEDULES,
 )
-"""Buckets that only gateways write."""
+"""Buckets that only gateways write, except that who sends calls stores renewed tokens in `mcp`."""
 _STREAMS = (
     names.EVENTS,
     names.RUNS,
@@ -173,7 +173,7 @@ def agent() -> User:
             *_drives_runs(),
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
-            subjects.files(ANY, ANY, ANY),
+            *_renews_tokens(),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE, names.HEADS, names.DAMAGED),
             # It ends the lease of a runner whose connection is closed.
             *_writes(names.RUNNERS),
@@ -220,6 +220,7 @@ def workflows() -> User:
             subjects.workflow_cancel(ANY, ANY, ANY),
             subjects.tool_started(ANY, ANY),
             subjects.tool_result(ANY, ANY),
+            *_renews_tokens(),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.WORKFLOW_DEFINITIONS, names.DAMAGED),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.WORKFLOWS, ANY),
@@ -351,6 +352,11 @@ def _drives_runs() -> tuple[str, ...]:
         subjects.timer_set(ANY, ANY, ANY),
         all_of("dead"),
     )
+
+
+def _renews_tokens() -> tuple[str, ...]:
+    """Return what renews the token of an MCP server before a call: a runner requests it."""
+    return (subjects.files(ANY, ANY, ANY), *_writes(names.MCP))
 
 
 def _inspects() -> tuple[str, ...]:

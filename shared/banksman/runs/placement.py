@@ -18,6 +18,7 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.leases import LEASE_TTL_S
+from banksman.bus.mcp_access import AccessMissing
 from banksman.bus.mcp_targets import McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
 from banksman.bus.sealing import SecretBox
@@ -34,6 +35,7 @@ from banksman.contracts.calls import (
     RunnerLease,
 )
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
 from banksman.runs.runner_choice import RunnerLoads, ToolServerProcess, least_loaded
@@ -50,7 +52,7 @@ RESTORE_TIMEOUT_S = 60.0
 """Seconds within which a runner replies to a file request if it must restore the workspace first."""
 
 FIND_TIMEOUT_S = 30.0
-"""Seconds within which a runner lists the tools of a server of the Model Context Protocol."""
+"""Seconds within which a runner replies to a request that concerns an MCP server."""
 
 _FILE_REQUESTS = 3
 """How often a file request is sent when its workspace moves meanwhile."""
@@ -98,8 +100,9 @@ class Placements:
         self._wait_s = wait_s
         self._remove_objects = remove_objects
         self._loads = RunnerLoads()
-        self._secrets = TenantSecrets(bus, SecretBox(signing_key))
-        self._mcp = McpTargets(bus, self._secrets)
+        box = SecretBox(signing_key)
+        self._secrets = TenantSecrets(bus, box)
+        self._mcp = McpTargets(bus, box, self._secrets, clock.now)
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._leases = BucketView(
             Bucket(bus, RUNNERS, RunnerLease),
@@ -221,12 +224,12 @@ class Placements:
             request = request.model_copy(update={"ticket": ticket})
         try:
             if request.call.server is None:
-                request = await self._mcp.with_target(request)
+                request = await self._mcp.with_target(request, placement.runner)
             elif request.call.secrets:
                 request = await self._with_secrets(placement, request)
             reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
             return CallReply.model_validate_json(reply)
-        except SecretUnusable as error:
+        except (SecretUnusable, AccessMissing) as error:
             return CallReply(answer="refused", reason=f"The call was not sent: {error}.")
         except (Unavailable, ValidationError):
             return None
@@ -274,7 +277,7 @@ class Placements:
     ) -> FileReply:
         subject = subjects.files(runner, tenant, conversation_id)
         restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
-        finds = isinstance(request, FindMcpTools)
+        finds = isinstance(request, FindMcpTools | DiscoverSignIn | RequestToken)
         timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
         reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
         return FileReply.model_validate_json(reply)

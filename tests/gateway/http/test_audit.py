@@ -46,6 +46,8 @@ CHANGES_NOTHING = {
     "POST /context/assistants/preview",
     "POST /context/webhooks/{webhook_id}/test",
     "POST /context/mcp-servers/{server_id}/look",
+    # The user who returns from it is recorded.
+    "POST /context/mcp-servers/{server_id}/sign-in",
     "POST /workflows/parse",
     "POST /v1/ws-ticket",
     "POST /v1/chat/completions",

@@ -221,7 +221,7 @@ REFUSALS = [
     (replying(b"{}", "Content-Type: application/json", status="503 Busy"), "status 503"),
     (replying(b"", "Location: http://169.254.169.254/", status="307 Moved"), "Redirect"),
     (replying(b"<html>", "Content-Type: text/html"), "session"),
-    (replying(f"denied: {TOKEN}".encode(), status="401 Denied"), "session"),
+    (replying(f"denied: {TOKEN}".encode(), status="401 Denied"), "sign in"),
 ]
 
 

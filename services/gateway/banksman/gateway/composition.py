@@ -30,6 +30,7 @@ from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
 from banksman.gateway.service.imports import Imports
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.mcp_servers import McpServers
+from banksman.gateway.service.mcp_sign_ins import McpSignIns
 from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.one_request import OneRequest
 from banksman.gateway.service.open_runs import OpenRuns
@@ -157,10 +158,12 @@ async def compose(
     )
     scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
     usage = UsageReports(bus, clock, settings.tenants)
+    mcp_servers = McpServers(bus, placements, clock, box)
     return Gateway(
         settings=settings.gateway,
         keys=keys,
-        mcp_servers=McpServers(bus, placements, clock, box),
+        mcp_servers=mcp_servers,
+        mcp_sign_ins=McpSignIns(mcp_servers, clock),
         secrets=SecretStore(bus, box, clock),
         # Before webhooks: a device whose user's key is unknown gets nothing.
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),

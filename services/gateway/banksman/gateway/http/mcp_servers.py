@@ -98,6 +98,15 @@ class McpToolDescription(Stored):
     """Whether each call needs a user's approval, unless an assistant's policy decides."""
 
 
+class McpSignedIn(Stored):
+    """The access that a user gave by signing in, without its tokens."""
+
+    user: str
+    at: Timestamp
+    expires_at: Timestamp | None
+    """When its token expires; it is renewed before a call if the server allows that."""
+
+
 class McpServerDescription(Stored):
     """A server without its secrets."""
 
@@ -120,6 +129,10 @@ class McpServerDescription(Stored):
     """Why its tools could not be listed now."""
     refused: tuple[RefusedTool, ...] = ()
     """Approved tools that cannot be offered, and why."""
+    needs_sign_in: bool = False
+    """Whether it responded with 401, or its access has ended: `POST …/sign-in` begins a sign-in."""
+    signed_in: McpSignedIn | None = None
+    """The access that a user gave; null without one."""
 
 
 @routes.get("/context/mcp-servers")
@@ -186,7 +199,7 @@ def _transport(given: StdioServer | RemoteServer) -> McpTransport:
 
 
 def _described(looked_at: LookedAt) -> McpServerDescription:
-    server = looked_at.server
+    server, signed_in = looked_at.server, looked_at.server.signed_in
     return McpServerDescription(
         id=server.id,
         transport=_described_transport(server.transport),
@@ -201,6 +214,9 @@ def _described(looked_at: LookedAt) -> McpServerDescription:
         created_by=server.created_by,
         problem=looked_at.problem,
         refused=looked_at.refused,
+        needs_sign_in=server.needs_sign_in,
+        signed_in=signed_in
+        and McpSignedIn(user=signed_in.user, at=signed_in.at, expires_at=signed_in.expires_at),
     )
 
 

@@ -62,6 +62,7 @@ ACTIONS: Final = (
     AuditedAction("mcp_server.changed", "PUT /context/mcp-servers/{server_id}", details=("name",)),
     AuditedAction("mcp_server.approved", "POST /context/mcp-servers/{server_id}/approve", details=("name",)),
     AuditedAction("mcp_server.deleted", "DELETE /context/mcp-servers/{server_id}"),
+    AuditedAction("mcp_server.signed_out", "DELETE /context/mcp-servers/{server_id}/sign-in"),
     AuditedAction(
         "conversation.deleted", "DELETE /context/conversations/{conversation_id}", "conversation delete"
     ),
@@ -72,5 +73,7 @@ ACTIONS: Final = (
 )
 SIGNED_IN: Final = AuditedAction("user.signed_in", "POST /v1/sign-in")
 """Recorded by its endpoint: the caller is known only afterwards."""
+MCP_SIGNED_IN: Final = AuditedAction("mcp_server.signed_in", "GET /context/mcp-sign-in")
+"""Recorded by its endpoint: the user returns from another server, without a key."""
 BY_HTTP: Final = {action.http: action for action in ACTIONS}
 BY_NATS: Final = {action.nats: action for action in ACTIONS if action.nats}

@@ -16,6 +16,7 @@ from banksman.gateway.service.feeds import Feeds
 from banksman.gateway.service.files import Files
 from banksman.gateway.service.imports import Imports
 from banksman.gateway.service.mcp_servers import McpServers
+from banksman.gateway.service.mcp_sign_ins import McpSignIns
 from banksman.gateway.service.model_catalog import ModelCatalog
 from banksman.gateway.service.open_runs import OpenRuns
 from banksman.gateway.service.operations import Operations
@@ -51,6 +52,7 @@ class Gateway:
     keys: Keys
     api_keys: ApiKeys
     mcp_servers: McpServers
+    mcp_sign_ins: McpSignIns
     secrets: SecretStore
     webhooks: Webhooks
     schedules: Schedules

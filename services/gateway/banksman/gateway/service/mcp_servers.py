@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from banksman.bus.connection import Bus
 from banksman.bus.envelope import checked_reply
 from banksman.bus.kv import Bucket, Entry
+from banksman.bus.mcp_access import AccessMissing, McpAccess
 from banksman.bus.names import MCP
 from banksman.bus.sealing import SecretBox
-from banksman.bus.tenant_secrets import Filled, SecretUnusable, TenantSecrets, sealed_transport
+from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets, sealed_transport
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Overloaded, Unavailable
@@ -32,6 +33,7 @@ from banksman.contracts.mcp import (
     RefusedTool,
     definition_of,
 )
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 
@@ -80,6 +82,7 @@ class McpServers:
         self._secrets = TenantSecrets(bus, box)
         self._placements = placements
         self._clock = clock
+        self.access = McpAccess(bus, box, clock.now)
 
     async def list(self, tenant: str) -> list[McpServer]:
         """Return the servers of a tenant, sorted by id."""
@@ -92,7 +95,7 @@ class McpServers:
         Raises:
             NotFound: The tenant has no such server.
         """
-        return (await self._entry(tenant, server_id)).value
+        return (await self.entry(tenant, server_id)).value
 
     async def create(self, tenant: str, user: str, server_id: str, asked: McpServerRequest) -> LookedAt:
         """Configure a server and list its tools, which wait for approval.
@@ -114,7 +117,7 @@ class McpServers:
         )
         if await self._bucket.create(f"{tenant}.{server_id}", server) is None:
             raise Conflict(f"server {server_id!r} exists already")
-        return await self._looked(tenant, server)
+        return await self.looked(tenant, server)
 
     async def replace(self, tenant: str, server_id: str, asked: McpServerRequest) -> LookedAt:
         """Replace the configuration. The approvals remain if only secrets, the texts or the trust change.
@@ -125,14 +128,18 @@ class McpServers:
         transport = sealed_transport(tenant, server_id, asked.transport, self._box)
 
         def changed(server: McpServer) -> McpServer:
-            same = _place(server.transport) == _place(transport)
+            same = place_of(server.transport) == place_of(transport)
             approved = server.tools if same else ()
             fields = {"tools": approved, "changes": (), **{name: getattr(asked, name) for name in _ASKED}}
-            return server.model_copy(update={**fields, "transport": transport})
+            # A token is for one address: another server must never receive it.
+            access = {} if same else {"signed_in": None, "pending": None}
+            return server.model_copy(
+                update={**fields, **access, "transport": transport, "needs_sign_in": False}
+            )
 
-        return await self._looked(tenant, await self._update(tenant, server_id, changed))
+        return await self.looked(tenant, await self.update(tenant, server_id, changed))
 
-    async def _looked(self, tenant: str, server: McpServer) -> LookedAt:
+    async def looked(self, tenant: str, server: McpServer) -> LookedAt:
         """List the tools of a server that is stored now: without a runner, this can be repeated later."""
         try:
             return await self.look(tenant, server.id)
@@ -145,13 +152,16 @@ class McpServers:
         Raises:
             NotFound: The tenant has no such server.
         """
-        server = await self.get(tenant, server_id)
+        entry = await self.entry(tenant, server_id)
         try:
-            filled = await self._secrets.filled(tenant, server_id, server.transport)
-        except SecretUnusable as error:
-            return LookedAt(server, problem=str(error))
-        reply = await self._find(tenant, filled)
+            reply = await self._found(tenant, entry)
+        except (SecretUnusable, AccessMissing) as error:
+            return LookedAt(await self.get(tenant, server_id), problem=str(error))
         if reply.error is not None:
+            if not reply.needs_sign_in:
+                return LookedAt(entry.value, problem=reply.error)
+            needs = {"needs_sign_in": True}
+            server = await self.update(tenant, server_id, lambda server: server.model_copy(update=needs))
             return LookedAt(server, problem=reply.error)
         found, now = reply.tools, self._clock.now()
 
@@ -159,9 +169,10 @@ class McpServers:
             approved = {(tool.name, tool.digest) for tool in server.tools}
             same = tuple(tool for tool in found if (tool.name, tool.digest) in approved)
             others = tuple(tool for tool in found if (tool.name, tool.digest) not in approved)
-            return server.model_copy(update={"tools": same, "changes": others, "found_at": now})
+            seen = {"tools": same, "changes": others, "found_at": now, "needs_sign_in": False}
+            return server.model_copy(update=seen)
 
-        server = await self._update(tenant, server_id, changed)
+        server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=await self._offer(tenant, server))
 
     async def approve(self, tenant: str, server_id: str, digest: str) -> LookedAt:
@@ -180,7 +191,7 @@ class McpServers:
             tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
             return server.model_copy(update={"tools": tuple(tools.values()), "changes": ()})
 
-        server = await self._update(tenant, server_id, changed)
+        server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=await self._offer(tenant, server))
 
     async def delete(self, tenant: str, server_id: str) -> None:
@@ -189,16 +200,30 @@ class McpServers:
         Raises:
             NotFound: The tenant has no such server.
         """
-        entry = await self._entry(tenant, server_id)
+        entry = await self.entry(tenant, server_id)
         # First, so that a repeat after a failure finds the server again.
         await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
-    async def _find(self, tenant: str, filled: Filled) -> FileReply:
-        """Return the tools of a server. A program lists them in an empty workspace, which is then removed."""
+    async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:
+        """Return the tools of a server. A program lists them in an empty workspace."""
+        # Also a server that refused us: a user may have given it another token.
+        server = entry.value.model_copy(update={"needs_sign_in": False})
+        filled = await self._secrets.filled(tenant, server.id, server.transport)
+
+        async def ask(wanted: RequestToken) -> FileReply:
+            return await self.ask_runner(tenant, wanted)
+
+        allowed = Entry(entry.key, server, entry.revision)
+        transport = await self.access.authorized(tenant, allowed, filled.transport, ask)
+        return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=filled.hidden))
+
+    async def ask_runner(
+        self, tenant: str, request: FindMcpTools | DiscoverSignIn | RequestToken
+    ) -> FileReply:
+        """Send a request to a runner, in an empty workspace, which is then removed."""
         workspace = new_id("mcp-")
         try:
-            request = FindMcpTools(transport=filled.transport, hidden=filled.hidden)
             return await self._placements.files(tenant, workspace, request)
         finally:
             try:
@@ -206,18 +231,19 @@ class McpServers:
             except BanksmanError as error:
                 logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
 
-    async def _entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
+    async def entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
+        """Return a server as it is stored; errors as `get`."""
         entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
         if entry is None:
             raise NotFound("server", server_id)
         return entry
 
-    async def _update(
+    async def update(
         self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
     ) -> McpServer:
-        """Store a change of the server as it is stored now."""
+        """Store a change of the server as it is stored now; errors as `get`, and those of `change`."""
         while True:
-            entry = await self._entry(tenant, server_id)
+            entry = await self.entry(tenant, server_id)
             server = change(entry.value)
             if await self._bucket.update(entry.key, server, entry.revision) is not None:
                 return server
@@ -237,6 +263,6 @@ class McpServers:
 _ASKED = ("description", "trusted", "timeout_s")
 
 
-def _place(transport: McpTransport) -> object:
+def place_of(transport: McpTransport) -> object:
     """Return where a server is, without its secrets."""
     return transport.url if isinstance(transport, HttpServer) else transport.command

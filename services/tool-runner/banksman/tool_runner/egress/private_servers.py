@@ -48,6 +48,10 @@ class EgressWithPrivate(Egress):
             return await client.connect(url, within=within)
         return await super().connect(url, within=within)
 
+    def trusts(self, url: str) -> bool:
+        """Return whether a URL is that of an allowed private server."""
+        return _host_and_port(url) in self._private
+
 
 def _client_for(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:
     def is_allowed(found: Address) -> bool:

@@ -28,6 +28,8 @@ class Meter:
     """Counts what a server sends during one call."""
 
     received: int = 0
+    limit: int = MAX_RECEIVED_BYTES
+    """Bytes."""
 
     def add(self, size: int) -> None:
         """Count bytes.
@@ -36,8 +38,8 @@ class Meter:
             ServerFailed: It sent too many.
         """
         self.received += size
-        if self.received > MAX_RECEIVED_BYTES:
-            raise ServerFailed(f"the server sent more than {MAX_RECEIVED_BYTES} bytes")
+        if self.received > self.limit:
+            raise ServerFailed(f"the server sent more than {self.limit} bytes")
 
 
 class Connected(Protocol):
@@ -56,4 +58,9 @@ class Connected(Protocol):
     @property
     def refused(self) -> bool:
         """Whether the rules of this runner do not allow the server."""
+        ...
+
+    @property
+    def needs_sign_in(self) -> bool:
+        """Whether the server responded with 401."""
         ...

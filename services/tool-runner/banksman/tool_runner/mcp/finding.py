@@ -1,19 +1,20 @@
-"""Requests of gateways for the tools of a server."""
+"""Requests of gateways and agents that concern a server, but no call."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from banksman.contracts.calls import FileReply, FindMcpTools
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.mcp.servers import McpServers, NotFound
+from banksman.tool_runner.mcp.servers import McpServers, NotFound, import_sdk
 from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 
 @dataclass(frozen=True, slots=True)
 class McpFinder:
-    """Lists the tools of servers, each in the turn of a command."""
+    """Lists the tools of servers, each in the turn of a command, and prepares sign-ins."""
 
     servers: McpServers
     workspaces: WorkspaceStore
@@ -27,4 +28,17 @@ class McpFinder:
                 found = await self.servers.find(request.transport, workspace, request.hidden)
                 return FileReply(tools=found)
             except NotFound as error:
-                return FileReply(error=str(error))
+                return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
+
+    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
+        """Return where users sign in, or a token; or why there is none."""
+        await import_sdk()
+        from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
+
+        authorizations = Authorizations(self.servers.egress)
+        try:
+            if isinstance(request, DiscoverSignIn):
+                return FileReply(authorization=await authorizations.discover(request))
+            return FileReply(token=await authorizations.token(request))
+        except SignInFailed as error:
+            return FileReply(error=str(error), refused=isinstance(error, GrantRefused))

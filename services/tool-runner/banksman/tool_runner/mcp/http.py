@@ -20,7 +20,7 @@ from banksman.tool_runner.egress.network import TcpNetwork
 from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
 
-_SERVER_ERROR = 500
+_UNAUTHORIZED, _SERVER_ERROR = 401, 500
 
 
 @dataclass
@@ -28,7 +28,7 @@ class HttpConnection:
     """The streams of a session over HTTP."""
 
     streams: tuple[Inbox, Outbox]
-    _transport: _CheckedTransport
+    _transport: CheckedTransport
 
     @property
     def problem(self) -> str | None:
@@ -40,13 +40,18 @@ class HttpConnection:
         """Whether the rules of this runner do not allow the address."""
         return self._transport.refused
 
+    @property
+    def needs_sign_in(self) -> bool:
+        """Whether a request was refused for want of a valid token."""
+        return self._transport.unauthorized
+
 
 @contextlib.asynccontextmanager
 async def opened(
     server: HttpServer, egress: Egress, rules: HostRules, meter: Meter
 ) -> AsyncGenerator[HttpConnection]:
     """Connect to the server while the block runs."""
-    transport = _CheckedTransport(egress, rules, meter)
+    transport = CheckedTransport(egress, rules, meter)
     # Nothing but the configured headers is sent: no cookie of the environment's proxies, and no compression,
     # of which a small body may be a large one.
     headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
@@ -57,12 +62,13 @@ async def opened(
         yield HttpConnection(cast(tuple[Inbox, Outbox], pair), transport)
 
 
-class _CheckedTransport(httpx2.AsyncBaseTransport):
+class CheckedTransport(httpx2.AsyncBaseTransport):
     """Sends the SDK's requests over connections of `Egress`, which checks each host and address."""
 
     def __init__(self, egress: Egress, rules: HostRules, meter: Meter) -> None:
         self.problem: str | None = None
         self.refused = False
+        self.unauthorized = False
         self._meter = meter
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=egress.ssl_context, network_backend=_CheckedNetwork(egress, rules)
@@ -96,6 +102,7 @@ class _CheckedTransport(httpx2.AsyncBaseTransport):
         if _header(response, b"content-encoding") not in ("", "identity"):
             await response.aclose()
             raise self._failed("the server compressed its response, which was not accepted")
+        self.unauthorized = self.unauthorized or response.status == _UNAUTHORIZED
         if response.status >= _SERVER_ERROR:
             # It may have failed at any moment of a call.
             self.problem = self.problem or f"the server responded with status {response.status}"

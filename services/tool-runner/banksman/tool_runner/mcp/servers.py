@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 FIND_S = 25.0
 """Seconds for a list of tools; the request for it times out after 30."""
+UNAUTHORIZED = (
+    "the server responded with status 401: an administrator must sign in at it, or configure a valid token"
+)
 _importing = asyncio.Lock()
 
 
@@ -40,6 +43,10 @@ class Denied(Exception):
 
 class NotFound(Exception):
     """The tools of a server cannot be listed; the text is for an administrator."""
+
+    def __init__(self, text: str, *, needs_sign_in: bool = False) -> None:
+        self.needs_sign_in = needs_sign_in
+        super().__init__(text)
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class McpServers:
         """
         connection: Connected | None = None
         try:
-            await _import_sdk()
+            await import_sdk()
             from banksman.tool_runner.mcp.session import served_tools, session
 
             async with (
@@ -100,7 +107,10 @@ class McpServers:
             raise NotFound(f"the server did not list its tools within {FIND_S:g} s") from error
         except Exception as error:
             text = _reason(connection, first_error(error))
-            raise NotFound(Redaction((*transport.secrets, *hidden)).of(text)) from error
+            raise NotFound(
+                Redaction((*transport.secrets, *hidden)).of(text),
+                needs_sign_in=connection is not None and connection.needs_sign_in,
+            ) from error
 
     @asynccontextmanager
     async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
@@ -117,7 +127,7 @@ class McpServers:
             yield
 
     async def _perform(self, call: _Call) -> ToolOutcome:
-        await _import_sdk()
+        await import_sdk()
         from banksman.tool_runner.mcp import session as protocol
         from banksman.tool_runner.mcp.results import outcome_of
 
@@ -197,6 +207,8 @@ def _reason(connection: Connected | None, error: BaseException) -> str:
 
     if connection is not None and connection.problem is not None:
         return connection.problem
+    if connection is not None and connection.needs_sign_in:
+        return UNAUTHORIZED
     match error:
         case Denied() | ServerFailed():
             return str(error)
@@ -215,7 +227,7 @@ def _unknown(why: str) -> ToolOutcome:
     return failure("unknown_outcome", text)
 
 
-async def _import_sdk() -> None:
+async def import_sdk() -> None:
     """Import the SDK in a thread: it takes a third of a second."""
     async with _importing:
         await asyncio.to_thread(_imported)

@@ -50,6 +50,7 @@ class StdioConnection:
     streams: tuple[Inbox, Outbox]
     problem: str | None = None
     refused: bool = False
+    needs_sign_in: bool = False
 
 
 @contextlib.asynccontextmanager

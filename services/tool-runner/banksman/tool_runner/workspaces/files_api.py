@@ -19,6 +19,7 @@ from banksman.contracts.calls import (
     FindMcpTools,
 )
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget
 from banksman.runs.lease import Lease
 from banksman.tool_runner.workspaces import files
@@ -37,10 +38,14 @@ WorkspaceRequest = _OneFile | FindMcpTools
 
 
 class FindsTools(Protocol):
-    """Lists the tools of servers of the Model Context Protocol."""
+    """Lists the tools of servers of the Model Context Protocol, and prepares sign-ins there."""
 
     async def find(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
         """Reply to a request whose workspace is prepared."""
+        ...
+
+    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
+        """Reply to a request that uses no workspace."""
         ...
 
 
@@ -75,6 +80,8 @@ class FilesApi:
             if isinstance(request, WorkspaceForget):
                 await self._scheduler.forget(tenant, conversation_id, request.snapshot)
                 reply = FileReply()
+            elif isinstance(request, DiscoverSignIn | RequestToken):
+                reply = await self._finder().sign_in(request)
             else:
                 reply = await self._reply_if_placed(tenant, conversation_id, request)
         except WorkspaceMoved:
@@ -98,13 +105,16 @@ class FilesApi:
         try:
             await self._registry.prepare(entry, place, changes=changes, has_turn=False)
             if isinstance(request, FindMcpTools):
-                if self._mcp is None:
-                    raise Unavailable("the sandbox of this runner does not isolate programs")
-                return await self._mcp.find(tenant, conversation_id, request)
+                return await self._finder().find(tenant, conversation_id, request)
             await self._measure(tenant, conversation_id, request)
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
             self._registry.leave(entry)
+
+    def _finder(self) -> FindsTools:
+        if self._mcp is None:
+            raise Unavailable("the sandbox of this runner does not isolate programs")
+        return self._mcp
 
     async def _measure(self, tenant: str, conversation_id: str, request: _OneFile) -> None:
         """Measure a workspace before a file is written to it, if a measurement is due."""

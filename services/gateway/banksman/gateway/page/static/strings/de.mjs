@@ -411,6 +411,8 @@ export default {
   'audit.action.mcp_server_changed': 'hat einen MCP-Server geändert',
   'audit.action.mcp_server_approved': 'hat einen MCP-Server freigegeben',
   'audit.action.mcp_server_deleted': 'hat einen MCP-Server gelöscht',
+  'audit.action.mcp_server_signed_in': 'hat sich bei einem MCP-Server angemeldet',
+  'audit.action.mcp_server_signed_out': 'hat die Anmeldung bei einem MCP-Server entfernt',
   'audit.action.conversation_deleted': 'hat eine Unterhaltung gelöscht',
   'audit.action.conversation_imported': 'hat eine Unterhaltung importiert',
   'audit.action.run_cancelled': 'hat einen Lauf abgebrochen',

@@ -411,6 +411,8 @@ export default {
   'audit.action.mcp_server_changed': 'changed an MCP server',
   'audit.action.mcp_server_approved': 'approved an MCP server',
   'audit.action.mcp_server_deleted': 'deleted an MCP server',
+  'audit.action.mcp_server_signed_in': 'signed in at an MCP server',
+  'audit.action.mcp_server_signed_out': 'removed the sign-in at an MCP server',
   'audit.action.conversation_deleted': 'deleted a conversation',
   'audit.action.conversation_imported': 'imported a conversation',
   'audit.action.run_cancelled': 'cancelled a run',

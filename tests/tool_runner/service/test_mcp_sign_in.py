@@ -1,0 +1,332 @@
+"""MCP servers that demand OAuth: a gateway, a runner and the sender of a call, with their own permissions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from tests.gateway.conftest import SIGNING_KEY, TOKENS, Served, gateway_on, key_of
+from tests.support.fixtures import SecuredNats, secured_server
+from tests.support.forks import ServiceForks
+from tests.support.mcp_oauth import Protected, protected
+from tests.tool_runner.service.owner import Owner, owning
+from tests.tool_runner.service.processes import RunnerProcess, Runners
+
+from banksman.bus.clock import BrokerClock
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.jetstream import last_message
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.mcp_access import AccessMissing, McpAccess
+from banksman.bus.messages import Message
+from banksman.bus.names import MCP, kv_stream, kv_subject
+from banksman.bus.sealing import SecretBox
+from banksman.cli.ports import free_port
+from banksman.contracts import subjects
+from banksman.contracts.calls import CallReply, CallRequest, FileReply
+from banksman.contracts.ids import new_id
+from banksman.contracts.mcp import McpServer, OfferedTools
+from banksman.contracts.mcp_sign_in import RequestToken
+from banksman.contracts.tools import ToolResult
+from banksman.deployment.users import GATEWAY, OPERATOR
+from banksman.runs.placement import Placements
+from banksman.runs.ports import Placement
+
+SERVER = "/context/mcp-servers/issues"
+PORT = free_port()
+"""The port of the MCP servers of these tests: the operator of the runner allows it."""
+
+
+@dataclass
+class Platform:
+    """What takes part in a call, and the server that it reaches."""
+
+    http: httpx.AsyncClient
+    operator: Bus
+    owner: Owner
+    placements: Placements
+    remote: Protected
+
+    @property
+    def key(self) -> str:
+        return f"{self.owner.tenant}.issues"
+
+    async def signed_in(self) -> httpx.Response:
+        """Sign in as alice; return what her browser shows at the end."""
+        begun = await self.http.post(f"{SERVER}/sign-in")
+        assert begun.status_code == 200, begun.text
+        return await self.returned(begun.json()["url"])
+
+    async def returned(self, url: str) -> httpx.Response:
+        """Open a page of the authorization server, as a browser without a key does."""
+        async with httpx.AsyncClient(verify=False, follow_redirects=True) as browser:
+            return await browser.get(url)
+
+    async def approved(self) -> None:
+        server = (await self.http.get(SERVER)).json()
+        approved = await self.http.post(f"{SERVER}/approve", json={"digest": server["changes_digest"]})
+        assert approved.status_code == 200, approved.text
+
+    async def send(self) -> tuple[CallReply | None, CallRequest]:
+        """Send a call as an agent does."""
+        request = self.owner.request("issues__echo")
+        placement = Placement(self.owner.runner.id, self.owner.runner.epoch)
+        return await self.placements.call(placement, request), request
+
+    async def called(self) -> ToolResult:
+        reply, request = await self.send()
+        assert reply is not None and reply.answer == "accepted", reply
+        return await self.owner.result(request)
+
+    async def stored(self) -> McpServer:
+        entry = await Bucket(self.operator, MCP, McpServer).get(self.key)
+        assert entry is not None
+        return entry.value
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
+    """A server with no other runners: a gateway chooses any."""
+    with secured_server(tmp_path_factory.mktemp("keys")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def runner(secured: SecuredNats, forks: ServiceForks) -> Generator[RunnerProcess]:
+    made = Runners(secured, forks)
+    allowed = f'["127.0.0.1:{PORT}"]'
+    yield made.start(BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES=allowed)
+    made.close()
+
+
+@pytest.fixture
+async def platform(secured: SecuredNats, runner: RunnerProcess) -> AsyncGenerator[Platform]:
+    """A platform on which the server `issues` was configured, without a sign-in."""
+    async with (
+        owning(secured, runner) as owner,
+        await secured.connect(OPERATOR) as operator,
+        gateway_of(secured, operator, owner.tenant) as served,
+        served.http as http,
+        BrokerClock(owner.bus) as clock,
+        protected(PORT) as remote,
+    ):
+        await offering(owner.bus)
+        http.headers["authorization"] = f"Bearer {TOKENS['alice']}"
+        transport = {"type": "http", "url": remote.url}
+        created = await http.post("/context/mcp-servers", json={"id": "issues", "transport": transport})
+        assert created.status_code == 201, created.text
+        assert "status 401" in created.json()["problem"]
+        placements = Placements(owner.bus, clock, tickets=owner.tickets, signing_key=SIGNING_KEY.encode())
+        yield Platform(http, operator, owner, placements, remote)
+
+
+@asynccontextmanager
+async def gateway_of(secured: SecuredNats, operator: Bus, tenant: str) -> AsyncGenerator[Served]:
+    nats = NatsSettings(
+        url=secured.server.url,
+        nkey_seed_file=secured.seed_file(GATEWAY),
+        monitoring_url=secured.server.monitoring_url,
+    )
+    keys = (key_of("alice", tenant, rights=("admin",)), key_of("bob", new_id("t"), rights=("admin",)))
+    async with gateway_on(secured.server, operator, tenant, nats=nats, keys=keys) as served:
+        yield served
+
+
+async def offering(agent: Bus) -> None:
+    """Accept each offer of tools, as agents do."""
+
+    async def offered(message: Message) -> None:
+        await agent.publish(message.reply, OfferedTools().model_dump_json().encode())
+
+    await agent.subscribe(subjects.tenant_registry("tool", "offer", subjects.ANY), offered)
+
+
+async def test_an_administrator_signs_in_and_tools_are_called_with_a_token_that_stays_hidden(
+    platform: Platform, runner: RunnerProcess
+) -> None:
+    http = platform.http
+    bob = {"authorization": f"Bearer {TOKENS['bob']}"}
+    before = (await http.get(SERVER)).json()
+    theirs = [
+        await http.request(method, f"{SERVER}{path}", headers=bob)
+        for method, path in (("GET", ""), ("POST", "/sign-in"), ("DELETE", "/sign-in"))
+    ]
+    shown = await platform.signed_in()
+    after = await http.get(SERVER)
+    await platform.approved()
+    result = await platform.called()
+    trail = await http.get("/v1/audit")
+    stored = await last_message(platform.operator, kv_stream(MCP), kv_subject(MCP, platform.key))
+
+    assert (before["needs_sign_in"], before["signed_in"]) == (True, None)
+    assert [response.status_code for response in theirs] == [404] * 3
+    assert shown.status_code == 200 and "signed in at the MCP server issues" in shown.text
+    described = after.json()
+    assert (described["needs_sign_in"], described["signed_in"]["user"]) == (False, "alice")
+    assert [tool["tool"] for tool in described["changes"]] == ["echo"]
+    issued = platform.remote.authorizations.issued
+    assert set(platform.remote.tokens) < issued
+    assert "«hidden»" in str(result.content["result"])
+    assert stored is not None
+    seen = [shown.text, after.text, result.model_dump_json(), trail.text, stored.data.decode(), runner.log]
+    assert [token for token in issued for text in seen if token in text] == []
+    assert [entry["action"] for entry in trail.json()["items"]] == [
+        "mcp_server.approved",
+        "mcp_server.signed_in",
+        "mcp_server.created",
+    ]
+    assert trail.json()["items"][1]["actor"] == "alice"
+
+
+async def test_an_expired_token_is_renewed_once_for_calls_at_the_same_time(platform: Platform) -> None:
+    authorizations = platform.remote.authorizations
+    await platform.signed_in()
+    await platform.approved()
+    await expired(platform)
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(platform.called()) for _ in range(2)]
+    renewals = authorizations.renewals
+    # A token that expires at once is renewed before each use, and used.
+    authorizations.expires_in = 0
+    await expired(platform)
+    short = [await platform.called() for _ in range(2)]
+
+    assert [result.is_error for result in (*(call.result() for call in calls), *short)] == [False] * 4
+    assert (renewals, authorizations.renewals) == (1, 3)
+    assert [platform.remote.tokens.count(token) for token in dict.fromkeys(platform.remote.tokens)] == [
+        2,
+        1,
+        1,
+    ]
+
+
+async def expired(platform: Platform, in_s: float = -60) -> None:
+    """Let the stored token be one that expires in some seconds."""
+    bucket = Bucket(platform.operator, MCP, McpServer)
+    entry = await bucket.get(platform.key)
+    assert entry is not None and entry.value.signed_in is not None
+    changed = {"expires_at": datetime.now(UTC) + timedelta(seconds=in_s)}
+    other = entry.value.signed_in.model_copy(update=changed)
+    await bucket.put(platform.key, entry.value.model_copy(update={"signed_in": other}))
+
+
+async def test_a_refused_renewal_and_a_removed_sign_in_end_the_calls_with_a_reason(
+    platform: Platform,
+) -> None:
+    await platform.signed_in()
+    await platform.approved()
+    await expired(platform)
+    platform.remote.authorizations.refuses = True
+    refused, _ = await platform.send()
+    described = (await platform.http.get(SERVER)).json()
+    await platform.signed_in()
+    removed = [await platform.http.delete(f"{SERVER}/sign-in") for _ in range(2)]
+    after, _ = await platform.send()
+
+    reason = "The call was not sent: the server 'issues' needs a sign-in by an administrator."
+    assert refused == after == CallReply(answer="refused", reason=reason)
+    assert (described["needs_sign_in"], described["signed_in"]) == (True, None)
+    assert [response.status_code for response in removed] == [204, 404]
+    assert (await platform.stored()).signed_in is None
+    assert platform.remote.tokens == []
+
+
+async def test_a_token_that_cannot_be_renewed_is_used_until_it_expires(platform: Platform) -> None:
+    await platform.signed_in()
+    await platform.approved()
+    await expired(platform, in_s=50)
+    platform.remote.authorizations.refuses = True
+    assert not (await platform.called()).is_error
+    assert platform.remote.authorizations.renewals == 1
+    assert (await platform.stored()).needs_sign_in is False
+
+
+async def test_a_state_is_accepted_once_and_not_after_its_time_or_from_elsewhere(platform: Platform) -> None:
+    url = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
+    later = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
+    first = httpx.URL(url).params["state"]
+    state = httpx.URL(later).params["state"]
+    tenant, server, proof = state.split(".")
+
+    async def refused(state: str, **more: Any) -> tuple[int, str]:
+        params = {"state": state, "code": "a-code", **more}
+        response = await platform.http.get("/context/mcp-sign-in", params=params)
+        return response.status_code, response.json()["error"]["message"]
+
+    foreign = (first, f"{new_id('t')}.{server}.{proof}", f"{tenant}.{server}.x", "x", "..", "*.>.x", "ä.b.c")
+    outcomes = [await refused(one) for one in foreign]
+    done = await platform.returned(later)
+    again = await refused(state)
+    expired_url = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
+    stored = await platform.stored()
+    assert stored.pending is not None
+    past = stored.pending.model_copy(update={"expires_at": datetime.now(UTC) - timedelta(seconds=1)})
+    await Bucket(platform.operator, MCP, McpServer).put(
+        platform.key, stored.model_copy(update={"pending": past})
+    )
+    expired_state = await platform.returned(expired_url)
+    mixed_up = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
+    other_issuer = await refused(httpx.URL(mixed_up).params["state"], iss="https://elsewhere.example")
+    denied_url = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
+    denied = await refused(httpx.URL(denied_url).params["state"], error="access_denied")
+
+    ended = "this sign-in has ended or was not begun here: begin it again"
+    assert outcomes == [(409, ended)] * len(foreign)
+    assert done.status_code == 200
+    assert again == (409, ended)
+    assert (expired_state.status_code, expired_state.json()["error"]["message"]) == (409, ended)
+    assert other_issuer == (409, "the code comes from another authorization server")
+    assert denied == (409, "the authorization server refused the sign-in at server 'issues'")
+
+
+async def test_a_token_is_never_for_another_address_than_the_one_that_was_signed_in_at(
+    platform: Platform,
+) -> None:
+    """The server is replaced before, after and while a code is exchanged."""
+
+    async def moved(address: str) -> dict[str, Any]:
+        body = {"transport": {"type": "http", "url": address}}
+        return (await platform.http.put(SERVER, json=body)).json()
+
+    elsewhere = "https://10.1.2.3/mcp"
+    url = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
+    await moved(elsewhere)
+    before = await platform.returned(url)
+    await moved(platform.remote.url)
+    platform.remote.authorizations.before_grant = lambda: moved(elsewhere)
+    during = await platform.signed_in()
+    left = (await platform.stored()).signed_in
+    await moved(platform.remote.url)
+    platform.remote.authorizations.before_grant = lambda: asyncio.sleep(0)
+    done = await platform.signed_in()
+    same = await moved(platform.remote.url)
+    stale = await renewing(platform)
+    after = await moved(elsewhere)
+    access = McpAccess(platform.operator, SecretBox(SIGNING_KEY.encode()), lambda: datetime.now(UTC))
+    with pytest.raises(AccessMissing, match="was changed meanwhile"):
+        await access.authorized(platform.owner.tenant, stale, stale.value.transport, never_asked)
+
+    assert (before.status_code, during.status_code, done.status_code) == (409, 409, 200)
+    assert "was changed meanwhile" in during.text
+    assert left is None
+    assert (same["signed_in"]["user"], same["needs_sign_in"]) == ("alice", False)
+    assert (after["signed_in"], (await platform.stored()).signed_in) == (None, None)
+
+
+async def renewing(platform: Platform) -> Entry[McpServer]:
+    """Return the server as a call reads it while another process renews its expired token."""
+    server = await platform.stored()
+    assert server.signed_in is not None
+    now = datetime.now(UTC)
+    claimed = {"expires_at": now, "renewing_until": now + timedelta(hours=1)}
+    signed_in = server.signed_in.model_copy(update=claimed)
+    return Entry(platform.key, server.model_copy(update={"signed_in": signed_in}), 0)
+
+
+async def never_asked(request: RequestToken) -> FileReply:
+    raise AssertionError(request)
