@@ -33,7 +33,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.mcp import McpServer, OfferedTools
 from banksman.contracts.mcp_sign_in import RequestToken
 from banksman.contracts.tools import ToolResult
-from banksman.deployment.users import GATEWAY, OPERATOR
+from banksman.deployment.users import GATEWAY, OPERATOR, WORKFLOWS
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
 
@@ -50,6 +50,9 @@ class Platform:
     operator: Bus
     owner: Owner
     placements: Placements
+    """Those of an agent."""
+    workflows: Placements
+    """Those of the workflows service."""
     remote: Protected
 
     @property
@@ -72,14 +75,14 @@ class Platform:
         approved = await self.http.post(f"{SERVER}/approve", json={"digest": server["changes_digest"]})
         assert approved.status_code == 200, approved.text
 
-    async def send(self) -> tuple[CallReply | None, CallRequest]:
-        """Send a call as an agent does."""
+    async def send(self, placements: Placements | None = None) -> tuple[CallReply | None, CallRequest]:
+        """Send a call, as an agent does unless others are given."""
         request = self.owner.request("issues__echo")
         placement = Placement(self.owner.runner.id, self.owner.runner.epoch)
-        return await self.placements.call(placement, request), request
+        return await (placements or self.placements).call(placement, request), request
 
-    async def called(self) -> ToolResult:
-        reply, request = await self.send()
+    async def called(self, placements: Placements | None = None) -> ToolResult:
+        reply, request = await self.send(placements)
         assert reply is not None and reply.answer == "accepted", reply
         return await self.owner.result(request)
 
@@ -110,6 +113,7 @@ async def platform(secured: SecuredNats, runner: RunnerProcess) -> AsyncGenerato
     async with (
         owning(secured, runner) as owner,
         await secured.connect(OPERATOR) as operator,
+        await secured.connect(WORKFLOWS) as workflows,
         gateway_of(secured, operator, owner.tenant) as served,
         served.http as http,
         BrokerClock(owner.bus) as clock,
@@ -121,8 +125,11 @@ async def platform(secured: SecuredNats, runner: RunnerProcess) -> AsyncGenerato
         created = await http.post("/context/mcp-servers", json={"id": "issues", "transport": transport})
         assert created.status_code == 201, created.text
         assert "status 401" in created.json()["problem"]
-        placements = Placements(owner.bus, clock, tickets=owner.tickets, signing_key=SIGNING_KEY.encode())
-        yield Platform(http, operator, owner, placements, remote)
+        agents, services = (
+            Placements(bus, clock, tickets=owner.tickets, signing_key=SIGNING_KEY.encode())
+            for bus in (owner.bus, workflows)
+        )
+        yield Platform(http, operator, owner, agents, services, remote)
 
 
 @asynccontextmanager
@@ -191,10 +198,10 @@ async def test_an_expired_token_is_renewed_once_for_calls_at_the_same_time(platf
     async with asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(platform.called()) for _ in range(2)]
     renewals = authorizations.renewals
-    # A token that expires at once is renewed before each use, and used.
+    # A token that expires at once is renewed before each use, and used; also by the workflows service.
     authorizations.expires_in = 0
     await expired(platform)
-    short = [await platform.called() for _ in range(2)]
+    short = [await platform.called(platform.workflows) for _ in range(2)]
 
     assert [result.is_error for result in (*(call.result() for call in calls), *short)] == [False] * 4
     assert (renewals, authorizations.renewals) == (1, 3)
