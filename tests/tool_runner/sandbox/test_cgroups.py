@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.support import privileged
+from tests.support.polling import wait_until
 from tests.tool_runner.conftest import Runner, exists, only
 from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
@@ -147,6 +151,27 @@ signal.pause()
     assert (while_it_lived, directory.exists()) == (True, False)
     assert living.hierarchies[0].directory.exists()
     removed(living)
+
+
+def test_directory_that_another_runner_removes_before_it_is_locked_is_created_again(
+    runner: Runner, root: Path
+) -> None:
+    """Two runners that start at once: each removes directories of calls without a lock."""
+    first = own_v2(root)
+    directory = first.hierarchies[0].directory
+    removed(first)
+    directory.mkdir()
+    lock = os.open(directory, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    inode = os.fstat(lock).st_ino
+    with ThreadPoolExecutor(1) as thread:
+        second = thread.submit(divided, DELEGATIONS["v2 without controllers"](), root)
+        wait_until(lambda: re.search(rf"->.*:{inode} ", Path("/proc/locks").read_text()))
+        directory.rmdir()
+        os.close(lock)
+        made = second.result(10)
+    made.create(SandboxLimits()).end()
+    removed(made)
 
 
 def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path) -> None:

@@ -150,10 +150,7 @@ def _divided(own: Delegation, hierarchy: Hierarchy, name: str, locks: contextlib
     for left in hierarchy.directory.glob(f"{_CALLS}*"):
         if left != calls:
             _remove_abandoned(left)
-    calls.mkdir(exist_ok=True)
-    lock = os.open(calls, _DIRECTORY)
-    locks.callback(os.close, lock)
-    fcntl.flock(lock, fcntl.LOCK_SH)
+    locks.callback(os.close, _locked(calls))
     _end_calls(calls)
     if own.version == 2:
         _move_members(hierarchy.directory)
@@ -161,6 +158,22 @@ def _divided(own: Delegation, hierarchy: Hierarchy, name: str, locks: contextlib
             names = " ".join(f"+{name}" for name in sorted(hierarchy.controllers))
             _write(directory / "cgroup.subtree_control", names)
     return Hierarchy(calls, hierarchy.controllers)
+
+
+def _locked(calls: Path) -> int:
+    """Create the directory unless it exists, and return its descriptor with a shared lock.
+
+    A runner that starts at the same time may take it for abandoned, and remove it, until it is locked.
+    """
+    while True:
+        calls.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as otherwise:
+            lock = os.open(calls, _DIRECTORY)
+            otherwise.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.fstat(lock).st_ino == calls.stat().st_ino:
+                otherwise.pop_all()
+                return lock
 
 
 def _remove_abandoned(calls: Path) -> None:
