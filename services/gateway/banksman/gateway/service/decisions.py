@@ -148,7 +148,9 @@ class Decisions:
             return await attempt()
         except NotFound:
             if not await self._is_open(tenant, approval_id):
-                raise
+                # A new leader may have had no request yet when its slots were read, and another user may have
+                # decided it meanwhile. Both show now.
+                return await attempt()
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
 
     async def _is_open(self, tenant: str, approval_id: str) -> bool:

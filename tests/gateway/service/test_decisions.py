@@ -1,0 +1,40 @@
+"""Which attempts to decide are repeated."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from banksman.bus.connection import Bus
+from banksman.bus.log import EventLog
+from banksman.contracts.errors import NotFound
+from banksman.contracts.ids import approval_id_for, new_id
+from banksman.gateway.service.conversations import Conversations
+from banksman.gateway.service.decisions import Decisions
+from banksman.gateway.service.views import Views
+
+UNUSED = cast(Any, None)
+
+
+@pytest.mark.parametrize("missed", [1, 2])
+async def test_an_approval_that_is_found_in_neither_place_is_read_once_more(
+    bus: Bus, tenant: str, missed: int
+) -> None:
+    """P3: a new leader shows its slots late, and meanwhile another user decides, which ends the request."""
+    conversations = Conversations(bus, Views(EventLog(bus)), UNUSED)
+    decisions = Decisions(UNUSED, conversations, UNUSED, UNUSED, UNUSED, b"", UNUSED)
+    approval_id = approval_id_for(f"{new_id('c')}-{new_id('w')}")
+    left = [NotFound("approval", approval_id)] * missed
+
+    async def attempt() -> str:
+        if left:
+            raise left.pop()
+        return "decided"
+
+    if missed == 1:
+        assert await decisions.when_stored(tenant, approval_id, attempt) == "decided"
+    else:
+        with pytest.raises(NotFound):
+            await decisions.when_stored(tenant, approval_id, attempt)
+        assert left == []
