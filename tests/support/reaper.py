@@ -109,17 +109,22 @@ def _reaped() -> Iterator[tuple[int, int]]:
 
 def _descendants(ancestor: int, spared: list[str]) -> Iterator[int]:
     children: dict[int, list[int]] = {}
+    ended: set[int] = set()
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             with suppress(OSError):
                 state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
-                if state != "Z":
-                    children.setdefault(int(parent), []).append(int(entry))
+                children.setdefault(int(parent), []).append(int(entry))
+                if state == "Z":
+                    ended.add(int(entry))
     ahead = [ancestor]
     while ahead:
         for pid in children.get(ahead.pop(), []):
             if not any(word in _command_line(pid) for word in spared):
-                yield pid
+                # A process whose main thread has ended is a zombie that keeps its children until its other
+                # threads have ended too.
+                if pid not in ended:
+                    yield pid
                 ahead.append(pid)
 
 
