@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ REDIRECT = "https://banksman.example/context/mcp-sign-in"
 CLIENT = OAuthClient(client_id="us", client_secret="a-secret-of-ours", method="client_secret_basic")
 JSON = "Content-Type: application/json"
 RESOURCE, SERVER = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
-Change = Callable[[dict[str, Any]], None]
 
 
 def described(origin: str) -> dict[str, dict[str, Any]]:
