@@ -19,6 +19,7 @@ from tests.scenarios.conftest import (
     operator,
     play,
     system,
+    webhook_port,
 )
 from tests.support.chaos.fleet import Fleet
 from tests.support.client import Client
@@ -38,6 +39,7 @@ __all__ = [
     "play",
     "start_gateway",
     "system",
+    "webhook_port",
 ]
 
 
