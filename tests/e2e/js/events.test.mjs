@@ -243,6 +243,17 @@ test('an acknowledged message is shown before its events, which do not duplicate
   assert.equal(fold(early, started(log)).runs.length, 1);
 });
 
+test('messages of two clients are shown in the order of the log, whatever arrives first', () => {
+  const log = recorder();
+  const own = { run_id: 'c1-r3', message_id: 'm3', content: 'mine', ts: null };
+  const acknowledged = foldAccepted(foldAll([started(log), finished(log)]), own);
+  const queued = fold(acknowledged, log.live('run.queued', { position: 1 }, { run_id: 'c1-r4' }));
+  const theirs = fold(queued, log.stored('run.started', { message_id: 'm2', message: 'theirs' }, { run_id: 'c1-r2' }));
+  assert.deepEqual(theirs.runs.map((run) => run.id), [RUN, 'c1-r2', 'c1-r3', 'c1-r4']);
+  const both = fold(theirs, log.stored('run.started', { message_id: 'm4', message: 'first' }, { run_id: 'c1-r4' }));
+  assert.deepEqual(both.runs.map((run) => run.id), [RUN, 'c1-r2', 'c1-r4', 'c1-r3']);
+});
+
 test('a steering message is shown inside the run that it steers', () => {
   const log = recorder();
   const conversation = foldAll([started(log), log.stored('message.completed', { message_id: 'u2', role: 'user', content: 'use tabs' })]);

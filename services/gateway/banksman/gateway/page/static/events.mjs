@@ -38,8 +38,8 @@ export function placement(conversation, frame) {
 export function fold(conversation, frame) {
   const place = placement(conversation, frame);
   if (place === 'duplicate') return conversation;
-  const folded = applyEvent(conversation, frame);
-  if (place === 'ephemeral') return folded;
+  if (place === 'ephemeral') return applyEvent(conversation, frame);
+  const folded = applyEvent(inLogOrder(conversation, frame.run_id), frame);
   return { ...folded, lastSeq: frame.seq, logEpoch: frame.log_epoch ?? conversation.logEpoch };
 }
 
@@ -64,7 +64,7 @@ export function foldReplayDone(conversation) {
   let next = { ...conversation, replayed: true, orphans: [] };
   for (const approval of conversation.orphans) {
     if (!findApproval(next, approval.approval_id)) {
-      next = withRun(next, approval.run_id, (run) => addApproval(run, approval, approval.iteration));
+      next = withRun(next, approval.run_id, (run) => ({ ...addApproval(run, approval, approval.iteration), logged: true }));
     }
   }
   return next;
@@ -136,6 +136,20 @@ function withRun(conversation, runId, change) {
   if (after === before && at >= 0) return conversation;
   const runs = at < 0 ? [...conversation.runs, after] : conversation.runs.with(at, after);
   return { ...conversation, runs };
+}
+
+/**
+ * Put a run at its place in the log when its first durable event arrives.
+ *
+ * Acknowledgements and queue positions of several clients arrive in a different order in each of them.
+ */
+function inLogOrder(conversation, runId) {
+  if (!runId) return conversation;
+  const run = runOf(conversation, runId) ?? emptyRun(runId);
+  if (run.logged) return conversation;
+  const others = conversation.runs.filter((other) => other.id !== runId);
+  const at = others.findLastIndex((other) => other.logged) + 1;
+  return { ...conversation, runs: others.toSpliced(at, 0, { ...run, logged: true }) };
 }
 
 function applyEvent(conversation, frame) {

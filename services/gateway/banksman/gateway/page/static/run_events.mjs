@@ -21,6 +21,8 @@ export function emptyRun(id) {
     entries: [],
     finished: null,
     finishedAt: null,
+    /** Whether the log has an event of it. */
+    logged: false,
   };
 }
 
