@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ MAX_OPEN = 60
 """Active runs above which no user starts another: the test measures loss, not overload."""
 READ_LEDGERS_EVERY_S = 1.0
 END_S = 120.0
-"""Seconds after the last fault within which all runs must end."""
+"""Seconds after the last fault, or after the last end of a run, within which another one must end."""
 
 
 @dataclass(eq=False)
@@ -110,7 +111,7 @@ class Traffic:
             try:
                 yield
                 starting.cancel()
-                self.recording.add(Calm())
+                self.recording.add(Calm(waiting=len(self._tasks)))
                 await self._all_ended()
                 await self._read_again()
             finally:
@@ -319,11 +320,12 @@ class Traffic:
             await scripted_delay(READ_LEDGERS_EVERY_S)
 
     async def _all_ended(self) -> None:
-        """Wait until everything that was started has ended."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_S):
-                while self._tasks:
-                    await asyncio.wait(self._tasks)
+        """Wait until everything that was started has ended, for as long as its number becomes smaller."""
+        fewest, deadline = len(self._tasks), time.monotonic() + END_S
+        while self._tasks and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if len(self._tasks) < fewest:
+                fewest, deadline = len(self._tasks), time.monotonic() + END_S
         for run in self._open.values():
             self.problems.append(f"{run.plan.kind} runs {run.run_ids} of {run.conversation_id} is open")
 

@@ -157,6 +157,8 @@ class Calm(_Line):
     """The end of all faults and new requests."""
 
     kind: Literal["calm"] = "calm"
+    waiting: int = 0
+    """Runs that users were waiting for at that moment, including those whose acceptance was still open."""
 
 
 Line = Annotated[

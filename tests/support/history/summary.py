@@ -36,6 +36,7 @@ def summary(history: Folded) -> str:
         "effects": len(history.effects),
         "decisions": len({line.approval_id for line in history.of(Decide) if line.phase == "ok"}),
         "faults": f"{sum(faults.values())}, of them kills {kills}: {_counted(faults)}",
+        "runs waiting after the faults": _backlog(history, [end.t for end in ends]),
         "last end after the faults": _after(calm, [end.t for end in ends]),
         "longest silence between ends": f"{_silence(history):.1f} s",
     }
@@ -44,6 +45,16 @@ def summary(history: Folded) -> str:
 
 def _after(calm: float | None, ends: list[float]) -> str:
     return "none" if calm is None or not ends else f"{max(0.0, max(ends) - calm):.1f} s"
+
+
+def _backlog(history: Folded, ends: list[float]) -> str:
+    """Return how many runs waited when the faults ended, and the longest time after it without an end."""
+    calm = next(iter(history.of(Calm)), None)
+    if calm is None:
+        return "none"
+    after = (calm.t, *sorted(t for t in ends if t > calm.t))
+    longest = max((later - earlier for earlier, later in pairwise(after)), default=0.0)
+    return f"{calm.waiting}, the longest time without an end {longest:.1f} s"
 
 
 def _silence(history: Folded) -> float:
