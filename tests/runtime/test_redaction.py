@@ -74,6 +74,17 @@ def test_the_form_of_a_known_key_is_removed_from_errors_and_not_from_content(key
     assert without_secrets(f"refused: {key}") == f"refused: {key}"
 
 
+@pytest.mark.parametrize("text", ["c1m84drrvgkzsetrk-abcdef012345", "a task-scheduler", "disk_partition"])
+def test_ids_and_words_that_contain_the_beginning_of_a_key_are_kept(text: str) -> None:
+    """A run id is a conversation's id, of random characters, `-` and 12 others."""
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize("before", ["key=", "my_", '{"error": "no\\n', "%3A", "\\u003a"])
+def test_a_key_behind_an_escaped_character_is_removed(before: str) -> None:
+    assert redacted(f"{before}sk-proj-abcdefgh12345678") == before + redaction.HIDDEN
+
+
 def test_values_keep_their_structure() -> None:
     value = {"a": [1, CANARY], "b": {"c": "kept"}}
 
