@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from banksman.agent.heads_recorder import HeadsRecorder
 from banksman.agent.log_guard import LogGuard
 from banksman.agent.registry import ToolRegistry
+from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.usage import UsageLedger
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
@@ -156,6 +157,7 @@ LOOPS: dict[str, Component] = {
     "heads": heads,
     "heartbeats": working,
     "log-scrub": guard,
+    "snapshots": lambda bus: RunnerStores(bus, collect_every_s=0.1),
     "tool-registry": registry,
     "upstream-models": upstreams,
     "usage-write": lambda bus: UsageLedger(bus, write_every_s=0.1),

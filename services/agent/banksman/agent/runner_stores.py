@@ -27,9 +27,10 @@ from banksman.bus.names import (
 )
 from banksman.bus.objects import OWNER_END, place_of, subjects_below
 from banksman.contracts.calls import RunnerLease
-from banksman.contracts.errors import BanksmanError, Forbidden
+from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token
 from banksman.contracts.workspaces import ObjectRemoval, ObjectRemovalReply, SnapshotRef, WorkspaceOwner
+from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
@@ -53,32 +54,39 @@ class _Description(BaseModel):
 class RunnerStores:
     """The object stores of account RUN; as a context manager it collects snapshots that runners have left."""
 
-    def __init__(self, bus: Bus, leases: Callable[[], Iterable[RunnerLease]] = tuple) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        leases: Callable[[], Iterable[RunnerLease]] = tuple,
+        *,
+        collect_every_s: float = COLLECT_EVERY_S,
+    ) -> None:
         """Create it.
 
         Args:
             bus: The connection.
             leases: Returns the leases of live runners, which collect their own snapshots.
+            collect_every_s: Seconds between two collections.
         """
         self._bus = bus
         self._leases = leases
+        self._collect_every_s = collect_every_s
         settings = bus.settings
         # A connection without a user: there are no accounts, and all streams are in one place.
         self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._unrecorded = frozenset[StoredSnapshot]()
-        self._collecting: asyncio.Task[None] | None = None
+        self._collecting: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._collecting = asyncio.create_task(self._collect_repeatedly(), name="snapshots without a record")
+        self._collecting = self._bus.background.repeat("snapshots", self.collect, wait=self._wait)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._collecting is not None:
-            self._collecting.cancel()
-            await asyncio.wait([self._collecting])
+            await self._collecting.stop()
 
     async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
         """Remove an object of the runner that the subject names, and those below it.
@@ -139,13 +147,8 @@ class RunnerStores:
             await self._remove(one)
         self._unrecorded = frozenset(unrecorded)
 
-    async def _collect_repeatedly(self) -> None:
-        while True:
-            await asyncio.sleep(COLLECT_EVERY_S)
-            try:
-                await self.collect()
-            except BanksmanError as error:
-                logger.warning("snapshots that runners have left were not collected: %s", error)
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._collect_every_s)
 
     async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
         """Return the snapshots in the store by tenant and conversation."""
