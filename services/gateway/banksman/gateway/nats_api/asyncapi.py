@@ -44,7 +44,18 @@ def asyncapi(handlers: Mapping[str, Any], endpoints: Endpoints) -> Json:
             {"Request": body, "Reply": reply, "Error": ErrorFrame},
             text,
         )
+    _sort(document)
     return cast(Json, _without_discriminators(document))
+
+
+def _sort(document: Json) -> None:
+    """Sort the document by names.
+
+    FastStream holds its handlers in a set of weak references: their order differs between processes.
+    """
+    components = document["components"]
+    for part, names in ((document, ("channels", "operations")), (components, ("messages", "schemas"))):
+        part |= {name: dict(sorted(part[name].items())) for name in names}
 
 
 def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> None:
