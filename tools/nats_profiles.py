@@ -1,10 +1,14 @@
-"""Render the configurations of nats-server for one server and for a cluster of three into deploy/nats/.
+"""Render the configurations of nats-server for one server and for a cluster of three.
 
     tools/nats_profiles.py [--check]
+    tools/nats_profiles.py --runner r1 --runner r2 --to DIRECTORY
 
-`--check` only compares the files with the permissions in the code; the exit code is 1 if one differs.
+Without arguments it writes the files of deploy/nats/; `--check` only compares these with the permissions in
+the code, and the exit code is 1 if one differs. With ids of runners it writes the files for a deployment in
+which each of these runners has its own key.
 """
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +20,8 @@ from banksman.cli.broker.server_config import Cluster, Tls, render_config
 from banksman.deployment.topology import StorageBudget
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "nats"
+SCALED = ("r1", "r2")
+"""Ids of the runners of deploy/docker/compose.scaled.yaml."""
 BUDGET = StorageBudget(20 * 1024**3)
 """Bytes of each server's volume for streams."""
 STORE_DIR = "/data"
@@ -45,35 +51,46 @@ _THREE = """\
 
 
 def main() -> int:
-    stale = [name for name, text in files().items() if _stored(name) != text]
-    if "--check" in sys.argv:
+    parser = argparse.ArgumentParser(description="Render the configurations of nats-server.")
+    parser.add_argument("--check", action="store_true", help="only compare the files of deploy/nats/")
+    parser.add_argument("--runner", action="append", default=[], help="id of a runner with its own key")
+    parser.add_argument("--to", type=Path, default=FOLDER, help="directory of the files (%(default)s)")
+    options = parser.parse_args()
+    if options.runner and options.to == FOLDER:
+        parser.error("--runner needs --to: the files of deploy/nats/ are the same for everybody")
+    runners = tuple(options.runner)
+    rendered = files(runners) if runners else {**files(), "scaled.conf": _ONE + _rendered(SCALED)}
+    stale = {name: text for name, text in rendered.items() if _stored(options.to / name) != text}
+    if options.check:
         for name in stale:
             print(f"deploy/nats/{name} differs from what the code renders: run tools/nats_profiles.py")
         return 1 if stale else 0
-    for name in stale:
-        (FOLDER / name).parent.mkdir(exist_ok=True)
-        (FOLDER / name).write_text(files()[name], encoding="utf-8")
+    for name, text in stale.items():
+        (options.to / name).parent.mkdir(parents=True, exist_ok=True)
+        (options.to / name).write_text(text, encoding="utf-8")
     return 0
 
 
-def files() -> Mapping[str, str]:
-    """The text of each rendered file below deploy/nats/."""
+def files(runners: tuple[str, ...] = ()) -> Mapping[str, str]:
+    """The text of each file, for runners with their own keys or, without ids, for runners that share one."""
     return {
-        "nats.conf": _ONE + _rendered(),
-        **{f"cluster/{node}.conf": _THREE + _node(node) for node in NODES},
+        "nats.conf": _ONE + _rendered(runners),
+        **{f"cluster/{node}.conf": _THREE + _node(runners, node) for node in NODES},
     }
 
 
-def _node(name: str) -> str:
+def _node(runners: tuple[str, ...], name: str) -> str:
     certificate = Tls(f"{TLS_DIR}/server.crt", f"{TLS_DIR}/server.key")
     checked = Tls(certificate.cert_file, certificate.key_file, f"{TLS_DIR}/ca.crt")
     routes = tuple(f"nats-route://{node}:{ROUTE_PORT}" for node in NODES)
-    return _rendered(name, certificate, Cluster(f"0.0.0.0:{ROUTE_PORT}", routes, tls=checked))
+    return _rendered(runners, name, certificate, Cluster(f"0.0.0.0:{ROUTE_PORT}", routes, tls=checked))
 
 
-def _rendered(name: str = "nats", tls: Tls | None = None, cluster: Cluster | None = None) -> str:
+def _rendered(
+    runners: tuple[str, ...], name: str = "nats", tls: Tls | None = None, cluster: Cluster | None = None
+) -> str:
     return render_config(
-        {user: Variable(key_variable(user)) for user in user_names()},
+        {user: Variable(key_variable(user)) for user in user_names(runners=runners)},
         port=CLIENT_PORT,
         host="0.0.0.0",
         http_port=MONITORING_PORT,
@@ -83,11 +100,11 @@ def _rendered(name: str = "nats", tls: Tls | None = None, cluster: Cluster | Non
         budget=BUDGET,
         tls=tls,
         cluster=cluster,
+        runners=runners,
     )
 
 
-def _stored(name: str) -> str:
-    file = FOLDER / name
+def _stored(file: Path) -> str:
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
 

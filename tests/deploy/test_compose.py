@@ -2,17 +2,22 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from banksman.cli.broker.keys import key_variable
 from tests.support.paths import ROOT
 from tests.support.privileged import require
 
+RUNNERS = {"tool-runner": "r1", "tool-runner-2": "r2"}
+"""The runners of the file for several containers, with their ids."""
 PROFILE = ROOT / "deploy" / "docker" / "seccomp-tool-runner.json"
 
 AS_NOBODY = """
@@ -83,20 +88,47 @@ def services() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 
 
-def test_several_containers_of_a_service_have_their_own_ports_and_workspaces() -> None:
-    """R114: two containers of each service; a workspace belongs to one runner. `make scaled` starts them."""
+@pytest.fixture(scope="module")
+def scaled() -> dict[str, Any]:
+    """Return the services as the file for several containers changes them."""
     text = (ROOT / "deploy" / "docker" / "compose.scaled.yaml").read_text()
     # A tag of Compose, by which a value replaces the one of the other file.
-    scaled = yaml.safe_load(text.replace("!override ", ""))["services"]
+    return yaml.safe_load(text.replace("!override", ""))["services"]
 
-    assert {name: service["scale"] for name, service in scaled.items()} == {
+
+def test_several_containers_of_a_service_have_their_own_ports_and_workspaces(scaled: dict[str, Any]) -> None:
+    """R114: two containers of each service; a workspace belongs to one runner. `make scaled` starts them."""
+    assert {name: service["scale"] for name, service in scaled.items() if "scale" in service} == {
         "gateway": 2,
         "agent": 2,
-        "tool-runner": 2,
         "workflows": 2,
     }
     assert scaled["gateway"]["ports"] == ["127.0.0.1:${BANKSMAN_PORTS-8080-8089}:8080"]
-    assert scaled["tool-runner"]["volumes"] == ["/workspaces", "nkeys-tool-runner:/keys/tool-runner:ro"]
+    for name, runner in RUNNERS.items():
+        assert scaled[name]["volumes"] == [
+            f"workspaces-{runner}:/workspaces",
+            f"nkeys-tool-runner-{runner}:/keys/tool-runner-{runner}:ro",
+        ]
+
+
+def test_each_of_several_runners_has_the_only_key_that_may_act_for_it(
+    scaled: dict[str, Any], tmp_path: Path
+) -> None:
+    """The keys that the file creates, those that it gives to its runners, and the server's users agree."""
+    command = [str(tmp_path) if word == "/keys" else word for word in scaled["keys"]["command"]]
+    created = subprocess.run(
+        [sys.executable, "-m", "banksman.cli", *command, "--json"], capture_output=True, text=True, check=True
+    )
+    config = (ROOT / "deploy" / "nats" / Path(scaled["nats"]["command"][2]).name).read_text()
+    settings = {name: scaled[name]["environment"] for name in RUNNERS}
+    seeds = {name: Path(one["BANKSMAN_NATS__NKEY_SEED_FILE"]) for name, one in settings.items()}
+
+    assert {name: one["BANKSMAN_TOOL_RUNNER__RUNNER"] for name, one in settings.items()} == RUNNERS
+    assert all((tmp_path / seed.relative_to("/keys")).is_file() for seed in seeds.values())
+    users = {seed.stem for seed in seeds.values()}
+    assert {user for user in json.loads(created.stdout) if user.startswith("tool-runner")} == users
+    assert set(re.findall(r"_INBOX_(tool-runner[^.]*)", config)) == users
+    assert set(re.findall(r"nkey: \$(BANKSMAN_NKEY_TOOL_RUNNER\w*)", config)) == set(map(key_variable, users))
 
 
 def test_compose_accepts_the_file_with_every_profile(compose: list[str]) -> None:

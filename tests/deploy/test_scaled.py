@@ -14,7 +14,8 @@ from tests.support.client import Client
 from tests.support.paths import ROOT
 from tests.support.supervised import cleaned_up_by
 
-SCALED = ("gateway", "agent", "tool-runner", "workflows")
+SCALED = (("gateway",), ("agent",), ("tool-runner", "tool-runner-2"), ("workflows",))
+"""What runs in two containers: of one service, or of two services with their own keys."""
 FILE = ROOT / "deploy" / "docker" / "compose.scaled.yaml"
 
 
@@ -36,9 +37,9 @@ def scaled(built: Stack) -> Generator[Stack]:
             stack.compose(*remove)
 
 
-def running(stack: Stack, service: str) -> list[str]:
-    """Return the ids of a service's containers that run."""
-    found = [one for one in stack.get_containers() if one.Service == service and one.State == "running"]
+def running(stack: Stack, *services: str) -> list[str]:
+    """Return the ids of the containers of some services that run."""
+    found = [one for one in stack.get_containers() if one.Service in services and one.State == "running"]
     return [container.ID for container in found if container.ID]
 
 
@@ -55,14 +56,14 @@ async def test_runs_go_on_through_both_gateways_after_one_of_each_service_was_ki
 
     Then the killed containers start again and the others are killed: each of them executes runs alone.
     """
-    before = [len(running(scaled, service)) for service in SCALED]
+    before = [len(running(scaled, *pair)) for pair in SCALED]
     first, second = gateways(scaled)
     async with Client.connected(first, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
         run = await client.chat(conversation, "run `echo first; hostname`")
         await client.question(run)
 
-    killed = [running(scaled, service)[0] for service in SCALED]
+    killed = [running(scaled, *pair)[0] for pair in SCALED]
     kill(scaled, killed)
     left = gateways(scaled)
     async with Client.connected(left[0], timeout_s=WAIT_TIMEOUT_S) as client:
@@ -77,13 +78,13 @@ async def test_runs_go_on_through_both_gateways_after_one_of_each_service_was_ki
     assert [call["result"]["stdout"] for call in ended["tool_calls"]] == ["first\nsandbox\n"]
     assert [one["stdout"] for one in others] == ["0\n", "1\n", "2\n", "3\n"]
 
-    survivors = [running(scaled, service)[0] for service in SCALED]
+    survivors = [running(scaled, *pair)[0] for pair in SCALED]
     scaled.compose("up", "--detach", "--wait", "--no-recreate")
     kill(scaled, survivors)
     async with Client.connected(gateways(scaled)[0], timeout_s=WAIT_TIMEOUT_S) as client:
         last = await bash_in(client, await client.create(), "echo last")
 
-    assert {*killed} == {container for service in SCALED for container in running(scaled, service)}
+    assert {*killed} == {container for pair in SCALED for container in running(scaled, *pair)}
     assert last["stdout"] == "last\n"
 
 

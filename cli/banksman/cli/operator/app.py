@@ -173,7 +173,11 @@ def keys_rm(
 
 @keys_app.command("deployment")
 def keys_deployment(
-    directory: Annotated[Path, typer.Argument(help="Directory for the keys.")], json: Json = False
+    directory: Annotated[Path, typer.Argument(help="Directory for the keys.")],
+    runner: Annotated[
+        list[str] | None, typer.Option(help="Id of a tool-runner with its own key; can be repeated.")
+    ] = None,
+    json: Json = False,
 ) -> None:
     """Create missing keys of a deployment's services.
 
@@ -181,7 +185,7 @@ def keys_deployment(
     """
     from banksman.cli.operator import keys as deployment_keys
 
-    exit_with(deployment_keys.create_keys(directory, as_json=json))
+    exit_with(deployment_keys.create_keys(directory, tuple(runner or ()), as_json=json))
 
 
 @app.command()

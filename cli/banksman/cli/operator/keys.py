@@ -20,14 +20,22 @@ PUBLIC_KEYS = "public.env"
 _APPROVAL_KEY_HOLDERS = (users.GATEWAY, users.AGENT, users.WORKFLOWS)
 
 
-def create_keys(directory: Path, *, as_json: bool) -> Exit:
+def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool) -> Exit:
     """Create missing keys of a deployment, in one directory per service.
 
     `{service}/{user}.nk` for each NATS user, `approvals.key` for gateway and agent, and `nats/public.env` for
-    the server, which receives public keys only.
+    the server, which receives public keys only. A runner with its own key has its own directory.
+
+    Args:
+        directory: The directory of all keys.
+        runners: Ids of the runners with their own keys; empty for one key that all runners share.
+        as_json: Whether to print the public keys as JSON.
+
+    Raises:
+        BadInput: An id is no token.
     """
     public: dict[str, str] = {}
-    for user in user_names():
+    for user in user_names(runners=runners):
         public |= generate_keys(directory / _service_of(user), [user])
     _share_signing_key(directory)
     server = directory / "nats"
