@@ -18,6 +18,7 @@ from tests.support.fixtures import settings_of
 from tests.support.nats import Broker
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.web_server import web_server
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -346,13 +347,8 @@ async def receiver() -> AsyncGenerator[Receiver]:
     receiver = Receiver()
     app = web.Application()
     app.router.add_post("/hook", receiver.serve)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    receiver.port = runner.addresses[0][1]
-    yield receiver
-    await runner.cleanup()
+    async with web_server(app) as receiver.port:
+        yield receiver
 
 
 @pytest.fixture

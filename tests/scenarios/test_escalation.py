@@ -15,6 +15,7 @@ from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.web_server import web_server
 
 Received = tuple[dict[str, str], str]
 
@@ -31,11 +32,8 @@ async def received(webhook_port: int) -> AsyncGenerator[asyncio.Queue[Received]]
 
     app = web.Application()
     app.router.add_post("/hook", serve)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", webhook_port).start()
-    yield arrived
-    await runner.cleanup()
+    async with web_server(app, webhook_port):
+        yield arrived
 
 
 async def test_a_request_that_is_left_escalates_by_its_timer_into_the_log_and_a_signed_webhook(

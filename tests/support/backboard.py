@@ -20,6 +20,7 @@ from aiohttp import web
 
 from banksman.model_server import HttpError, RawReply, Reply
 from tests.support.backboard_wire import Json, break_off, error, events, events_before, send_raw, sse
+from tests.support.web_server import web_server
 
 Outcome = Literal["open", "completed", "refused", "faulted", "disconnected"]
 
@@ -76,17 +77,10 @@ class BackboardServer:
     async def running(cls, port: int = 0) -> AsyncGenerator[Self]:
         """Serve until the context ends; on a free port by default."""
         server = cls()
-        runner = web.AppRunner(
-            server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1
-        )
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", port)
-            await site.start()
-            server.url = f"http://127.0.0.1:{site.port}/api"
+        options = {"handler_cancellation": True, "shutdown_timeout": 1}
+        async with web_server(server.application(), port, **options) as served:
+            server.url = f"http://127.0.0.1:{served}/api"
             yield server
-        finally:
-            await runner.cleanup()
 
     def application(self) -> web.Application:
         """The routes that the SDK's chat methods use."""

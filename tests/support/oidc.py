@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from banksman.contracts.ids import new_id
+from tests.support.web_server import web_server
 
 AUDIENCE = "banksman"
 CLIENT_ID = "banksman-page"
@@ -116,13 +117,6 @@ async def running_provider() -> AsyncGenerator[Provider]:
             web.post("/token", provider.exchange),
         ]
     )
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
+    async with web_server(app) as port:
         provider.issuer = f"http://127.0.0.1:{port}"
         yield provider
-    finally:
-        await runner.cleanup()

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.web_server import web_server
 
 
 def base64url(data: bytes) -> str:
@@ -106,11 +107,5 @@ async def push_service() -> AsyncGenerator[PushService]:
     service = PushService()
     app = web.Application()
     app.router.add_post("/push/{device}", service.serve)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    service.port = runner.addresses[0][1]
-    try:
+    async with web_server(app) as service.port:
         yield service
-    finally:
-        await runner.cleanup()

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
+from tests.support.web_server import web_server
 
 from banksman.cli.ports import free_port
 from banksman.gateway.settings import Upstream
@@ -45,14 +46,8 @@ async def upstream_of(handler: Handler) -> AsyncGenerator[str]:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port := free_port())
-    await site.start()
-    try:
+    async with web_server(app) as port:
         yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        await runner.cleanup()
 
 
 def body(model: str = "m", **fields: Any) -> dict[str, Any]:
