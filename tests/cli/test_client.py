@@ -208,7 +208,7 @@ def test_an_idle_system_sends_few_messages(cli: Cli) -> None:
         return sent, stored
 
     def is_quiet(sent: int, stored: int) -> bool:
-        return sent <= (6 + 4 * LEASES) * IDLE_S and stored <= 0.5 * LEASES * IDLE_S + 1
+        return sent <= (6 + 4 * LEASES) * IDLE_S and stored <= 0.25 * LEASES * IDLE_S + 1
 
     # What the commands of earlier tests left to do ends in the first windows.
     windows = [window()]
@@ -307,6 +307,21 @@ def test_deltas_and_the_whole_message_print_each_text_once(
     )
 
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("aside", "end"), [(0, "agent\n"), (4, "agent; an operator set 4 later events aside\n")]
+)
+def test_a_log_that_was_cut_is_shown_with_since_when(
+    aside: int, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = TextView()
+    view.show({"type": "run.cancel_requested", "seq": 3, "ts": "2030-01-01T00:00:00Z", "data": {}})
+
+    view.show({"type": "history.cut", "seq": 4, "data": {"first_missing": 4, "set_aside": aside}})
+
+    lost = "what happened after 2030-01-01T00:00:00Z is missing, also for the "
+    assert capsys.readouterr().out == f"! part of this conversation was lost: {lost}{end}"
 
 
 def follow_to_the_end(cli: Cli, conversation: str) -> dict[str, Any]:

@@ -211,6 +211,7 @@ def tenant(name: str, *, max_tokens: int | None = None, **limits: int) -> dict[s
         ],
         "stored_bytes": 48_000,
         "keys": 3,
+        "runs": {"queued": 2, "queued_workflows": 0, "parked": 1},
         "limits": {"cost_usd_per_month": 5, **limits},
     }
 

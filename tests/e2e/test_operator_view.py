@@ -58,6 +58,47 @@ async def test_open_runs_are_shown_page_by_page(stage: Stage) -> None:
         await expect(rows).to_have_count(2)
 
 
+async def test_the_open_runs_of_one_tenant_are_shown_from_its_row(stage: Stage) -> None:
+    """R31, R34: what it runs is counted beside what it consumes; a page that is further on stays shown."""
+    stage.resources |= scenes.RESOURCES
+    for state in ("queued", "queued_workflow", "awaiting_approval", "awaiting_input"):
+        stage.resources[f"operator/runs?state={state}&tenant=acme"] = {"items": [], "next": None}
+    workflow = {"items": [scenes.open_run(7, "acme")], "next": None}
+    stage.resources["operator/runs?state=queued_workflow&tenant=acme"] = workflow
+    async with opened(stage.url) as page:
+        rows = await open_runs(page)
+        tenant = page.get_by_role("region", name="Tenants").get_by_role("row", name="acme")
+        await expect(tenant).to_contain_text("2 queued or running")
+        await expect(tenant).to_contain_text("1 request waits for a person")
+        await tenant.get_by_role("button", name="Show the open runs of acme").press("Enter")
+        await expect(rows).to_have_text([re.compile("acme.*c7-r1.*Workflow, queued or running")])
+        await expect(page.get_by_text("Only those of acme.")).to_be_visible()
+        await page.get_by_role("button", name="Show all tenants").click()
+        await expect(rows).to_have_count(3)
+
+
+async def test_messages_that_could_not_be_handled_are_shown_page_by_page(stage: Stage) -> None:
+    """R34: one that was replayed on a further page is marked, and the list stays where it is."""
+    stage.resources |= scenes.RESOURCES
+    first = {**scenes.RESOURCES["operator/dead-letters"], "next": 8}
+    stage.resources["operator/dead-letters"] = first
+    further = [{**one, "id": one["id"] + 2, "can_replay": True} for one in first["items"]]
+    stage.resources["operator/dead-letters?limit=50&after=8"] = {"items": further, "next": None}
+    async with opened(stage.url) as page:
+        await page.clock.install()
+        await page.get_by_role("link", name="Operations").click()
+        rows = page.get_by_role("region", name="Messages that could not be handled").locator("tbody tr")
+        await page.get_by_role("button", name="Show more messages").click()
+        await expect(rows).to_have_count(4)
+        await page.get_by_role("button", name="Replay message 10").click()
+        await expect(rows.last).to_contain_text("Done")
+        await page.clock.run_for("00:05")
+        await expect(rows).to_have_count(4)
+        await page.get_by_role("button", name="Refresh").click()
+        await expect(rows).to_have_count(2)
+    assert "operator/dead-letters/10/replay" in stage.uploads
+
+
 async def test_an_operator_reads_a_message_that_could_not_be_handled_and_discards_it(stage: Stage) -> None:
     """R34: its content is shown on several lines and never interpreted; it is deleted after a question."""
     stage.resources |= scenes.RESOURCES

@@ -28,6 +28,19 @@ async def test_a_text_that_resembles_a_call_is_shown_as_text(stage: Stage) -> No
         await expect(page.get_by_role("button", name="tool call")).to_have_count(0)
 
 
+async def test_a_log_that_was_cut_is_shown_where_it_was_cut(stage: Stage) -> None:
+    """R34: not silently shorter; the conversation goes on after it."""
+    scenes.start(stage)
+    scenes.say(stage, "The load is 40 t.")
+    scenes.finish(stage, content="The load is 40 t.")
+    stage.event("history.cut", {"first_missing": 5, "set_aside": 3}, run_id=None)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        lost = page.get_by_role("note").filter(has_text="A part of this conversation was lost")
+        await expect(lost).to_contain_text("has 3 later entries in a file")
+        await expect(lost.locator("xpath=preceding-sibling::section")).to_contain_text("The load is 40 t.")
+
+
 async def test_a_working_agent_is_one_line_whose_calls_open_on_a_click(stage: Stage) -> None:
     """R34: the line counts the iterations, and states the calls until a user wants to see each."""
     scenes.start(stage)

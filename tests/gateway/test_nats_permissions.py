@@ -19,16 +19,19 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
 from banksman.bus.names import OUTPUTS, OWNERS, RESULTS, RUNNERS, RUNS, USAGE, kv_stream, kv_subject
 from banksman.bus.objects import Objects
-from banksman.bus.publish import durable
+from banksman.bus.publish import RunQueue, durable
 from banksman.bus.service_states import reported_state
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
+from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
 from banksman.contracts.work import CancelRun
 from banksman.contracts.workspaces import WorkspaceOwner
+from banksman.deployment.streams import provision_consumer
+from banksman.deployment.topology import workflow_consumer
 from banksman.deployment.users import AGENT, GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES, WORKFLOWS
 from banksman.gateway.service.passthrough_usage import PassthroughUsage
 from banksman.runtime.health import Check, Health
@@ -201,11 +204,50 @@ async def test_an_operator_sees_open_runs_of_all_tenants_and_cancels_one_with_a_
     assert violations() == []
 
 
-async def open_runs(http: AsyncClient, state: str) -> AsyncIterator[str]:
+async def test_an_operator_cancels_a_workflow_that_no_service_has_taken(
+    deployment: Deployment, violations: Refused, tenant: str
+) -> None:
+    """R34: with the permissions of a deployment; the runs of one tenant are listed page by page."""
+    gateway, operator, _ = deployment
+    await provision_consumer(operator, workflow_consumer(subjects.SERVED))
+    async with gateway.http as http:
+        starts = [await workflow_start(http, operator, tenant) for _ in range(3)]
+        listed = [run async for run in open_runs(http, "queued_workflow", tenant=tenant, limit=2)]
+        others = [run async for run in open_runs(http, "queued_workflow", tenant=new_id("t"))]
+        queues = (await http.get("/operator/overview")).json()["queues"]
+        path = f"/operator/runs/{tenant}/{starts[1].run_id}/cancel"
+        cancelled = await http.post(path, json={"reason": "stuck"})
+    signal = await last_message(operator, RUNS, subjects.run_signal(tenant, starts[1].conversation_id))
+    assert (listed, others) == ([start.run_id for start in starts], [])
+    waiting = {one["name"]: one for one in queues}["workflow-served"]
+    assert waiting["waiting"] >= 3 and waiting["oldest_at"] is not None
+    assert cancelled.status_code == 202
+    assert signal is not None
+    assert CancelRun.model_validate_json(signal.data).run_id == starts[1].run_id
+    assert violations() == []
+
+
+async def workflow_start(http: AsyncClient, operator: Bus, tenant: str) -> StartWorkflow:
+    """Store the start of a workflow, which no service takes."""
+    conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+    start = StartWorkflow(
+        tenant=tenant,
+        workflow="announce",
+        conversation_id=conversation,
+        run_id=f"{conversation}-000000000001",
+        message_id=new_id("m"),
+        parameters={},
+        user="ann",
+    )
+    await RunQueue(operator).start_workflow(start)
+    return start
+
+
+async def open_runs(http: AsyncClient, state: str, **more: str | int) -> AsyncIterator[str]:
     """Yield the ids of all runs in a state; other tests of the session left some."""
     after = 0
     while after is not None:
-        page = (await http.get("/operator/runs", params={"state": state, "after": after})).json()
+        page = (await http.get("/operator/runs", params={"state": state, "after": after, **more})).json()
         for run in page["items"]:
             yield run["run_id"]
         after = page["next"]

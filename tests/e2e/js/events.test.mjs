@@ -273,3 +273,33 @@ test('a log without its first events is read from the oldest stored event', () =
   const subscribed = foldSubscribed(emptyConversation('c1'), { oldest_seq: 8, head_seq: 9, log_epoch: 'e1' });
   assert.equal(placement(subscribed, { seq: 8, prev_seq: 7, log_epoch: 'e1' }), 'next');
 });
+
+test('an input step is an input request with its reply, and no call', () => {
+  const log = recorder();
+  const step = { tool_call_id: 'w1', name: 'request_input', arguments: { message: 'Which crane?' } };
+  const conversation = foldAll([
+    started(log),
+    log.stored('tool_call.requested', step),
+    log.stored('input.requested', { request_id: 'i1', message: 'Which crane?', schema: { type: 'string' }, tool_call_id: 'w1' }),
+    log.stored('input.resolved', { request_id: 'i1', value: 'north', by: 'ada' }),
+    log.stored('tool_call.completed', { tool_call_id: 'w1', content: { success: true, value: 'north' }, is_error: false }),
+  ]);
+  assert.deepEqual(conversation.runs[0].entries.map(({ kind, message, resolved }) => [kind, message, resolved.value]), [['input', 'Which crane?', 'north']]);
+});
+
+test('a log that was cut says where, since when, and what was set aside', () => {
+  const log = recorder();
+  const cut = (aside) => log.stored('history.cut', { first_missing: 4, set_aside: aside }, { run_id: null });
+  const ended = foldAll([started(log), finished(log), cut(2)]);
+  const [{ after, text }] = ended.cuts;
+  assert.equal(after, RUN);
+  assert.match(text, /was lost: what happened after .*2030.* is missing, here and for the agent\. .* 2 later entries in a file\.$/);
+
+  const open = foldAll([started(recorder()), { ...cut(0), seq: 9, prev_seq: 1 }]);
+  assert.deepEqual(open.cuts, []);
+  assert.deepEqual(open.runs[0].entries.map(({ kind, detail }) => [kind, detail]), [['notice', false]]);
+  assert.doesNotMatch(open.runs[0].entries[0].text, /in a file/);
+
+  const bare = foldAll([{ ...cut(1), seq: 1, prev_seq: 0 }]);
+  assert.deepEqual(bare.cuts.map(({ after }) => after), [null]);
+});

@@ -18,3 +18,14 @@ test('the shown path is exported with its calls, and fences hold the fences of a
   ]);
   assert.equal(text, '# Cranes\n\n## You\n\nEdited\n\n## Agent · demo:demo\n\n````\nbash: echo ```\n````\n\nDone.\n');
 });
+
+test('what people provided and what was lost is exported too', () => {
+  const text = markdownOf({ conversation_id: 'c', title: 'Cranes' }, [
+    frame(1, 'run.started', 'c-1', { message_id: 'u1', message: 'First', model: 'workflow:announce' }),
+    frame(2, 'input.requested', 'c-1', { request_id: 'i1', message: 'Which crane?', schema: {} }),
+    frame(3, 'input.resolved', 'c-1', { request_id: 'i1', value: 'north', by: 'ada' }),
+    frame(4, 'run.finished', 'c-1', { status: 'completed', content: '' }),
+    frame(5, 'history.cut', null, { first_missing: 5, set_aside: 0 }),
+  ]);
+  assert.match(text, /> Which crane\?\n\n```\n"north"\n```\n\n> A part of this conversation was lost: .*\n$/);
+});

@@ -9,15 +9,18 @@ from tests.gateway.conftest import TOKENS, Agent, Served
 
 from banksman.contracts.events import (
     ApprovalResolved,
+    InputRequested,
+    InputResolved,
     ItemDecision,
     IterationStarted,
     MessageCompleted,
     ProtocolRetry,
     RunFinished,
     ToolCallCompleted,
+    ToolCallRequested,
 )
 from banksman.contracts.messages import Usage
-from banksman.contracts.tools import ToolResult
+from banksman.contracts.tools import ToolCall, ToolResult
 
 COST = Usage(input_tokens=900, output_tokens=30, cost_usd=0.004)
 
@@ -145,3 +148,33 @@ async def test_another_tenant_reads_no_steps(guarded: Served, agent: Agent) -> N
         listed = await http.get(f"/context/runs/{run_id}/steps", headers=other)
         read = await http.get(f"/context/runs/{run_id}/steps/m-final", headers=other)
     assert (listed.status_code, read.status_code) == (404, 404)
+
+
+async def test_an_input_of_a_workflow_is_one_step_with_its_reply(gateway: Served, agent: Agent) -> None:
+    """The log records the step that waits for the value as a call, which no tool executes."""
+    async with gateway.http as http:
+        created = (await http.post("/v1/chat", json={"content": "Announce."})).json()
+        start = await agent.started(created["conversation_id"])
+        await agent.begin(start)
+        call = ToolCall(id="w1", name="request_input", arguments={"message": "Which crane?"})
+        requested = InputRequested.model_validate(
+            {
+                "request_id": "i1",
+                "message": "Which crane?",
+                "schema": {"type": "string"},
+                "tool_call_id": "w1",
+            }
+        )
+        asked = MessageCompleted(message_id="m1", role="assistant", content=None, finish_reason="tool_calls")
+        await agent.commit(
+            start.conversation_id, start.run_id, asked, ToolCallRequested(call=call), requested
+        )
+        provided = InputResolved(request_id="i1", value="north", by="ada")
+        result = ToolResult(tool_call_id="w1", content={"success": True, "value": "north"})
+        await agent.commit(start.conversation_id, start.run_id, provided, ToolCallCompleted(result=result))
+        steps = (await http.get(f"/context/runs/{start.run_id}/steps")).json()["items"]
+        detail = await _step(http, start.run_id, "i1")
+    assert [(one["kind"], one["summary"], one["status"], one["by"]) for one in steps[1:]] == [
+        ("input", "Which crane?", "provided", "ada")
+    ]
+    assert (detail["request"]["message"], detail["result"]["value"]) == ("Which crane?", "north")

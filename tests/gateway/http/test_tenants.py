@@ -10,6 +10,9 @@ from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
+from banksman.bus.publish import durable
+from banksman.contracts.ids import new_id
+from banksman.contracts.subjects import SERVED, approval_reply, approval_request, run_work, workflow_run
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
@@ -26,6 +29,7 @@ async def test_an_operator_sees_usage_keys_and_limits_of_each_tenant_page_by_pag
     await usage.put(usage_key(runs), totals)
     await usage.put(passthrough_key(runs), totals)
     await usage.put(passthrough_key(passed), totals)
+    await stored_runs(bus, runs)
     past = datetime.now(UTC) - timedelta(seconds=1)
     keys = (
         key_of("bob", keyed, rights=("operator",)),
@@ -55,9 +59,24 @@ async def test_an_operator_sees_usage_keys_and_limits_of_each_tenant_page_by_pag
     assert [one["keys"] for one in seen.values()] == [1, 0, 2, 0]
     assert seen[keyed]["limits"] == {"tokens_per_day": 900}
     assert seen[limited]["limits"] == {"tokens_per_day": 900, "running_runs": 3}
+    assert seen[runs]["runs"] == {"queued": 1, "queued_workflows": 1, "parked": 1}
+    assert seen[passed]["runs"] == {"queued": 0, "queued_workflows": 0, "parked": 0}
     assert beyond == {"items": [], "next": None}
     assert (created.status_code, refused, forbidden.status_code) == (201, [400, 400, 400], 403)
 
 
 async def statuses(http: httpx.AsyncClient, *queries: dict[str, str | int]) -> list[int]:
     return [(await http.get(TENANTS, params=query)).status_code for query in queries]
+
+
+async def stored_runs(bus: Bus, tenant: str) -> None:
+    """Store a run of an agent, one of a workflow, an open request and one that was replied to."""
+    names = (
+        run_work(tenant, "c1"),
+        workflow_run(SERVED, tenant, "c2"),
+        approval_request(tenant, "a1"),
+        approval_request(tenant, "a2"),
+        approval_reply(tenant, "a2"),
+    )
+    for subject in names:
+        await durable(bus, subject, b"{}", msg_id=new_id("x"))

@@ -43,6 +43,8 @@ class TextView:
         self._written: dict[str, str] = {}
         """The printed text by message id."""
         self._open_line = False
+        self._last_at = ""
+        """Time of the last stored event."""
 
     def show(self, frame: Frame) -> None:
         """Print a frame."""
@@ -54,24 +56,17 @@ class TextView:
                 self._message(data)
             case "run.started" | "run.queued" if self._history:
                 self._line(f"> {_text(data.get('message'))}")
-            case "tool_call.requested":
-                self._line(f"· {data['name']} {arguments(data.get('arguments'))}")
-            case "tool_call.completed":
-                self._line(f"  {_result(data)}")
-            case "protocol.retry":
-                self._line(f"· retried the model request: {clean(str(data.get('error')))}")
             case "approval.requested":
                 self._request(data)
-            case "approval.resolved":
-                self._line(f"· approval {data['outcome']} by {clean(str(data.get('by')))}")
-            case "input.requested":
-                self._line(f"? {clean(str(data['message']))}")
-            case "workflow.progress":
-                self._line(f"· {data['step']}/{data['total']} {clean(str(data['message']))}")
             case "run.finished":
                 self._finished(data)
-            case _:
-                return
+            case "history.cut":
+                self._cut(data)
+            case other:
+                if (line := _one_line(other, data)) is not None:
+                    self._line(line)
+        if "seq" in frame:
+            self._last_at = str(frame.get("ts") or "")
 
     def _delta(self, data: Frame) -> None:
         """Print what is new. A different text is that of a repeated request, and begins on a new line."""
@@ -113,6 +108,11 @@ class TextView:
             reason = f": {clean(str(error['message']))}" if error.get("message") else ""
             self._line(f"· run {data['status']}{reason}")
 
+    def _cut(self, data: Frame) -> None:
+        since = f"what happened after {clean(self._last_at)}" if self._last_at else "what happened here"
+        aside = f"; an operator set {data['set_aside']} later events aside" if data.get("set_aside") else ""
+        self._line(f"! part of this conversation was lost: {since} is missing, also for the agent{aside}")
+
     def _line(self, text: str) -> None:
         self._end_line()
         output.print_line(text)
@@ -127,6 +127,25 @@ class TextView:
         if self._open_line:
             output.print_line()
             self._open_line = False
+
+
+def _one_line(type: str, data: Frame) -> str | None:
+    """Return the line of a step; None for other events."""
+    match type:
+        case "tool_call.requested":
+            return f"· {data['name']} {arguments(data.get('arguments'))}"
+        case "tool_call.completed":
+            return f"  {_result(data)}"
+        case "protocol.retry":
+            return f"· retried the model request: {clean(str(data.get('error')))}"
+        case "approval.resolved":
+            return f"· approval {data['outcome']} by {clean(str(data.get('by')))}"
+        case "input.requested":
+            return f"? {clean(str(data['message']))}"
+        case "workflow.progress":
+            return f"· {data['step']}/{data['total']} {clean(str(data['message']))}"
+        case _:
+            return None
 
 
 def arguments(value: Any) -> str:

@@ -9,6 +9,7 @@ from fastapi import Path, Query, Response
 from pydantic import Field
 
 from banksman.contracts.frames import RunCancel
+from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.asgi.dependencies import OperatorDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
@@ -97,9 +98,13 @@ async def list_open_runs(
     state: OpenState = "queued",
     limit: RunLimit = MAX_RUNS,
     after: After = 0,
+    tenant: Token | None = None,
 ) -> OpenRunPage:
-    """List the runs of all tenants that are queued or wait for users, oldest first, without contents."""
-    return await gateway.open_runs.page(state, after=after, limit=limit)
+    """List the runs that are queued or wait for users, oldest first, without contents.
+
+    Without `tenant`, those of all tenants.
+    """
+    return await gateway.open_runs.page(state, after=after, limit=limit, tenant=tenant or ANY)
 
 
 @routes.post("/operator/runs/{tenant}/{run_id}/cancel", status_code=202)

@@ -1,29 +1,35 @@
-"""The runs of all tenants that are queued or wait for users, for operators: without their contents."""
+"""The runs that are queued or wait for users, of all tenants, for operators: without their contents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from banksman.bus import jetstream
-from banksman.bus.approval_slots import ApprovalSlots, PendingRequest
+from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
-from banksman.bus.messages import StoredMessage
-from banksman.bus.names import RUNS
+from banksman.bus.names import RUNS, WORKFLOWS
 from banksman.contracts import subjects
+from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Timestamp
-from banksman.contracts.work import RunWork
+from banksman.contracts.work import ApprovalRequest, ResumeRun, StartRun
 
 MAX_RUNS = 50
 """Runs in one page. Each queued one takes a request to the broker."""
-OpenState = Literal["queued", "awaiting_approval", "awaiting_input"]
-"""`queued`: no agent has ended or parked it; it waits for an agent, or an agent drives it."""
+OpenState = Literal["queued", "queued_workflow", "awaiting_approval", "awaiting_input"]
+"""
+queued             no agent has ended or parked it: it waits for an agent, or an agent drives it
+queued_workflow    the same of a run of a workflow
+awaiting_approval  it waits for a decision
+awaiting_input     it waits for a value
+"""
 
-_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
+Work = StartRun | ResumeRun | StartWorkflow
+_WORK: TypeAdapter[Work] = TypeAdapter(Annotated[Work, Field(discriminator="type")])
 _TIME: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
@@ -49,58 +55,51 @@ class OpenRunPage(Stored):
 
 @dataclass(frozen=True, slots=True)
 class OpenRuns:
-    """Lists the runs of all tenants that have not ended, by what they wait for."""
+    """Lists the runs that have not ended, by what they wait for."""
 
     bus: Bus
     approvals: ApprovalSlots
 
-    async def page(self, state: OpenState, *, after: int, limit: int) -> OpenRunPage:
-        """Return a page of the runs in a state.
+    async def page(self, state: OpenState, *, after: int, limit: int, tenant: str = ANY) -> OpenRunPage:
+        """Return a page of the runs in a state, of one tenant or of all.
 
         Raises:
             Unavailable: The broker does not respond.
         """
-        if state == "queued":
-            return await self._queued(after, limit)
-        found = await self.approvals.pending(limit=limit, after=after, inputs=state == "awaiting_input")
-        return _page([_parked(one) for one in found], found[-1].stream_seq if found else 0, limit)
+        match state:
+            case "queued":
+                return await self._queued(RUNS, subjects.run_work(tenant, ANY), after, limit)
+            case "queued_workflow":
+                return await self._queued(WORKFLOWS, subjects.workflow_run(ANY, tenant, ANY), after, limit)
+            case "awaiting_approval" | "awaiting_input":
+                return await self._parked(tenant, after, limit, inputs=state == "awaiting_input")
 
-    async def _queued(self, after: int, limit: int) -> OpenRunPage:
+    async def _parked(self, tenant: str, after: int, limit: int, *, inputs: bool) -> OpenRunPage:
+        found = await self.approvals.pending(tenant, limit=limit, after=after, inputs=inputs)
+        items = tuple(_open_run(one.stream_seq, one.request, one.stored_at) for one in found)
+        return OpenRunPage(items=items, next=found[-1].stream_seq if len(found) == limit else None)
+
+    async def _queued(self, stream: str, below: str, after: int, limit: int) -> OpenRunPage:
         found: list[OpenRun] = []
         read = 0
-        below = subjects.run_work(ANY, ANY)
-        while read < limit and (message := await jetstream.next_message(self.bus, RUNS, below, after=after)):
+        while read < limit and (
+            message := await jetstream.next_message(self.bus, stream, below, after=after)
+        ):
             read, after = read + 1, message.stream_seq
-            if (run := _of_work(message)) is not None:
-                found.append(run)
+            try:
+                work = _WORK.validate_json(message.data)
+            except ValidationError:
+                # The service that receives it makes it a dead letter, which operators see.
+                continue
+            found.append(_open_run(message.stream_seq, work, message.time))
         return OpenRunPage(items=tuple(found), next=after if read == limit else None)
 
 
-def _page(items: list[OpenRun], last: int, limit: int) -> OpenRunPage:
-    return OpenRunPage(items=tuple(items), next=last if len(items) == limit else None)
-
-
-def _parked(pending: PendingRequest) -> OpenRun:
-    request = pending.request
+def _open_run(stream_seq: int, stored: ApprovalRequest | Work, at: str) -> OpenRun:
     return OpenRun(
-        id=pending.stream_seq,
-        tenant=request.tenant,
-        conversation_id=request.conversation_id,
-        run_id=request.run_id,
-        since=_TIME.validate_python(pending.stored_at),
-    )
-
-
-def _of_work(message: StoredMessage) -> OpenRun | None:
-    try:
-        work = _WORK.validate_json(message.data)
-    except ValidationError:
-        # The agent that receives it makes it a dead letter, which operators see.
-        return None
-    return OpenRun(
-        id=message.stream_seq,
-        tenant=work.tenant,
-        conversation_id=work.conversation_id,
-        run_id=work.run_id,
-        since=_TIME.validate_python(message.time),
+        id=stream_seq,
+        tenant=stored.tenant,
+        conversation_id=stored.conversation_id,
+        run_id=stored.run_id,
+        since=_TIME.validate_python(at),
     )

@@ -36,13 +36,14 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored, Timestamp, Token
 
-_READ = frozenset((RUNS, APPROVALS))
+_READ = frozenset((RUNS, APPROVALS, WORKFLOWS))
 """Streams of queues whose messages a gateway may read, to show since when the oldest one waits."""
 MOST_TENANTS = 50
 _STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
 _QUEUES = (
     (RUNS, AGENTS),
     (RUNS, SIGNALS),
+    (WORKFLOWS, f"workflow-{subjects.SERVED}"),
     (APPROVALS, APPROVAL_REPLIES),
     (TIMERS, FIRED_TIMERS),
     (TIMERS, SCHEDULES),

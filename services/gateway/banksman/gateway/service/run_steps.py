@@ -130,6 +130,8 @@ class _Fold:
             case ApprovalResolved() as data:
                 self._end(data.approval_id, at, data.outcome, by=data.by)
             case InputRequested() as data:
+                # The step that waits for the value is recorded as a call of no tool.
+                self._steps.pop(data.tool_call_id or "", None)
                 self._add(data.request_id, "input", "", "waiting", _line(data.message), at)
             case InputResolved() as data:
                 self._end(data.request_id, at, data.outcome, by=data.by)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import subjects_in
-from banksman.bus.names import USAGE, kv_stream, kv_subject
-from banksman.contracts.subjects import ANY
+from banksman.bus.jetstream import count_below, subjects_in
+from banksman.bus.names import APPROVALS, RUNS, USAGE, WORKFLOWS, kv_stream, kv_subject
+from banksman.contracts.subjects import ANY, approval_reply, approval_request, run_work, workflow_run
 from banksman.contracts.usage import UsageReport, passthrough_key, usage_key
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.service.auth import Keys
@@ -15,7 +15,19 @@ from banksman.gateway.service.usage import UsageReports
 from banksman.runtime.tenants import TenantSettings
 
 MAX_TENANTS = 50
-"""Tenants in one page. Each one takes two reads."""
+"""Tenants in one page. Each one takes two reads and four counts, in which the broker names what it counts: a
+tenant may have as many as its room in a queue, `waiting_runs` for example."""
+
+
+class TenantRuns(Stored):
+    """The runs of a tenant that have not ended."""
+
+    queued: int
+    """Runs that no agent has ended or parked: they wait for an agent, or an agent drives them."""
+    queued_workflows: int
+    """The same of runs of workflows."""
+    parked: int
+    """Approval requests and requests for a value without a reply: their runs wait for users."""
 
 
 class ListedTenant(UsageReport):
@@ -27,6 +39,7 @@ class ListedTenant(UsageReport):
     """API keys of the tenant that this gateway accepts, without expired ones."""
     limits: dict[str, int | float]
     """Its limits by their names in the setting `tenants`; a missing one is no limit."""
+    runs: TenantRuns
 
 
 class TenantPage(Stored):
@@ -76,4 +89,18 @@ class Tenants:
             stored_bytes=totals.stored_bytes,
             keys=keys,
             limits=self.settings.of(name).model_dump(exclude_none=True),
+            runs=await self._runs(name),
         )
+
+    async def _runs(self, name: str) -> TenantRuns:
+        return TenantRuns(
+            queued=await count_below(self.bus, RUNS, run_work(name, ANY)),
+            queued_workflows=await count_below(self.bus, WORKFLOWS, workflow_run(ANY, name, ANY)),
+            parked=len(
+                await self._ids(approval_request(name, ANY)) - await self._ids(approval_reply(name, ANY))
+            ),
+        )
+
+    async def _ids(self, below: str) -> set[str]:
+        """Return the last words of the subjects in APPROVALS that match `below`."""
+        return {subject.rpartition(".")[2] async for subject, _ in subjects_in(self.bus, APPROVALS, below)}

@@ -5,9 +5,9 @@
  * entries (messages, reasoning, calls, approvals, input requests, notices) in the order of their events.
  */
 
-import { addApproval, applyRunEvent, emptyRun } from './run_events.mjs';
+import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mjs';
 import { known, t } from './strings.mjs';
-import { contentText } from './text.mjs';
+import { contentText, formatMoment } from './text.mjs';
 
 /** Statuses that end a run. */
 export const OUTCOMES = new Set(['completed', 'failed', 'cancelled', 'timed_out', 'rejected', 'max_iterations']);
@@ -17,7 +17,7 @@ export const AWAITING_SECOND = 'awaiting_second';
 
 /** @param {string} id */
 export function emptyConversation(id) {
-  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [] };
+  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], lastAt: null };
 }
 
 /**
@@ -40,7 +40,7 @@ export function fold(conversation, frame) {
   if (place === 'duplicate') return conversation;
   if (place === 'ephemeral') return applyEvent(conversation, frame);
   const folded = applyEvent(inLogOrder(conversation, frame.run_id), frame);
-  return { ...folded, lastSeq: frame.seq, logEpoch: frame.log_epoch ?? conversation.logEpoch };
+  return { ...folded, lastSeq: frame.seq, lastAt: frame.ts ?? null, logEpoch: frame.log_epoch ?? conversation.logEpoch };
 }
 
 /**
@@ -154,6 +154,7 @@ function inLogOrder(conversation, runId) {
 
 function applyEvent(conversation, frame) {
   if (frame.type === 'conversation.updated') return applyConversation(conversation, frame.data ?? frame);
+  if (frame.type === 'history.cut') return applyCut(conversation, frame);
   return withRun(conversation, frame.run_id, (run) => applyRunEvent(run, frame));
 }
 
@@ -164,4 +165,17 @@ function applyConversation(conversation, data) {
     status: data.status ?? conversation.status,
     deleted: conversation.deleted || data.status === 'deleted',
   };
+}
+
+/** Say what the log lost where it was lost: in the run that was open, or after the last one. */
+function applyCut(conversation, frame) {
+  const text = cutText(conversation, frame.data);
+  const open = openRun(conversation);
+  if (open) return withRun(conversation, open.id, (run) => addNotice(run, frame, 'warning', text, false));
+  return { ...conversation, cuts: [...conversation.cuts, { after: conversation.runs.at(-1)?.id ?? null, text }] };
+}
+
+function cutText({ lastAt }, { set_aside: aside }) {
+  const lost = lastAt ? t('notice.cut', { when: formatMoment(lastAt) }) : t('notice.cutUnknown');
+  return aside ? `${lost} ${t('notice.cutAside', { count: aside })}` : lost;
 }

@@ -22,7 +22,8 @@ export async function exported(api, id, form) {
 /** The path of a conversation that is shown, with the calls of its runs. */
 export function markdownOf(record, events) {
   const conversation = foldReplayDone(events.reduce((state, frame) => fold(state, frame), emptyConversation(record.conversation_id)));
-  const runs = pathOf(conversation).map(({ run }) => runText(run));
+  const cuts = (after) => conversation.cuts.filter((cut) => cut.after === after).map(({ text }) => `> ${text}`);
+  const runs = [...cuts(null), ...pathOf(conversation).flatMap(({ run }) => [runText(run), ...cuts(run.id)])];
   return [`# ${record.title || t('conversation.untitled')}`, ...runs].join('\n\n') + '\n';
 }
 
@@ -35,10 +36,17 @@ function runText(run) {
 
 function entryText(entry) {
   if (entry.kind === 'message') return entry.role === 'user' ? `> ${entry.text.replaceAll('\n', '\n> ')}` : entry.text;
+  if (entry.kind === 'notice' && !entry.detail) return `> ${entry.text}`;
+  if (entry.kind === 'input') return inputText(entry);
   if (entry.kind !== 'call') return '';
   const { command, path, url } = entry.arguments;
   const body = command ?? path ?? url ?? JSON.stringify(entry.arguments, null, 2);
   return `${fenced(`${entry.name}: ${body}`)}`;
+}
+
+function inputText({ message, resolved }) {
+  const provided = resolved && !resolved.outcome;
+  return provided ? `> ${message}\n\n${fenced(JSON.stringify(resolved.value, null, 2))}` : `> ${message}`;
 }
 
 /** A code block whose fence is longer than any in the text. */

@@ -3,6 +3,9 @@
 import { t } from './strings.mjs';
 import { codePoints, contentText } from './text.mjs';
 
+/** What a runner sends of a command's output while it runs. */
+export const LIVE_OUTPUT_CHARACTERS = 100_000;
+
 /** @param {string} id */
 export function emptyRun(id) {
   return {
@@ -64,7 +67,7 @@ const RUN_EVENTS = {
   'tool_call.started': (run, data, frame) =>
     changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', runner: data.runner, startedAt: frame.ts ?? null })),
   'tool_call.output': (run, data) =>
-    changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', output: (call.output + data.text).slice(-20_000) })),
+    changeCall(run, data.tool_call_id, (call) => ({ ...call, status: 'running', output: (call.output + data.text).slice(-LIVE_OUTPUT_CHARACTERS) })),
   'tool_call.completed': (run, data) => completeCall(run, data.result ?? data),
   'approval.requested': (run, data, frame) => addApproval(run, data, frame.iteration, frame.ts),
   'approval.resolved': resolveApproval,
@@ -74,8 +77,9 @@ const RUN_EVENTS = {
   'history.compacted': (run, data, frame) => addNotice(run, frame, 'info', compactedText(data), true),
   'workflow.progress': (run, data) => ({ ...run, status: 'running', progress: data }),
   'workflow.linked': (run, data, frame) => addEntry(run, { kind: 'workflow', id: `workflow-${frame.seq}`, ...data }),
+  // The step that waits for the value is recorded as a call of no tool.
   'input.requested': (run, data) => ({
-    ...addEntry(run, { kind: 'input', id: data.request_id, message: data.message, schema: data.schema, resolved: null }),
+    ...addEntry(withoutCall(run, data.tool_call_id), { kind: 'input', id: data.request_id, message: data.message, schema: data.schema, resolved: null }),
     status: 'awaiting_input',
   }),
   'input.resolved': (run, data) => ({
@@ -172,7 +176,7 @@ function addMessage(run, data, frame) {
   return known ? changeEntry(clean, 'message', entry.id, () => entry) : addEntry(clean, entry);
 }
 
-function addNotice(run, frame, tone, text, detail) {
+export function addNotice(run, frame, tone, text, detail) {
   return addEntry(run, { kind: 'notice', id: `notice-${frame.seq}`, tone, text, detail });
 }
 
@@ -203,6 +207,10 @@ function addCall(run, data, frame) {
     runner: null,
     result: null,
   });
+}
+
+function withoutCall(run, id) {
+  return { ...run, entries: run.entries.filter((entry) => entry.kind !== 'call' || entry.id !== id) };
 }
 
 function changeCall(run, id, change) {

@@ -1,6 +1,7 @@
 /** When a schedule runs: cron expressions from a few choices, and the words for them. */
 
 import { locale, t } from './strings.mjs';
+import { formatMoment } from './text.mjs';
 
 /** Days of the week as cron numbers them, in the order of a calendar. */
 export const WEEKDAYS = [1, 2, 3, 4, 5, 6, 0];
@@ -40,9 +41,4 @@ export function describeCron(cron) {
   if (dayOfMonth === '1') return days === '*' ? t('schedule.monthlyAt', { time }) : cron;
   if (days === '*') return t('schedule.dailyAt', { time });
   return days === '1-5' ? t('schedule.weekdaysAt', { time }) : t('schedule.weeklyAt', { day: weekday(Number(days)), time });
-}
-
-/** A time with its date, also one that is still to come. @param {string} timestamp RFC 3339 */
-export function formatMoment(timestamp) {
-  return new Date(timestamp).toLocaleString(locale(), { dateStyle: 'medium', timeStyle: 'short' });
 }

@@ -99,6 +99,11 @@ export function formatWhen(timestamp, now = new Date()) {
   return moment.toLocaleDateString(locale(), { day: 'numeric', month: 'short', ...(sameYear ? {} : { year: 'numeric' }) });
 }
 
+/** A time with its date, also one that is still to come. @param {string} timestamp RFC 3339 */
+export function formatMoment(timestamp) {
+  return new Date(timestamp).toLocaleString(locale(), { dateStyle: 'medium', timeStyle: 'short' });
+}
+
 /**
  * The text of a message's content.
  *

@@ -288,6 +288,42 @@ export class Api {
     return this.#json('POST', `context/schedules/${id}/run`);
   }
 
+  /** The servers of the Model Context Protocol; needs the right `admin`, as those below. */
+  async mcpServers() {
+    return (await this.#json('GET', 'context/mcp-servers')).items;
+  }
+
+  mcpServer(id) {
+    return this.#json('GET', `context/mcp-servers/${id}`);
+  }
+
+  createMcpServer(server) {
+    return this.#json('POST', 'context/mcp-servers', server);
+  }
+
+  deleteMcpServer(id) {
+    return this.#json('DELETE', `context/mcp-servers/${id}`);
+  }
+
+  /** List the tools of a server again. */
+  lookAtMcpServer(id) {
+    return this.#json('POST', `context/mcp-servers/${id}/look`);
+  }
+
+  /** Offer the tools of a server as they were shown. @param {string} digest its `changes_digest` */
+  approveMcpServer(id, digest) {
+    return this.#json('POST', `context/mcp-servers/${id}/approve`, { digest });
+  }
+
+  /** Begin a sign-in at a server. @returns {Promise<{url: string}>} where the browser goes */
+  beginMcpSignIn(id, options) {
+    return this.#json('POST', `context/mcp-servers/${id}/sign-in`, options);
+  }
+
+  endMcpSignIn(id) {
+    return this.#json('DELETE', `context/mcp-servers/${id}/sign-in`);
+  }
+
   /** The API keys that were created here. */
   async keys() {
     return (await this.#json('GET', 'context/keys')).items;
@@ -324,17 +360,17 @@ export class Api {
    * @param {number} [after] `next` of the page before
    */
   audit(wanted, after) {
-    return this.#json('GET', `v1/audit${auditQuery(wanted, { limit: 50, after })}`);
+    return this.#json('GET', `v1/audit${queryOf({ ...wanted, limit: 50, after })}`);
   }
 
   /** All entries, oldest first. @param {'jsonl' | 'csv'} format @returns {Promise<Blob>} */
   async auditExport(wanted, format) {
-    return (await this.#fetch('GET', `v1/audit/export${auditQuery(wanted, { format })}`)).blob();
+    return (await this.#fetch('GET', `v1/audit/export${queryOf({ ...wanted, format })}`)).blob();
   }
 
-  /** The first messages that could not be handled. */
-  deadLetters() {
-    return this.#json('GET', 'operator/dead-letters');
+  /** A page of the messages that could not be handled, oldest first. @param {number} [after] `next` of the page before */
+  deadLetters(after) {
+    return this.#json('GET', `operator/dead-letters?limit=50${after ? `&after=${after}` : ''}`);
   }
 
   /** A message that could not be handled, with the beginning of its content. */
@@ -347,13 +383,13 @@ export class Api {
   }
 
   /**
-   * A page of the runs of all tenants that have not ended, oldest first.
+   * A page of the runs that have not ended, oldest first.
    *
-   * @param {'queued' | 'awaiting_approval' | 'awaiting_input'} state
-   * @param {number} [after] `next` of the page before
+   * @param {'queued' | 'queued_workflow' | 'awaiting_approval' | 'awaiting_input'} state
+   * @param {{after?: number, tenant?: string}} [options] `after` is `next` of the page before; `tenant` selects one
    */
-  openRuns(state, after) {
-    return this.#json('GET', `operator/runs?state=${state}${after ? `&after=${after}` : ''}`);
+  openRuns(state, { after, tenant } = {}) {
+    return this.#json('GET', `operator/runs${queryOf({ state, after, tenant })}`);
   }
 
   cancelOpenRun(tenant, runId, reason) {
@@ -430,7 +466,8 @@ async function errorOf(response) {
   }
 }
 
-function auditQuery(wanted, more) {
-  const given = Object.entries({ ...wanted, ...more }).filter(([, value]) => value);
+/** A query of the parameters that have a value. */
+function queryOf(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value);
   return `?${new URLSearchParams(given)}`;
 }

@@ -35,12 +35,23 @@ export function Timeline() {
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} />`)}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
+      ${conversation && html`<${Cuts} conversation=${conversation} after=${null} />`}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} /><${Cuts} key=${`cuts ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
   </div>`;
+}
+
+/** What the log lost after a run; with null, before the first one. */
+export function Cuts({ conversation, after }) {
+  const shown = conversation.cuts.filter((cut) => cut.after === after);
+  return shown.map(({ text }) => html`<${Notice} tone="warning" text=${text} />`);
+}
+
+function Notice({ tone, text }) {
+  return html`<p class=${`notice ${tone}`} role="note"><${Icon} name="warning" size=${15} />${text}</p>`;
 }
 
 function Welcome() {
@@ -130,7 +141,7 @@ function Entry({ entry, run, onExpand }) {
     case 'changed':
       return html`<${Changed} paths=${entry.paths} />`;
     case 'notice':
-      return html`<p class=${`notice ${entry.tone}`} role="note"><${Icon} name="warning" size=${15} />${entry.text}</p>`;
+      return html`<${Notice} tone=${entry.tone} text=${entry.text} />`;
     default:
       return null;
   }

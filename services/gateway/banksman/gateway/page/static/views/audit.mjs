@@ -1,7 +1,8 @@
 /** The audit trail: who changed what of the tenant and when, selected by kind and user, and downloaded. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
+import { usePages } from '../components/operator/pages.mjs';
 import { Records } from '../components/operator/records.mjs';
 import { saveBlob } from '../components/tools.mjs';
 import { Exact, Icon, html, useStore } from '../components/ui.mjs';
@@ -13,7 +14,7 @@ const KINDS = ['key', 'user', 'policy', 'assistant', 'prompt', 'workflow', 'sche
 export default function AuditView() {
   const store = useStore();
   const [wanted, setWanted] = useState({ action: '', actor: '', tenant: '' });
-  const { items, next, error, read } = useTrail(store, wanted);
+  const { items, next, error, readMore } = usePages((after) => store.api.audit(wanted, after), { of: wanted });
   const change = (name) => (event) => setWanted({ ...wanted, [name]: event.target.value.trim() });
   const operates = store.welcome.value?.rights?.includes('operator');
   const save = (format) => () => store.api.auditExport(wanted, format).then((blob) => saveBlob(blob, `audit.${format}`), (failure) => store.toast(explain(failure)));
@@ -33,24 +34,8 @@ export default function AuditView() {
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!items && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${items && html`<${Entries} items=${items} tenants=${Boolean(wanted.tenant)} />`}
-    ${next !== null && html`<button type="button" class="button" onClick=${() => read(next)}>${t('audit.earlier')}</button>`}
+    ${next !== null && html`<button type="button" class="button" onClick=${readMore}>${t('audit.earlier')}</button>`}
   <//>`;
-}
-
-/** The entries that a filter selects, page by page; a page of an earlier filter is not shown. */
-function useTrail(store, wanted) {
-  const [state, setState] = useState({ items: null, next: null, error: null });
-  const filter = useRef(wanted);
-  const read = (after) =>
-    store.api.audit(wanted, after).then(
-      (page) => filter.current === wanted && setState((before) => ({ items: after ? [...before.items, ...page.items] : page.items, next: page.next, error: null })),
-      (failure) => filter.current === wanted && setState({ items: null, next: null, error: explain(failure) }),
-    );
-  useEffect(() => {
-    filter.current = wanted;
-    read();
-  }, [wanted]);
-  return { ...state, read };
 }
 
 function Entries({ items, tenants }) {

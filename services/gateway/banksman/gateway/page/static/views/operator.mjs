@@ -1,8 +1,8 @@
 /** The state of the system for operators: open runs, processes, queues, storage, tenants, and messages that were not handled. */
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { DeadLetters } from '../components/operator/letters.mjs';
+import { DeadLetters, useDeadLetters } from '../components/operator/letters.mjs';
 import { OpenRuns, useOpenRuns } from '../components/operator/open_runs.mjs';
 import { NatsServers, Runners, Services } from '../components/operator/services.mjs';
 import { Queues, Streams } from '../components/operator/storage.mjs';
@@ -15,31 +15,37 @@ const REFRESH_MS = 5_000;
 
 export default function OperatorView() {
   const store = useStore();
-  const { overview, services, letters, error, read } = useOperations(store);
-  const runs = useOpenRuns(store);
+  const [tenant, setTenant] = useState(null);
+  const runsPart = useRef(null);
+  const { overview, services, error, read } = useOperations(store);
+  const letters = useDeadLetters(store);
+  const runs = useOpenRuns(store, tenant);
   const tenants = useTenants(store);
-  const readAll = () => (read(), runs.read(), tenants.read());
+  const readAll = () => [read, letters.read, runs.read, tenants.read].forEach((again) => again());
+  const showRuns = (chosen) => {
+    setTenant(chosen);
+    runsPart.current.focus();
+  };
   const actions = html`<button type="button" class="toggle" aria-label=${t('files.refresh')} onClick=${readAll}><${Icon} name="refresh" size=${16} /><span>${t('files.refresh')}</span></button>`;
   return html`<${Frame} title=${t('operator.title')} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!overview && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${letters && html`<${DeadLetters} page=${letters} onChange=${read} />`}
-    <${OpenRuns} ...${runs} />
+    <${DeadLetters} ...${letters} />
+    <div class="operator" tabindex="-1" ref=${runsPart}><${OpenRuns} ...${runs} tenant=${tenant} onAll=${() => showRuns(null)} /></div>
     ${services && html`<${Services} processes=${services.processes} />`}
     ${overview && html`<${Runners} runners=${overview.runners} /><${Queues} queues=${overview.queues} />`}
     ${services && html`<${NatsServers} nats=${services.nats} />`}
     ${overview && html`<${Streams} streams=${overview.streams} />`}
-    ${tenants.error && html`<p class="form-error" role="alert">${tenants.error}</p>`}
-    ${tenants.items && html`<${Tenants} ...${tenants} />`}
+    <${Tenants} ...${tenants} onRuns=${showRuns} />
   <//>`;
 }
 
 /** The state, read again every five seconds while the page is visible. */
 function useOperations(store) {
-  const [state, setState] = useState({ overview: null, services: null, letters: null, error: null });
+  const [state, setState] = useState({ overview: null, services: null, error: null });
   const read = () =>
-    Promise.all([store.api.operatorOverview(), store.api.services(), store.api.deadLetters()]).then(
-      ([overview, services, letters]) => setState({ overview, services, letters, error: null }),
+    Promise.all([store.api.operatorOverview(), store.api.services()]).then(
+      ([overview, services]) => setState({ overview, services, error: null }),
       (failure) => setState((before) => ({ ...before, error: explain(failure) })),
     );
   useEffect(() => {

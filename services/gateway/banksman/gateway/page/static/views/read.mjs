@@ -1,7 +1,7 @@
 /** A conversation to read: whoever has the link and may read the tenant's conversations sees it, and changes nothing. */
 
 import { pathOf } from '../branches.mjs';
-import { Run } from '../components/timeline.mjs';
+import { Cuts, Run } from '../components/timeline.mjs';
 import { Frame } from '../components/view.mjs';
 import { html, useStore } from '../components/ui.mjs';
 import { t } from '../strings.mjs';
@@ -11,12 +11,14 @@ export default function ReadView({ path: [id] }) {
   const store = useStore();
   if (!/^[\w-]{1,64}$/.test(id ?? '')) return html`<${Frame} title=${t('read.title')}><p class="empty">${t('read.none')}</p><//>`;
   const conversation = store.opened.follow(id).value;
+  const path = pathOf(conversation);
   const actions = html`<a class="toggle" href=${`#/c/${id}`}>${t('read.open')}</a>`;
   return html`<${Frame} title=${conversation.title || t('read.title')} actions=${actions}>
     ${conversation.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
     ${!conversation.replayed && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     <fieldset class="read-only log" disabled>
-      ${pathOf(conversation).map(({ run }) => html`<${Run} key=${run.id} run=${run} details=${false} />`)}
+      <${Cuts} conversation=${conversation} after=${null} />
+      ${path.map(({ run }, at) => html`<${Run} key=${run.id} run=${run} details=${false} isLast=${at === path.length - 1} /><${Cuts} key=${`cuts ${run.id}`} conversation=${conversation} after=${run.id} />`)}
     </fieldset>
   <//>`;
 }

@@ -6,8 +6,9 @@ import { Calendar } from '../components/schedules/calendar.mjs';
 import { ScheduleDialog } from '../components/schedules/dialog.mjs';
 import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
-import { describeTimes, formatMoment } from '../schedule_times.mjs';
+import { describeTimes } from '../schedule_times.mjs';
 import { explain, known, t } from '../strings.mjs';
+import { formatMoment } from '../text.mjs';
 
 export default function SchedulesView() {
   const store = useStore();

@@ -5,35 +5,46 @@ import { useEffect, useState } from 'preact/hooks';
 import { explain, parts, t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
 import { CopyButton, Dialog, Exact, html, useStore } from '../ui.mjs';
+import { usePages } from './pages.mjs';
 import { Records } from './records.mjs';
 
-export function DeadLetters({ page, onChange }) {
+const REFRESH_MS = 5_000;
+
+export function useDeadLetters(store) {
+  return usePages((after) => store.api.deadLetters(after), { everyMs: REFRESH_MS });
+}
+
+export function DeadLetters({ items, next, error, readMore, refresh }) {
   const store = useStore();
   const [shown, setShown] = useState(null);
-  const replay = (letter) => store.api.replayDeadLetter(letter.id).then(onChange, (failure) => store.toast(explain(failure)));
-  const rows = page.items.map((letter) => [
+  // Where further pages are shown, a message that was handled stays in its place.
+  const [handled, setHandled] = useState(new Set());
+  const done = (id) => (setHandled(new Set([...handled, id])), refresh());
+  const replay = ({ id }) => store.api.replayDeadLetter(id).then(() => done(id), (failure) => store.toast(explain(failure)));
+  const actions = (letter) => html`<span class="row-actions">
+    <button type="button" class="link" aria-label=${t('operator.showOf', { id: String(letter.id) })} onClick=${() => setShown(letter.id)}>${t('operator.show')}</button>
+    ${letter.can_replay && html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`}
+  </span>`;
+  const rows = (items ?? []).map((letter) => [
     formatWhen(letter.ts),
     html`<code>${letter.subject}</code>`,
     html`<${Exact} text=${letter.reason} />`,
-    html`<span class="row-actions">
-      <button type="button" class="link" aria-label=${t('operator.showOf', { id: String(letter.id) })} onClick=${() => setShown(letter.id)}>${t('operator.show')}</button>
-      ${letter.can_replay && html`<button type="button" class="link" aria-label=${t('operator.replayOf', { id: String(letter.id) })} onClick=${() => replay(letter)}>${t('operator.replay')}</button>`}
-    </span>`,
+    handled.has(letter.id) ? html`<span class="status">${t('operator.handled')}</span>` : actions(letter),
   ]);
   const columns = [t('operator.when'), t('operator.subject'), t('operator.reason'), t('operator.action')];
-  return html`<${Records} title=${t('operator.deadLetters')} columns=${columns} rows=${rows} keys=${page.items.map((letter) => letter.id)} empty=${t('operator.noDeadLetters')} />
-    ${page.next && html`<p class="muted">${t('operator.moreDeadLetters', { count: page.items.length })}</p>`}
-    ${shown && html`<${Letter} id=${shown} onChange=${onChange} onClose=${() => setShown(null)} />`}`;
+  return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${items && html`<${Records} title=${t('operator.deadLetters')} columns=${columns} rows=${rows} keys=${items.map((letter) => letter.id)} empty=${t('operator.noDeadLetters')} />`}
+    ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreDeadLetters')}</button>`}
+    ${shown && html`<${Letter} id=${shown} onDone=${() => (setShown(null), done(shown))} onClose=${() => setShown(null)} />`}`;
 }
 
 /** One message with its content, of which the gateway returns the first 16 KiB. */
-function Letter({ id, onChange, onClose }) {
+function Letter({ id, onDone, onClose }) {
   const store = useStore();
   const [letter, setLetter] = useState(null);
   const [discarding, setDiscarding] = useState(false);
   const [error, setError] = useState(null);
   const fail = (failure) => setError(explain(failure));
-  const ended = () => (onClose(), onChange());
   useEffect(() => void store.api.deadLetter(id).then(setLetter, fail), [id]);
   return html`<${Dialog} title=${t('operator.letterTitle', { id: String(id) })} onClose=${onClose} wide>
     <div class="dialog-body operator-dialog">
@@ -44,11 +55,11 @@ function Letter({ id, onChange, onClose }) {
       ${letter && (discarding
         ? html`<div class="dialog-actions">
             <button type="button" class="button" onClick=${() => setDiscarding(false)}>${t('app.cancel')}</button>
-            <button type="button" class="button danger" onClick=${() => store.api.discardDeadLetter(id).then(ended, fail)}>${t('operator.discardNow')}</button>
+            <button type="button" class="button danger" onClick=${() => store.api.discardDeadLetter(id).then(onDone, fail)}>${t('operator.discardNow')}</button>
           </div>`
         : html`<div class="dialog-actions">
             <button type="button" class="button" onClick=${() => setDiscarding(true)}>${t('operator.discard')}</button>
-            ${letter.can_replay && html`<button type="button" class="button primary" onClick=${() => store.api.replayDeadLetter(id).then(ended, fail)}>${t('operator.replay')}</button>`}
+            ${letter.can_replay && html`<button type="button" class="button primary" onClick=${() => store.api.replayDeadLetter(id).then(onDone, fail)}>${t('operator.replay')}</button>`}
           </div>`)}
     </div>
   <//>`;

@@ -1,55 +1,39 @@
-/** The runs of all tenants that have not ended: what they wait for, and how an operator cancels one. */
+/** The runs that have not ended, of all tenants or of one: what they wait for, and how an operator cancels one. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
 import { formatWhen } from '../../text.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
+import { usePages } from './pages.mjs';
 import { Records } from './records.mjs';
 
-const STATES = ['awaiting_approval', 'awaiting_input', 'queued'];
+const STATES = ['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflow'];
 const REFRESH_MS = 5_000;
+const END = { items: [], next: null };
 
-/** The open runs, oldest first, read again every five seconds until further pages are shown. */
-export function useOpenRuns(store) {
-  const [state, setState] = useState({ pages: null, error: null });
-  const further = useRef(false);
-  // The last request alone is shown: an earlier one may end after it.
-  const last = useRef(0);
-  const show = (reading, join) => {
-    const request = ++last.current;
-    return Promise.all(reading).then(
-      (pages) => request === last.current && setState((before) => ({ pages: join(before.pages, pages), error: null })),
-      (failure) => request === last.current && setState((before) => ({ ...before, error: explain(failure) })),
-    );
+/** The open runs: each page has the next ones of every state. @param {string | null} tenant null for all tenants */
+export function useOpenRuns(store, tenant) {
+  const load = async (nexts) => {
+    const wanted = (state, at) => (nexts && !nexts[at] ? END : store.api.openRuns(state, { after: nexts?.[at], tenant }));
+    const pages = await Promise.all(STATES.map(wanted));
+    const items = pages.flatMap((page, at) => page.items.map((run) => ({ ...run, state: STATES[at], name: `${run.tenant} ${run.run_id}` })));
+    const next = pages.map((page) => page.next);
+    return { items, next: next.some(Boolean) ? next : null };
   };
-  const read = () => {
-    further.current = false;
-    return show(STATES.map((name) => store.api.openRuns(name)), (_, pages) => pages);
-  };
-  const readMore = () => {
-    further.current = true;
-    const next = (page, name) => (page.next ? store.api.openRuns(name, page.next) : { items: [], next: null });
-    return show(STATES.map((name, at) => next(state.pages[at], name)), (before, pages) => pages.map((page, at) => ({ items: [...before[at].items, ...page.items], next: page.next })));
-  };
-  useEffect(() => {
-    read();
-    const timer = setInterval(() => !document.hidden && !further.current && read(), REFRESH_MS);
-    return () => clearInterval(timer);
-  }, []);
-  return { ...state, read, readMore };
+  return usePages(load, { everyMs: REFRESH_MS, of: tenant });
 }
 
-export function OpenRuns({ pages, error, read, readMore }) {
+/** @param {{tenant: string | null, onAll: () => void}} properties besides those of the list */
+export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll }) {
   const [chosen, setChosen] = useState(null);
   const [cancelled, setCancelled] = useState(new Set());
-  const runs = (pages ?? []).flatMap((page, at) => page.items.map((run) => ({ ...run, state: STATES[at], name: `${run.tenant} ${run.run_id}` })));
-  runs.sort((one, other) => Date.parse(one.since) - Date.parse(other.since));
+  const runs = (items ?? []).toSorted((one, other) => Date.parse(one.since) - Date.parse(other.since));
   const rows = runs.map((run) => [
     run.tenant,
     html`<${RunName} run=${run} />`,
-    html`<span class=${run.state === 'queued' ? 'status running' : 'status'}>${t(`operator.run.${run.state}`)}</span>`,
+    html`<span class=${run.state.startsWith('queued') ? 'status running' : 'status'}>${t(`operator.run.${run.state}`)}</span>`,
     formatWhen(run.since),
     cancelled.has(run.name)
       ? html`<span class="status">${t('operator.cancelling')}</span>`
@@ -58,12 +42,14 @@ export function OpenRuns({ pages, error, read, readMore }) {
   const done = () => {
     setCancelled(new Set([...cancelled, chosen.name]));
     setChosen(null);
-    read();
+    refresh();
   };
   const columns = [t('operator.tenant'), t('operator.run'), t('operator.state'), t('operator.when'), t('operator.action')];
   return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
-    ${pages && html`<${Records} title=${t('operator.openRuns')} columns=${columns} rows=${rows} keys=${runs.map((run) => `${run.state} ${run.name}`)} empty=${t('operator.noOpenRuns')} />`}
-    ${pages?.some((page) => page.next) && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreRuns')}</button>`}
+    ${items && html`<${Records} title=${t('operator.openRuns')} columns=${columns} rows=${rows} keys=${runs.map((run) => `${run.state} ${run.name}`)} empty=${t('operator.noOpenRuns')}>
+      ${tenant && html`<p class="muted">${parts('operator.onlyOf', { tenant: html`<strong>${tenant}</strong>` })} <button type="button" class="link" onClick=${onAll}>${t('operator.ofAll')}</button></p>`}
+    <//>`}
+    ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreRuns')}</button>`}
     ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
 }
 

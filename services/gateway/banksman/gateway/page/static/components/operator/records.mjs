@@ -7,11 +7,13 @@ import { html } from '../ui.mjs';
  * roles are explicit: a table that is not displayed as one has none.
  *
  * @param {{title: string, columns: string[], rows: unknown[][], keys?: (string | number)[], empty: string}} properties
- *   `keys` identify the rows of a table with buttons: the focus stays with its row when rows before it end
+ *   `keys` identify the rows of a table with buttons: the focus stays with its row when rows before it end. Children are
+ *   between the heading and the table
  */
-export function Records({ title, columns, rows, keys, empty }) {
+export function Records({ title, columns, rows, keys, empty, children }) {
   return html`<section class="operator">
     <h2>${title}</h2>
+    ${children}
     ${rows.length
       ? html`<div class="table" tabindex="0" role="region" aria-label=${title}><table class="records stacked" role="table">
           <thead role="rowgroup"><tr role="row">${columns.map((column) => html`<th role="columnheader">${column}</th>`)}</tr></thead>

@@ -10,7 +10,7 @@ const NEARLY_FULL = 0.8;
 
 export function Queues({ queues }) {
   const rows = queues.map((queue) => [
-    known(`operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replace('-', '_')}`, queue.name),
+    known(`operator.queue.${queue.stream === 'EVENTS' ? 'commits' : queue.name.replaceAll('-', '_')}`, queue.name),
     formatNumber(queue.waiting),
     formatNumber(queue.in_progress),
     formatNumber(queue.redelivered),

@@ -1,10 +1,9 @@
 /** The tenants with their usage, keys and limits. */
 
-import { useEffect, useState } from 'preact/hooks';
-
-import { explain, formatNumber, parts, t } from '../../strings.mjs';
+import { formatNumber, parts, t } from '../../strings.mjs';
 import { formatBytes, formatCost } from '../../text.mjs';
 import { html } from '../ui.mjs';
+import { usePages } from './pages.mjs';
 import { Records } from './records.mjs';
 
 /** Share of its limit from which a consumption is marked. */
@@ -12,28 +11,16 @@ const NEARLY_FULL = 0.8;
 /** Limits that are shown with what they bound, and not among the others. */
 const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', 'cost_usd_per_month'];
 
-/** The tenants, page by page. They are read again on request alone: a page takes a hundred reads of the broker. */
+/** The tenants, page by page. They are read again on request alone: a page takes hundreds of reads of the broker. */
 export function useTenants(store) {
-  const [state, setState] = useState({ items: null, next: null, error: null });
-  const read = (after) =>
-    store.api.tenants(after).then(
-      (page) => setState((before) => joined(before, page, after)),
-      (failure) => setState((before) => ({ ...before, error: explain(failure) })),
-    );
-  useEffect(() => void read(), []);
-  return { ...state, read };
+  return usePages((after) => store.api.tenants(after));
 }
 
-function joined(before, page, after) {
-  if (!after) return { items: page.items, next: page.next, error: null };
-  // The list was read from its beginning in the meantime: this page may not follow it.
-  if (before.next !== after) return before;
-  return { items: [...before.items, ...page.items], next: page.next, error: null };
-}
-
-export function Tenants({ items, next, read }) {
-  const rows = items.map((tenant) => [
+/** @param {{onRuns: (tenant: string) => void}} properties besides those of the list: shows the open runs of a tenant */
+export function Tenants({ items, next, error, readMore, onRuns }) {
+  const rows = (items ?? []).map((tenant) => [
     html`<strong>${tenant.tenant}</strong>`,
+    html`<${Runs} tenant=${tenant.tenant} runs=${tenant.runs} onShow=${onRuns} />`,
     ...tenant.windows.map((window) => html`<${Consumed} window=${window} />`),
     formatBytes(tenant.stored_bytes),
     formatNumber(tenant.keys),
@@ -41,9 +28,18 @@ export function Tenants({ items, next, read }) {
       .filter(([name]) => !CONSUMPTION.includes(name))
       .map(([name, limit]) => html`<div><code>${name}</code> ${formatNumber(limit)}</div>`),
   ]);
-  const columns = [t('operator.tenant'), t('operator.today'), t('operator.month'), t('operator.conversations'), t('operator.keys'), t('operator.limits')];
-  return html`<${Records} title=${t('operator.tenants')} columns=${columns} rows=${rows} empty=${t('operator.noTenants')} />
-    ${next && html`<button type="button" class="button" onClick=${() => read(next)}>${t('operator.moreTenants')}</button>`}`;
+  const columns = [t('operator.tenant'), t('operator.openRuns'), t('operator.today'), t('operator.month'), t('operator.conversations'), t('operator.keys'), t('operator.limits')];
+  return html`${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${items && html`<${Records} title=${t('operator.tenants')} columns=${columns} rows=${rows} empty=${t('operator.noTenants')} />`}
+    ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreTenants')}</button>`}`;
+}
+
+/** How many runs of a tenant have not ended, and what they do. */
+function Runs({ tenant, runs, onShow }) {
+  const counted = ['queued', 'queued_workflows', 'parked'].filter((name) => runs[name]);
+  if (!counted.length) return t('app.none');
+  return html`${counted.map((name) => html`<div>${t(`operator.count.${name}`, { count: runs[name] })}</div>`)}
+    <button type="button" class="link" aria-label=${t('operator.runsOf', { tenant })} onClick=${() => onShow(tenant)}>${t('operator.show')}</button>`;
 }
 
 /** What a tenant consumed in a day or month, each with its limit if it has one. */

@@ -58,7 +58,7 @@ const Step = memo(function Step({ runId, step, current, start, width }) {
 
 export function nameOf(step) {
   if (step.kind === 'tool') return step.name;
-  if (step.kind === 'approval' && step.by) return `${t('run.kind.approval')} · ${step.by}`;
+  if (step.by) return `${t(`run.kind.${step.kind}`)} · ${step.by}`;
   return t(`run.kind.${step.kind}`);
 }
 
