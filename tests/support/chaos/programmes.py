@@ -25,6 +25,7 @@ from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.chaos.held import BOTH, Direction, HeldWire, held_wires
 from tests.support.chaos.plans import Kind
+from tests.support.chaos.traffic import USERS
 from tests.support.chaos.verdict import Verdict, under_traffic
 from tests.support.history.outcomes import unknown_outcomes
 from tests.support.history.records import Decide, Fault, Line, Outage, Recording, Send, Start
@@ -51,6 +52,8 @@ CALM_S = (2.0, 6.0)
 BEHIND_S = 0.1
 """Longest seconds between an acknowledgement and the kill."""
 ACKNOWLEDGED_WITHIN_S = 60.0
+USERS_AWAY = 24
+"""Users of `away`: a connection follows at most 200 conversations, and 1,200 runs wait after ten minutes."""
 HELD_S = (1.0, 25.0)
 HELD = ("agent-1", "tool-runner-1", "gateway-1", "workflows", "ledger")
 POINT_S = 0.3
@@ -184,6 +187,7 @@ async def programme_on(
         kinds=KINDS,
         # In `away`, no request gets a reply for all of the time.
         give_up_s=options.seconds + 300,
+        users=USERS_AWAY if options.name == "away" else USERS,
     )
     verdict.problems += [
         f"unnecessary unknown outcome of {one.tool} {one.call_id}: {one.reason}"

@@ -84,6 +84,8 @@ class Traffic:
     """The permitted kinds; all if empty."""
     give_up_s: float = GIVE_UP_S
     """Seconds after which a request without a reply is a problem."""
+    user_count: int = USERS
+    """One of them follows at most 200 conversations at a time."""
     users: list[SimulatedUser] = field(default_factory=list[SimulatedUser])
     conversations: list[str] = field(default_factory=list[str])
     problems: list[str] = field(default_factory=list[str])
@@ -156,7 +158,7 @@ class Traffic:
                 response = await http.post("/context/assistants", json={"id": name, **fields})
                 assert response.status_code in (201, 409), response.text
             self._form = (await http.get(f"/workflows/{WORKFLOW}")).json()["parameters_schema"]
-        for number in range(USERS):
+        for number in range(self.user_count):
             chance = random.Random(self.chance.random())
             name = f"user-{number + 1}"
             headers = self.fleet.canaries.headers

@@ -17,7 +17,7 @@ from tests.support.chaos.faults import Faults
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import Kind
 from tests.support.chaos.simulated_user import GIVE_UP_S
-from tests.support.chaos.traffic import Traffic
+from tests.support.chaos.traffic import USERS, Traffic
 from tests.support.history.checks import breaches
 from tests.support.history.folded import Folded
 from tests.support.history.records import Fault, Recording, read
@@ -108,6 +108,7 @@ async def under_traffic(
     *,
     kinds: tuple[Kind, ...] = (),
     give_up_s: float = GIVE_UP_S,
+    users: int = USERS,
 ) -> Verdict:
     """Start runs on a fleet during faults, and check what the users received.
 
@@ -119,10 +120,12 @@ async def under_traffic(
         strike: Injects the faults; when it returns, users start no more runs.
         kinds: The permitted kinds of runs; all if empty.
         give_up_s: Seconds after which a request without a reply is a problem.
+        users: Number of users, among whom the runs are divided.
     """
     file = fleet.directory / "history.jsonl"
     with Recording(file, seed=seed) as recording:
-        traffic = Traffic(fleet, model, recording, random.Random(f"people {seed}"), rate, kinds, give_up_s)
+        people = random.Random(f"people {seed}")
+        traffic = Traffic(fleet, model, recording, people, rate, kinds, give_up_s, users)
         async with traffic.running():
             await strike(fleet, recording)
     history = Folded(read(file))
