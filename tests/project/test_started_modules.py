@@ -60,6 +60,19 @@ asyncio.run(warm())
 print(json.dumps(sorted(sys.modules)))
 """
 
+COUNT_VALIDATORS = """
+import json
+from banksman.cli.services import load_service
+from banksman.contracts.wire import Described
+
+def below(model):
+    for one in model.__subclasses__():
+        yield from (one, *below(one))
+
+load_service("gateway")
+print(json.dumps([model.__name__ for model in set(below(Described)) if model.__pydantic_complete__]))
+"""
+
 IMPORT_LAUNCHER = """
 import json, sys
 import banksman.cli.local.command
@@ -90,6 +103,14 @@ def test_warm_model_imports_what_its_adapter_uses(model: str) -> None:
 
     assert "banksman.agent.providers.retries" in modules
     assert len(modules) <= MOST_MODULES_OF_AN_ADAPTER[model]
+
+
+def test_gateway_builds_no_validator_of_a_body_before_a_request() -> None:
+    """FastAPI builds those of all routes when it creates them: half a second of each start."""
+    built = modules_of(COUNT_VALIDATORS)
+
+    assert [name for name in built if name.endswith("Body")] == ["CancelBody"]
+    assert len(built) <= 25
 
 
 def test_launcher_imports_neither_a_service_nor_a_framework() -> None:

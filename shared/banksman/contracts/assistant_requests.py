@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from banksman.contracts.assistant_files import SubmittedFiles
 from banksman.contracts.assistants import (
@@ -20,9 +20,6 @@ from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timesta
 
 class AssistantBody(Wire):
     """An assistant as clients submit it. Tools are off by default."""
-
-    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
-    model_config = ConfigDict(defer_build=False)
 
     name: str = Field(default="", max_length=200)
     service: str = Field(default="banksman", max_length=64)

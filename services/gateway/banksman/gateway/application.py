@@ -93,15 +93,15 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        generate_unique_id_function=lambda route: route.name,
     )
     app.state.keys, app.state.upstreams = keys, upstreams
     app.state.gateway = app.state.connections = app.state.asyncapi = None
     errors.install(app)
     app.router.routes.extend(health.routes())
     for part in PARTS:
-        app.include_router(part.routes)
-    app.include_router(documents_router(lambda: _asyncapi(app)))
+        # `include_router` would keep the routes of each router apart, build them again, and search twice.
+        app.router.routes.extend(part.routes.routes)
+    app.router.routes.extend(documents_router(lambda: _asyncapi(app)).routes)
     return app
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import Header, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
@@ -34,7 +34,7 @@ from banksman.gateway.a2a.models import (
 )
 from banksman.gateway.a2a.push import PushConfigs
 from banksman.gateway.asgi.dependencies import ReaderDep, ServiceDep
-from banksman.gateway.asgi.routing import router
+from banksman.gateway.asgi.routing import LazyRouter, router
 from banksman.gateway.asgi.streaming import (
     CLIENT_CLOSED,
     SSE_HEADERS,
@@ -64,7 +64,7 @@ REPLIES: dict[int | str, dict[str, Any]] = {
 }
 FOLLOW_AGAIN = "the events cannot be followed any more; SubscribeToTask follows the task again"
 
-routes = APIRouter(tags=["a2a"])
+routes = LazyRouter(tags=["a2a"])
 endpoint = router("a2a")
 
 
@@ -196,4 +196,4 @@ def _params(model: type[P], rpc: RpcRequest) -> P:
     return parse(model, rpc.params, what="params")
 
 
-routes.include_router(endpoint)
+routes.routes += endpoint.routes

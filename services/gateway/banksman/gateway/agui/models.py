@@ -21,9 +21,6 @@ MOST_MESSAGES = 10_000
 class Input(Stored):
     """A part of the input."""
 
-    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
-    model_config = ConfigDict(defer_build=False)
-
 
 class InputMessage(Input):
     """A message as the client has it."""

@@ -1,4 +1,4 @@
-"""Routers whose bodies are validated strictly, by our own parser instead of FastAPI's.
+"""Routers whose routes are built on first use, and whose bodies are validated strictly.
 
 FastAPI accepts a duplicate key, `NaN` and `"5"` for a number, and no body whose content type is not JSON. Our
 clients get an error for the first three, on HTTP as on the websocket, and may leave the content type away.
@@ -7,13 +7,16 @@ clients get an error for the first three, on HTTP as on the websocket, and may l
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 from pydantic_core import CoreSchema, core_schema
+from starlette.routing import compile_path, get_name
 
 from banksman.contracts.wire import JsonValue, parse
 from banksman.gateway.asgi.dependencies import BEARER, caller_of, gateway_of
@@ -36,6 +39,9 @@ class StrictJson:
         return core_schema.no_info_wrap_validator_function(validate, handler(source))
 
 
+# FastAPI gives bodies an alias, of which pydantic warns that it has no effect. FastAPI silences that while it
+# creates a route, and our models build their validators later, on first use.
+warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
 StrictBody = Annotated[M, StrictJson(), Body()]
 
 
@@ -49,7 +55,40 @@ class _RawRequest(Request):
         return cast(JsonValue, await self.body())
 
 
-class StrictRoute(APIRoute):
+class LazyRoute(APIRoute):
+    """A route that FastAPI builds when something but its path and methods is needed.
+
+    FastAPI builds validators of each parameter and response. For all routes they take a third of the import
+    of a gateway, and most gateways never serve most of them.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        self.path, self.endpoint = path, endpoint
+        self.name = options["name"] or get_name(endpoint)
+        self.methods = {method.upper() for method in options["methods"] or ("GET",)}
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self._options = options
+
+    def __getattr__(self, name: str) -> Any:
+        # Python calls this for an attribute that is not set yet; the build sets all of them.
+        if name == "_options" or "_options" not in vars(self):
+            raise AttributeError(name)
+        super().__init__(self.path, self.endpoint, **vars(self).pop("_options"))
+        return getattr(self, name)
+
+
+def _name_of(route: APIRoute) -> str:
+    return route.name
+
+
+class LazyRouter(APIRouter):
+    """A router of lazy routes, whose operation ids are the names of their functions."""
+
+    def __init__(self, *, route_class: type[LazyRoute] = LazyRoute, **options: Any) -> None:
+        super().__init__(route_class=route_class, generate_unique_id_function=_name_of, **options)
+
+
+class StrictRoute(LazyRoute):
     """A route that hands the bytes of the body to `StrictJson`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -92,4 +131,4 @@ async def _record(request: Request, caller: Caller, action: AuditedAction, respo
 
 def router(tag: str) -> APIRouter:
     """Return a router for context endpoints."""
-    return APIRouter(tags=[tag], route_class=StrictRoute, dependencies=[Depends(BEARER)], responses=ERRORS)
+    return LazyRouter(tags=[tag], route_class=StrictRoute, dependencies=[Depends(BEARER)], responses=ERRORS)

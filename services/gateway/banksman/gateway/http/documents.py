@@ -11,12 +11,13 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
+from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.service.frame_schemas import event_schema
 
 STYLE = """
@@ -34,13 +35,13 @@ SHOWN = ("parameters", "requestBody", "responses")
 Document = Mapping[str, Any]
 
 
-def documents_router(asyncapi: Callable[[], Document]) -> APIRouter:
+def documents_router(asyncapi: Callable[[], Document]) -> LazyRouter:
     """Return the routes of the documents.
 
     Args:
         asyncapi: Returns the AsyncAPI document of the NATS API.
     """
-    router = APIRouter(include_in_schema=False)
+    router = LazyRouter(include_in_schema=False)
 
     # Plain functions run in threads: the first request for a document computes for about a second.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import Field
 
 from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored, Wire, parse
+from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.service.audited import SIGNED_IN
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.service.gateway import Gateway
@@ -21,7 +22,7 @@ from banksman.gateway.service.oidc_provider import Code
 
 FIELD_CHARS = 4096
 
-routes = APIRouter(include_in_schema=False)
+routes = LazyRouter(include_in_schema=False)
 
 
 class SignIn(Stored):

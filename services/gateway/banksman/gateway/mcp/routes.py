@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from banksman.gateway.asgi.dependencies import ServiceDep, caller_of
+from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.service.auth import READING, Caller
 from banksman.gateway.service.gateway import Gateway
 from banksman.runtime.imports import defer
 
-routes = APIRouter(tags=["mcp"])
+routes = LazyRouter(tags=["mcp"])
 _importing = asyncio.Lock()
 
 

@@ -6,9 +6,10 @@ import base64
 import hashlib
 import re
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
+from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.page import assets
 from banksman.gateway.page.assets import Asset
 
@@ -29,7 +30,7 @@ DIAGRAM_POLICY = "; ".join(
 
 WORKER_POLICY = "default-src 'none'; connect-src 'self'"
 
-routes = APIRouter(include_in_schema=False)
+routes = LazyRouter(include_in_schema=False)
 
 
 @routes.api_route("/", methods=["GET", "HEAD"])

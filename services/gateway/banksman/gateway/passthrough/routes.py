@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from banksman.gateway.asgi.dependencies import API_KEY, BEARER, passthrough_caller
 from banksman.gateway.asgi.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
+from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.passthrough.forwarding import forward
 from banksman.gateway.passthrough.listing import anthropic_model
 from banksman.gateway.passthrough.upstreams import Upstreams
@@ -77,7 +78,7 @@ async def upstreams_of(request: Request) -> Upstreams:
 UpstreamsDep = Annotated[Upstreams, Depends(upstreams_of)]
 CallerDep = Annotated[Caller, Depends(passthrough_caller)]
 
-routes = APIRouter(
+routes = LazyRouter(
     tags=["passthrough"],
     dependencies=[Depends(BEARER), Depends(API_KEY), Depends(passthrough_caller)],
     # An upstream's own error is forwarded unchanged.

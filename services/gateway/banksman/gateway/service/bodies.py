@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Generic, Self, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from banksman.contracts.assistants import ApprovalTerms, ConversationRecord
 from banksman.contracts.events import (
@@ -28,9 +28,6 @@ T = TypeVar("T")
 
 class RequestBody(Wire):
     """The body of a request."""
-
-    # FastAPI silences pydantic's warnings about the alias of a body only while it creates the route.
-    model_config = ConfigDict(defer_build=False)
 
 
 class Rename(RequestBody):
