@@ -34,7 +34,7 @@ reset:  ## Delete every conversation, file and key of `make up`, after a confirm
 # Several workers: most tests wait for processes. `-n auto` is two on each CPU, see tests/support/scheduling.py.
 # Each worker imports every test file, which takes twice as long without the bytecode of the last run.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/bytecode \
-	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=30 --durations-min=1
+	$(BIN)/python -m pytest -n auto --dist loadscope --durations=30 --durations-min=1
 
 test:  ## Run the whole test suite, set-up included (ARGS="tests/bus -k fence")
 	@tools/setup.sh dev

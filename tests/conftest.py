@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         return
     supervised.supervise()
-    config.pluginmanager.register(scheduling.UnitDurations(config), "unit-durations")
+    config.pluginmanager.register(scheduling.Units(config), "units")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,10 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark each test by its need, sort the suite for xdist, and apply BANKSMAN_TEST_SERVERS."""
     for item in items:
         needs.mark(item)
-        scheduling.group(item)
         _extend_timeout(item)
     if _is_worker(config):
-        scheduling.arrange(items, vars(config)["workerinput"]["durations"])
+        scheduling.arrange(items, vars(config)["workerinput"])
     if servers() == 1:
         return
     out = [item for item in items if item.get_closest_marker("one_server")]

@@ -1,4 +1,4 @@
-"""Each test is marked by what it needs, and slow units of tests start first."""
+"""Each test is marked by what it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.nats import NatsServer, broker
 from tests.support.needs import ORDER, need_of_function
-from tests.support.scheduling import split_group, unit_of
 from tests.support.system import System
 
 
@@ -59,11 +58,3 @@ def test_every_test_has_one_mark_of_its_need(request: pytest.FixtureRequest) -> 
     marked = [[need for need in ORDER if item.get_closest_marker(need)] for item in request.session.items]
 
     assert {len(needs) for needs in marked} == {1}
-
-
-def test_tests_of_a_warm_system_are_one_unit_and_others_are_one_a_file() -> None:
-    assert unit_of("tests/bus/test_kv.py::test_it[a@b]") == "tests/bus/test_kv.py"
-    assert split_group("tests/a.py::test_it[a@b]@tests/system") == (
-        "tests/a.py::test_it[a@b]",
-        "tests/system",
-    )

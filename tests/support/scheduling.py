@@ -7,8 +7,13 @@ estimated from the needs of its tests.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
@@ -43,82 +48,91 @@ Durations = dict[str, float]
 class UnitScheduling(LoadScopeScheduling):
     """Assigns units in the order of the collection, which `arrange` has sorted."""
 
+    def __init__(self, config: pytest.Config, log: Producer, unit_of: Callable[[str], str]) -> None:
+        super().__init__(config, log)
+        self._unit_of = unit_of
+
     def _split_scope(self, nodeid: str) -> str:
-        return unit_of(nodeid)
+        return self._unit_of(nodeid)
 
 
-def unit_of(nodeid: str) -> str:
-    """Return the unit of a test: the group that xdist appends to its id, else its file."""
-    name, group = split_group(nodeid)
-    return group or name.partition("::")[0]
+def file_of(nodeid: str) -> str:
+    """Return the file of a test."""
+    return nodeid.partition("::")[0]
 
 
-def split_group(nodeid: str) -> tuple[str, str]:
-    """Return a test's own id, and the group that xdist appends with `@`; "" without one."""
-    if nodeid.rfind("@") > nodeid.rfind("]"):
-        name, _, group = nodeid.rpartition("@")
-        return name, group
-    return nodeid, ""
+def arrange(items: list[pytest.Item], workerinput: Mapping[str, Any]) -> None:
+    """Sort tests by unit, the longest unit first, and report the groups; within a unit they keep their order.
+
+    The groups go to the reporting process in a file: xdist appends them to the ids of tests, which has no
+    effect with pytest 9.2 (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    """
+    groups = {item.nodeid: group for item in items if (group := _group(item))}
+    Path(workerinput["groups_file"]).write_text(json.dumps(groups))
+    units: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        units[groups.get(item.nodeid) or file_of(item.nodeid)].append(item)
+    durations: Durations = workerinput["durations"]
+    estimated = {unit: durations.get(unit) or _estimate(tests) for unit, tests in units.items()}
+    items[:] = [item for unit in sorted(units, key=lambda unit: -estimated[unit]) for item in units[unit]]
 
 
-def group(item: pytest.Item) -> None:
-    """Mark a test that uses a warm fixture, so that xdist sends all tests with it to one worker."""
+def _group(item: pytest.Item) -> str | None:
+    """Return the unit of a test that uses a warm fixture; None if its unit is its file."""
     info = getattr(item, "_fixtureinfo", None)
     definitions = info.name2fixturedefs if info is not None else {}
     for name in WARM_FIXTURES:
         if name in definitions and definitions[name][-1].scope in ("session", "package"):
-            item.add_marker(pytest.mark.xdist_group(f"{definitions[name][-1].baseid}/{name}"))
-            return
-
-
-def arrange(items: list[pytest.Item], durations: Durations) -> None:
-    """Sort tests by unit, the longest unit first; within a unit they keep their order."""
-    units: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        marker = item.get_closest_marker("xdist_group")
-        units[marker.args[0] if marker else unit_of(item.nodeid)].append(item)
-    estimated = {unit: durations.get(unit) or _estimate(tests) for unit, tests in units.items()}
-    items[:] = [item for unit in sorted(units, key=lambda unit: -estimated[unit]) for item in units[unit]]
+            return f"{definitions[name][-1].baseid}/{name}"
+    return None
 
 
 def _estimate(items: Iterable[pytest.Item]) -> float:
     return sum(max(ESTIMATES_S[need] for need in ORDER if item.get_closest_marker(need)) for item in items)
 
 
-class UnitDurations:
-    """Plugin of the reporting process: adds up the duration of each unit for the next run."""
+class Units:
+    """Plugin of the reporting process: assigns units, and adds up their durations for the next run."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._groups_file = NamedTemporaryFile(prefix="banksman-test-groups-")
 
-    def known(self) -> Durations:
-        """Return the durations of the last runs."""
-        return dict(cache.get(CACHE_KEY, {})) if (cache := self._cache) else {}
+    def unit_of(self, nodeid: str) -> str:
+        """Return the unit of a test; without workers that is its file."""
+        return self._groups.get(nodeid) or file_of(nodeid)
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the duration of one phase of a test, and report it under the test's own id."""
-        self._seconds[unit_of(report.nodeid)] += report.duration
-        report.nodeid, _ = split_group(report.nodeid)
+        """Add the duration of one phase of a test."""
+        self._seconds[self.unit_of(report.nodeid)] += report.duration
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Send every worker the same durations, so that all sort equally."""
-        node.workerinput["durations"] = self.known()
+        """Send every worker the same durations, so that all sort equally, and the file for the groups."""
+        node.workerinput |= {"durations": self._known(), "groups_file": self._groups_file.name}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> UnitScheduling | None:
-        """Schedule by unit with `--dist loadgroup`, which `make test` chooses."""
-        if config.getoption("dist") != "loadgroup":
+        """Schedule by unit with `--dist loadscope`, which `make test` chooses."""
+        if config.getoption("dist") != "loadscope":
             return None
         config.option.loadscopereorder = False
-        return UnitScheduling(config, log)
+        return UnitScheduling(config, log, self.unit_of)
 
     def pytest_sessionfinish(self) -> None:
         """Store the durations for the next run."""
         if (cache := self._cache) and self._seconds:
-            cache.set(CACHE_KEY, self.known() | self._seconds)
+            cache.set(CACHE_KEY, self._known() | self._seconds)
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        # Read when a worker has collected, and so has written it.
+        return json.loads(Path(self._groups_file.name).read_text() or "{}")
+
+    def _known(self) -> Durations:
+        """Return the durations of the last runs."""
+        return dict(cache.get(CACHE_KEY, {})) if (cache := self._cache) else {}
 
     @property
     def _cache(self) -> pytest.Cache | None:
