@@ -19,14 +19,15 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 
-LEASE_TTL_S: Mapping[Replicas, int] = {1: 10, 3: 20}
+LEASE_TTL_S: Mapping[Replicas, int] = {1: 12, 3: 20}
 """Seconds after which a lease without renewal expires, by number of replicas. One server that syncs each
 write may store nothing for seconds while its disk is busy, and three servers take up to 8 s to elect another
 leader. No lease can be renewed in that time, and runners must not end their commands for it."""
 RENEW_EVERY_S = 1.0
 """Seconds between renewals while calls run: they end when the broker is silent for longer than a lease."""
-IDLE_RENEW_EVERY_S = 2.2
-"""Seconds between renewals while none runs: the end of such a lease interrupts no call."""
+IDLE_RENEW_EVERY_S = 4.4
+"""Seconds between renewals while none runs. Each is a synced write, and all that an idle system stores. The
+lease still outlives 6 s in which the broker stores nothing."""
 _STOPS_EARLIER_S = 1.0
 
 _ATTEMPT_S = 2.0
