@@ -69,6 +69,15 @@ def test_a_wrong_parameter_of_a_command_is_named(text: str, parameter: str, expe
     assert [(one.parameter, expected in one.expected) for one in problems] == [(parameter, True)]
 
 
+def test_a_name_is_not_read_as_the_number_of_a_positional_parameter() -> None:
+    form: JsonObject = {"properties": {"count": {"type": "integer"}}, "x-positional": ["count"]}
+
+    parameters, problems = read_parameters(form, ["colour=red", "3"])
+
+    assert parameters == {"count": 3}
+    assert [(one.parameter, one.value) for one in problems] == [("colour", "red")]
+
+
 @pytest.mark.parametrize("text", ["create a project", "/", "/x 'open", "/a.b", "/../x"])
 def test_a_text_that_is_no_command_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="text"):

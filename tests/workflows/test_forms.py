@@ -14,6 +14,7 @@ FORM: JsonObject = {
     "type": "object",
     "properties": {
         "name": {"type": "string"},
+        "day": {"anyOf": [{"type": "string"}, {"type": "null"}], "x-hint": "date"},
         "tags": {"type": "array", "items": {"type": "string"}, "default": ["new"]},
         "options": {
             "type": "object",
@@ -46,6 +47,7 @@ async def test_default_values_are_not_shared_between_runs() -> None:
 
 async def test_given_values_are_not_overwritten_by_defaults() -> None:
     assert (await filled(FORM, {"name": "a", "tags": []}))["tags"] == []
+    assert (await filled(FORM, {"name": "a", "day": "2028-02-29"}))["day"] == "2028-02-29"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,9 @@ async def test_given_values_are_not_overwritten_by_defaults() -> None:
         ({"name": None}, "name", "must be a string"),
         ({"name": "a", "tags": ["b", 3]}, "tags.1", "must be a string"),
         ({"name": "a", "options": {}}, "options.deep", "is required"),
+        ({"name": "a", "day": "tomorrow"}, "day", "a date such as"),
+        ({"name": "a", "day": "2027-02-30"}, "day", "a date such as"),
+        ({"name": "a", "day": "20270203"}, "day", "a date such as"),
     ],
 )
 async def test_invalid_value_is_named_with_its_path(values: JsonObject, field: str, expected: str) -> None:

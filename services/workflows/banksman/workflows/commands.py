@@ -49,9 +49,10 @@ def read_parameters(schema: JsonObject, words: list[str]) -> tuple[JsonObject, l
     problems: list[ParameterProblem] = []
     for word in words:
         name, equals, value = word.partition("=")
+        left = [one for one in positional if one not in given]
         if equals and name in properties:
             given.setdefault(name, []).append(value)
-        elif left := [one for one in positional if one not in given]:
+        elif left and (not equals or _may_have(properties[left[0]], word)):
             given[left[0]] = [word]
         else:
             known = ", ".join(properties) or "none"
@@ -106,6 +107,15 @@ def _single(form: JsonObject, text: str) -> JsonValue:
             return value
         case _:
             return text
+
+
+def _may_have(form: JsonObject, word: str) -> bool:
+    """Return whether a word can be read as a value of a form: `colour=red` is no number, but a text."""
+    try:
+        _read(form, [word])
+    except Unreadable:
+        return False
+    return True
 
 
 def _json(text: str) -> JsonValue:

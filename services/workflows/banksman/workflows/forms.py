@@ -6,6 +6,7 @@ import copy
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from typing import cast
 
 from banksman.contracts.errors import BadInput
@@ -60,6 +61,7 @@ class Forms:
         """
         schema = definition.parameters_schema
         values = with_defaults(schema, parameters)
+        check_dates(schema, values)
         if definition.server == BUILTIN_SERVER:
             problem = argument_problem(schema, values)
         else:
@@ -88,6 +90,19 @@ class Forms:
         return ParsedWorkflow(workflow=definition, parameters=parameters, problems=tuple(problems))
 
 
+def check_dates(schema: JsonObject, values: JsonObject) -> None:
+    """Check the values of the fields whose control is a date: a JSON Schema does not.
+
+    Raises:
+        BadInput: One is a text that is no date.
+    """
+    for name, form in _forms(schema).items():
+        value = values.get(name)
+        wanted = isinstance(form, dict) and form.get(HINT) == "date"
+        if wanted and isinstance(value, str) and value and not _is_date(value):
+            raise BadInput(name, _short(value), "a date such as 2027-02-03")
+
+
 def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
     """Return the values completed with the defaults of missing properties, also in nested objects."""
     properties = schema.get("properties")
@@ -107,13 +122,25 @@ def with_defaults(schema: JsonObject, values: JsonObject) -> JsonObject:
 
 def described(schema: JsonObject, values: JsonObject) -> list[str]:
     """Return one line for each value that is not empty: the title of its field, and the value in words."""
-    properties = schema.get("properties")
-    forms = properties if isinstance(properties, dict) else {}
+    forms = _forms(schema)
     return [
         f"{_title(forms.get(name), name)}: {'•••' if _is_secret(forms.get(name)) else _in_words(value)}"
         for name, value in values.items()
         if value not in (None, "", [], {})
     ]
+
+
+def _is_date(text: str) -> bool:
+    # Python reads other forms of ISO 8601 too, which the processes of workflows need not know.
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _forms(schema: JsonObject) -> JsonObject:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
 
 
 def _is_secret(form: JsonValue) -> bool:
