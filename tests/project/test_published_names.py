@@ -42,6 +42,7 @@ OTHER_NAMES = {
     "/context/mcp-servers/{server_id}/look": '/look"',
     "/context/mcp-servers/{server_id}/approve": '/approve"',
     "/context/mcp-servers/{server_id}/sign-in": '/sign-in"',
+    "/context/mcp-servers/{server_id}/sign-in/finish": '/sign-in/finish"',
     "workspace.restored": "WorkspaceRestored(",
     "approval.forgotten": "ApprovalForgotten(",
     "approval.escalated": "isinstance(body, ApprovalEscalated)",

@@ -116,7 +116,11 @@ class McpServer(Stored):
     """The tools that an administrator approved: only these are offered, while they are served unchanged."""
     changes: tuple[ServedTool, ...] = ()
     """Tools that were new or changed at the last look, and wait for an administrator."""
+    replaced: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
+    """Approved tools that the server changed, as they were approved: what an administrator compares."""
     found_at: Timestamp | None = None
+    problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
+    """Why its tools could not be listed at the last look, or why the last sign-in at it failed."""
     created_at: Timestamp
     created_by: str
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)

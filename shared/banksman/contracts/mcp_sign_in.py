@@ -63,6 +63,8 @@ class PendingSignIn(Stored):
     state: str
     """SHA-256 of the random part of `state`."""
     user: str
+    browser: str | None = None
+    """SHA-256 of the cookie that the browser got in which it was begun; None if an older gateway began it."""
     expires_at: Timestamp
     sealed: str = Field(repr=False)
     """An encrypted `PendingSecrets`."""

@@ -115,6 +115,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/mcp-servers/{server_id}/look": ADMIN,
     "POST /context/mcp-servers/{server_id}/approve": ADMIN,
     "POST /context/mcp-servers/{server_id}/sign-in": ADMIN,
+    "POST /context/mcp-servers/{server_id}/sign-in/finish": ADMIN,
     "DELETE /context/mcp-servers/{server_id}/sign-in": ADMIN,
     "GET /context/mcp-sign-in": frozenset(RIGHTS),
     "GET /context/tools": ADMIN,
@@ -288,6 +289,7 @@ SCHEDULE = {"start": {"type": "prompt", "content": "hi"}, "cron": "0 * * * *"}
 
 BODIES: dict[str, object] = {
     "POST /context/mcp-servers/{server_id}/approve": {"digest": "0" * 64},
+    "POST /context/mcp-servers/{server_id}/sign-in/finish": {"url": "http://127.0.0.1/?state=s"},
     "PUT /context/schedules/{schedule_id}": SCHEDULE,
     "PUT /context/mcp-servers/{server_id}": {"transport": {"type": "stdio", "command": ["serve"]}},
     "PUT /context/webhooks/{webhook_id}": WEBHOOK,

@@ -43,6 +43,7 @@ IMPORT: JsonObject = {
     ]
 }
 """The least that can be imported."""
+SERVER: JsonObject = {"transport": {"type": "http", "url": "https://mcp.example.org"}}
 
 
 @dataclass
@@ -161,6 +162,11 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
         "schedule create": schedule,
         "schedule update": schedule,
         "secret set": {"value": "a-secret-value"},
+        "mcp create": SERVER | {"id": "issues"},
+        "mcp update": SERVER,
+        "mcp approve": {"digest": "0" * 64},
+        "mcp sign_in": {"gateway_url": "http://127.0.0.1:8080"},
+        "mcp finish": {"url": "http://127.0.0.1:8080/context/mcp-sign-in?state=s"},
     }
     ids = {"run_id": "c1-0123456789ab", "approval_id": "c1-r-a", "request_id": "c1-r-a"}
     for title, operation in documented.requests.items():

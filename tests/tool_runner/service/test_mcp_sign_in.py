@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
+import json
+import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +30,7 @@ from banksman.bus.mcp_access import AccessMissing, McpAccess
 from banksman.bus.messages import Message
 from banksman.bus.names import MCP, kv_stream, kv_subject
 from banksman.bus.sealing import SecretBox
+from banksman.cli.main import main
 from banksman.cli.ports import free_port
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, FileReply
@@ -65,10 +70,16 @@ class Platform:
         assert begun.status_code == 200, begun.text
         return await self.returned(begun.json()["url"])
 
-    async def returned(self, url: str) -> httpx.Response:
-        """Open a page of the authorization server, as a browser without a key does."""
-        async with httpx.AsyncClient(verify=False, follow_redirects=True) as browser:
+    async def returned(self, url: str, cookies: httpx.Cookies | None = None) -> httpx.Response:
+        """Open a page of the authorization server, as a browser without a key does; by default, alice's."""
+        cookies = self.http.cookies if cookies is None else cookies
+        async with httpx.AsyncClient(verify=False, follow_redirects=True, cookies=cookies) as browser:
             return await browser.get(url)
+
+    async def request(self, *tokens: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request to the NATS API."""
+        subject = subjects.api(self.owner.tenant, *tokens)
+        return json.loads(await self.operator.request(subject, json.dumps(body or {}).encode(), 30))
 
     async def approved(self) -> None:
         server = (await self.http.get(SERVER)).json()
@@ -139,7 +150,11 @@ async def gateway_of(secured: SecuredNats, operator: Bus, tenant: str) -> AsyncG
         nkey_seed_file=secured.seed_file(GATEWAY),
         monitoring_url=secured.server.monitoring_url,
     )
-    keys = (key_of("alice", tenant, rights=("admin",)), key_of("bob", new_id("t"), rights=("admin",)))
+    keys = (
+        key_of("alice", tenant, rights=("admin",)),
+        key_of("bob", new_id("t"), rights=("admin",)),
+        key_of("reader", tenant, rights=("admin",)),
+    )
     async with gateway_on(secured.server, operator, tenant, nats=nats, keys=keys) as served:
         yield served
 
@@ -289,6 +304,142 @@ async def test_a_state_is_accepted_once_and_not_after_its_time_or_from_elsewhere
     assert (expired_state.status_code, expired_state.json()["error"]["message"]) == (409, ended)
     assert other_issuer == (409, "the code comes from another authorization server")
     assert denied == (409, "the authorization server refused the sign-in at server 'issues'")
+
+
+async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Platform) -> None:
+    """A link that another person opens must not attach their account to the tenant."""
+    http = platform.http
+
+    async def finished(user: str, url: str, server: str = SERVER) -> tuple[int, dict[str, Any]]:
+        headers = {"authorization": f"Bearer {TOKENS[user]}"}
+        response = await http.post(f"{server}/sign-in/finish", json={"url": url}, headers=headers)
+        return response.status_code, response.json()
+
+    begun = await http.post(f"{SERVER}/sign-in")
+    cookie = begun.headers["set-cookie"]
+    elsewhere = await platform.returned(begun.json()["url"], httpx.Cookies())
+    before = await platform.stored()
+    by_cookie = await platform.returned(begun.json()["url"])
+    await http.delete(f"{SERVER}/sign-in")
+    again = (await http.post(f"{SERVER}/sign-in")).json()["url"]
+    address = str((await platform.returned(again, httpx.Cookies())).url)
+    others = [await finished("reader", address), await finished("bob", address)]
+    nowhere = await finished("alice", "http://127.0.0.1/context/mcp-sign-in?code=a-code")
+    by_key = await finished("alice", address)
+    used = await finished("alice", address)
+    trail = (await http.get("/v1/audit")).json()["items"]
+
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/context/mcp-sign-in;" in cookie
+    assert (elsewhere.status_code, before.signed_in) == (202, None)
+    assert "this sign-in was not begun in this browser" in elsewhere.text
+    assert (by_cookie.status_code, "set-cookie" in by_cookie.headers) == (200, True)
+    assert [status for status, _ in others] == [409, 404]
+    assert (nowhere[0], nowhere[1]["error"]["code"]) == (400, "bad_request")
+    assert (by_key[0], by_key[1]["signed_in"]["user"], by_key[1]["needs_sign_in"]) == (200, "alice", False)
+    assert used[0] == 409
+    done = ["mcp_server.signed_in", "mcp_server.signed_out", "mcp_server.signed_in", "mcp_server.created"]
+    assert [(one["action"], one["actor"]) for one in trail] == [(action, "alice") for action in done]
+
+
+async def test_servers_are_connected_and_signed_in_at_over_nats(platform: Platform) -> None:
+    """Interfaces, section 6: what HTTP does, NATS does."""
+    transport = {"type": "http", "url": platform.remote.url}
+    named = ("tracker",)
+    created = await platform.request("mcp", "create", body={"id": "tracker", "transport": transport})
+    gateway = {"gateway_url": str(platform.http.base_url)}
+    begun = await platform.request("mcp", "sign_in", *named, body=gateway)
+    nowhere = await platform.request("mcp", "sign_in", *named)
+    shown = await platform.returned(begun["url"])
+    of_http = await platform.http.post(
+        "/context/mcp-servers/tracker/sign-in/finish", json={"url": str(shown.url)}
+    )
+    finished = await platform.request("mcp", "finish", *named, body={"url": str(shown.url)})
+    approved = await platform.request("mcp", "approve", *named, body={"digest": finished["changes_digest"]})
+    looked = await platform.request("mcp", "look", *named)
+    listed = await platform.request("mcp", "list")
+    left = await platform.request("mcp", "sign_out", *named)
+    read = await platform.request("mcp", "read", *named)
+    elsewhere = {"transport": {"type": "stdio", "command": ["/usr/bin/nothing"]}}
+    replaced = await platform.request("mcp", "update", *named, body=elsewhere)
+    program = await platform.request("mcp", "sign_in", *named, body=gateway)
+    deleted = await platform.request("mcp", "delete", *named)
+
+    assert (created["needs_sign_in"], "status 401" in created["problem"]) == (True, True)
+    assert nowhere["message"] == "gateway_url is required"
+    assert (shown.status_code, of_http.status_code) == (202, 409)
+    assert (finished["signed_in"]["user"], finished["needs_sign_in"]) == ("nats", False)
+    assert [tool["name"] for tool in approved["tools"]] == ["tracker__echo"]
+    assert (looked["tools"], looked["changes"]) == (approved["tools"], [])
+    assert [server["id"] for server in listed["items"]] == ["issues", "tracker"]
+    assert left == deleted == {"id": "tracker"}
+    assert (read["signed_in"], read["needs_sign_in"]) == (None, True)
+    assert (replaced["transport"]["command"], replaced["tools"]) == (["/usr/bin/nothing"], [])
+    assert program["code"] == "conflict"
+    tokens = json.dumps([begun, finished, approved, looked, listed, read])
+    assert [token for token in platform.remote.authorizations.issued if token in tokens] == []
+
+
+@dataclass
+class Shell:
+    """Runs commands in this process, with a user who pastes the address at which the browser ended."""
+
+    platform: Platform
+    loop: asyncio.AbstractEventLoop
+    out: io.StringIO = field(default_factory=io.StringIO)
+
+    def isatty(self) -> bool:
+        return False
+
+    def readline(self) -> str:
+        url = next(line for line in self.out.getvalue().splitlines() if line.startswith("http"))
+        ended = asyncio.run_coroutine_threadsafe(self.platform.returned(url, httpx.Cookies()), self.loop)
+        return f"{ended.result().url}\n"
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        self.out = io.StringIO()
+        sys.argv = ["banksman", "mcp", *arguments, "--url", str(self.platform.http.base_url)]
+        sys.stdin = self
+        with contextlib.redirect_stdout(self.out), contextlib.redirect_stderr(self.out):
+            code = main()
+        return code, self.out.getvalue()
+
+
+async def test_servers_are_connected_and_signed_in_at_by_commands(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("argv", "stdin"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    monkeypatch.setenv("BANKSMAN_TOKEN", TOKENS["alice"])
+    shell = Shell(platform, asyncio.get_running_loop())
+
+    async def mcp(*arguments: str) -> tuple[int, str]:
+        return await asyncio.to_thread(shell.run, *arguments)
+
+    plain = await mcp("add", "tracker", "--at", platform.remote.url, "--secret", "X-Key=abc")
+    added = await mcp("add", "tracker", "--at", platform.remote.url, "--secret", "X-Key=${secret.TRACKER}")
+    unset = added[1]
+    await platform.http.put("/context/secrets/TRACKER", json={"value": "a-tracker-key"})
+    looked = await mcp("look", "tracker")
+    pasted = await mcp("sign-in", "tracker")
+    left = await mcp("sign-out", "tracker")
+    begun = await mcp("sign-in", "tracker", "--json")
+    ended = await platform.returned(json.loads(begun[1])["url"], httpx.Cookies())
+    finished = await mcp("finish", "tracker", str(ended.url))
+    approved = await mcp("approve", "tracker", "--yes")
+    shown = await mcp("show", "tracker", "--json")
+    listed = await mcp("ls")
+    removed = await mcp("rm", "tracker")
+
+    assert plain[0] == 2 and "banksman secrets set" in plain[1] and "abc" not in plain[1]
+    assert added[0] == 1 and "TRACKER" in unset
+    assert looked[0] == 1 and "needs a sign-in: banksman mcp sign-in tracker" in looked[1]
+    for code, text in (pasted, finished):
+        assert code == 1 and "  + tracker__echo" in text and "banksman mcp approve tracker" in text
+    assert left == (0, "signed out at tracker\n")
+    assert approved[0] == 0 and "tools: 1, signed in as alice" in approved[1]
+    assert (shown[0], json.loads(shown[1])["transport"]["secrets"]) == (0, ["X-Key"])
+    assert [line.split()[0] for line in listed[1].splitlines()] == ["issues", "tracker"]
+    assert (listed[0], removed) == (1, (0, "removed tracker\n"))
 
 
 async def test_a_token_is_never_for_another_address_than_the_one_that_was_signed_in_at(

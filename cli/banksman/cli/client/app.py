@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from banksman.cli.client import schedules_app, secrets_app
+from banksman.cli.client import mcp_app, schedules_app, secrets_app
 from banksman.cli.client.options import Conversation as InConversation
 from banksman.cli.client.options import Url, gateway
 from banksman.cli.options import Json, JsonLog
@@ -21,6 +21,7 @@ workflows_app = typer.Typer(
 app.add_typer(workflows_app, name="workflows")
 app.add_typer(schedules_app.app, name="schedules")
 app.add_typer(secrets_app.app, name="secrets")
+app.add_typer(mcp_app.app, name="mcp")
 
 Conversation = Annotated[str, typer.Argument(help="Id of a conversation.")]
 Model = Annotated[str | None, typer.Option(help="Model of a new conversation, as provider:model.")]

@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import PlainTextResponse
-from pydantic import Field, StringConstraints
+from fastapi import Query, Request, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
 
-from banksman.contracts.mcp_sign_in import OAuthClient
-from banksman.contracts.wire import Stored
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.ids import digest
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
 from banksman.gateway.asgi.errors import ERRORS
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.asgi.routing import LazyRouter, StrictBody, router
 from banksman.gateway.service.audited import MCP_SIGNED_IN
 from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.bodies import RequestBody
-from banksman.gateway.service.mcp_sign_ins import Returned
+from banksman.gateway.service.mcp_bodies import (
+    McpServerDescription,
+    McpSignInBody,
+    McpSignInReturned,
+    McpSignInStarted,
+    described,
+)
+from banksman.gateway.service.mcp_sign_ins import CALLBACK, SIGN_IN_TIME, BegunElsewhere, Returned
 
-CALLBACK = "/context/mcp-sign-in"
-"""Where authorization servers send users back to: below no server, whose id may be any word."""
 HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
-Word = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=2_000)]
-GatewayUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s?#@]*)?$", max_length=500)]
+ELSEWHERE = """\
+You are not signed in yet: this sign-in was not begun in this browser.
+
+If you began it in a terminal or another program, copy the address of this page, and paste it there.
+If another person sent you here, close this window. Its address is a key to your account: keep it secret.
+"""
+TO_PAGE = ".page"
+"""End of the cookie of a browser that shows the server on the page afterwards."""
 Part = Annotated[str | None, Query(max_length=4_096)]
 
-routes = APIRouter(tags=["mcp-servers"], responses=ERRORS)
+routes = LazyRouter(tags=["mcp-servers"], responses=ERRORS)
 endpoint = router("mcp-servers")
-
-
-class McpSignInBody(RequestBody):
-    """How to sign in. All fields may be absent."""
-
-    gateway_url: GatewayUrl | None = None
-    """The address of this gateway as browsers reach it; by default, the one of this request."""
-    client_id: Word | None = None
-    """The id of a client that the authorization server knows; without it, one is registered."""
-    client_secret: Word | None = Field(default=None, repr=False)
-    """The secret of that client."""
-
-
-class McpSignInStarted(Stored):
-    """A sign-in that a user may finish within ten minutes."""
-
-    url: str
-    """The page of the authorization server: open it in a browser."""
 
 
 @endpoint.post("/context/mcp-servers/{server_id}/sign-in")
@@ -52,15 +44,38 @@ async def begin_mcp_sign_in(
     server_id: str,
     body: StrictBody[McpSignInBody],
     request: Request,
+    response: Response,
     gateway: ServiceDep,
     caller: AdminDep,
 ) -> McpSignInStarted:
-    """Begin a sign-in at a server. Who grants access there grants it to the whole tenant."""
+    """Begin a sign-in at a server. Who grants access there grants it to the whole tenant.
+
+    A browser that sends this request gets a cookie, with which it finishes the sign-in when it returns.
+    Another client sends the address at which the browser ended to `…/sign-in/finish`.
+    """
     base = (body.gateway_url or str(request.base_url)).rstrip("/")
-    url = await gateway.mcp_sign_ins.begin(
-        caller.tenant, caller.user, server_id, f"{base}{CALLBACK}", _client(body)
+    begun = await gateway.mcp_sign_ins.begin(
+        caller.tenant, caller.user, server_id, f"{base}{CALLBACK}", body.client
     )
-    return McpSignInStarted(url=url)
+    response.set_cookie(
+        _cookie(begun.state),
+        begun.browser + (TO_PAGE if body.to_page else ""),
+        max_age=int(SIGN_IN_TIME.total_seconds()),
+        path=CALLBACK,
+        secure=base.startswith("https:"),
+        httponly=True,
+        # Not strict: the browser returns from another site.
+        samesite="lax",
+    )
+    return McpSignInStarted(url=begun.url)
+
+
+@endpoint.post("/context/mcp-servers/{server_id}/sign-in/finish")
+async def finish_mcp_sign_in_for_user(
+    server_id: str, body: StrictBody[McpSignInReturned], gateway: ServiceDep, caller: AdminDep
+) -> McpServerDescription:
+    """Finish a sign-in that the same user began without a browser, and list the tools of the server."""
+    return described(await gateway.mcp_sign_ins.finish_for(caller.tenant, caller.user, server_id, body.url))
 
 
 @endpoint.delete("/context/mcp-servers/{server_id}/sign-in", status_code=204, response_class=Response)
@@ -69,29 +84,63 @@ async def delete_mcp_sign_in(server_id: str, gateway: ServiceDep, caller: AdminD
     await gateway.mcp_sign_ins.forget(caller.tenant, server_id)
 
 
-@routes.get(CALLBACK, response_class=PlainTextResponse)
+@routes.get(
+    CALLBACK,
+    response_class=PlainTextResponse,
+    responses={
+        202: {"description": "Not signed in: it was begun elsewhere", "content": {"text/plain": {}}},
+        303: {"description": "To the page, which began the sign-in and shows how it ended"},
+    },
+)
 async def finish_mcp_sign_in(
+    request: Request,
     gateway: ServiceDep,
     state: Annotated[str, Query(max_length=500)],
     code: Part = None,
     iss: Part = None,
     error: Part = None,
-) -> PlainTextResponse:
-    """Finish a sign-in. Authorization servers send users here, without a key: `state` replaces it, once."""
-    done = await gateway.mcp_sign_ins.finish(Returned(state, code, iss, error))
+) -> Response:
+    """Finish a sign-in. Authorization servers send users here, without a key: `state` and a cookie do.
+
+    Without the cookie that the browser got when the sign-in was begun, nothing is done, and the text says
+    what to do.
+    """
+    cookie = _cookie(state)
+    value = request.cookies.get(cookie, "")
+    to_page = value.endswith(TO_PAGE)
+    try:
+        done = await gateway.mcp_sign_ins.finish_in_browser(
+            Returned(state, code, iss, error), value.removesuffix(TO_PAGE)
+        )
+    except BegunElsewhere:
+        return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
+    except BanksmanError:
+        if not to_page:
+            raise
+        return _page(state, cookie)
     caller = Caller(done.tenant, done.user)
     await gateway.trail.record(
         caller, MCP_SIGNED_IN, "http", tenant=done.tenant, target=done.server_id, reply={}
     )
+    if to_page:
+        return _page(state, cookie)
     text = f"You are signed in at the MCP server {done.server_id}. You can close this window.\n"
-    return PlainTextResponse(text, headers=HEADERS)
+    response = PlainTextResponse(text, headers=HEADERS)
+    response.delete_cookie(cookie, path=CALLBACK)
+    return response
 
 
-def _client(body: McpSignInBody) -> OAuthClient | None:
-    if body.client_id is None:
-        return None
-    method = "none" if body.client_secret is None else "client_secret_basic"
-    return OAuthClient(client_id=body.client_id, client_secret=body.client_secret, method=method)
+def _page(state: str, cookie: str) -> Response:
+    """Return the way to the page's view of the server that a state names."""
+    view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}"
+    response = RedirectResponse(view, 303, headers=HEADERS)
+    response.delete_cookie(cookie, path=CALLBACK)
+    return response
 
 
-routes.include_router(endpoint)
+def _cookie(state: str) -> str:
+    """Return the name of the cookie of a sign-in: several may be open in one browser."""
+    return f"mcp-sign-in-{digest(state.encode())[:16]}"
+
+
+routes.routes += endpoint.routes

@@ -12,6 +12,7 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token, Wire
 from banksman.gateway.service.bodies import PromptBody
 from banksman.gateway.service.files import SLICE_BYTES
+from banksman.gateway.service.mcp_bodies import GatewayUrl, McpClientBody
 from banksman.gateway.service.resources import MAX_CALLS, MAX_PENDING, MAX_POSITION
 
 Path = Annotated[str, Field(max_length=4096)]
@@ -118,6 +119,13 @@ class ReadOutput(Wire):
 
     tool_call_id: Token
     offset: int = Field(default=0, ge=0)
+
+
+class BeginMcpSignIn(McpClientBody):
+    """How to sign in at an MCP server."""
+
+    gateway_url: GatewayUrl
+    """The address of the gateway as browsers reach it."""
 
 
 class FileSlice(Stored):

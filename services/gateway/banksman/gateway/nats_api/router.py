@@ -9,6 +9,7 @@ from banksman.gateway.nats_api.conversations import add_conversations, add_pendi
 from banksman.gateway.nats_api.documents import add_assistants, add_prompts, add_tools, add_workflows
 from banksman.gateway.nats_api.endpoints import Endpoints
 from banksman.gateway.nats_api.files import add_files
+from banksman.gateway.nats_api.mcp_servers import add_mcp_servers
 from banksman.gateway.nats_api.policies import add_policies
 from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.nats_api.schedules import add_schedules
@@ -34,6 +35,7 @@ def api_endpoints(bus: Bus, gateway: Gateway, replays: Replays) -> Endpoints:
         add_schedules,
         add_tools,
         add_secrets,
+        add_mcp_servers,
         add_policies,
         add_audit,
     ):

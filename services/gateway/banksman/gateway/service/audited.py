@@ -58,11 +58,18 @@ ACTIONS: Final = (
     AuditedAction("webhook.created", "POST /context/webhooks", details=("events", "format")),
     AuditedAction("webhook.changed", "PUT /context/webhooks/{webhook_id}", details=("events", "format")),
     AuditedAction("webhook.deleted", "DELETE /context/webhooks/{webhook_id}"),
-    AuditedAction("mcp_server.created", "POST /context/mcp-servers", details=("name",)),
-    AuditedAction("mcp_server.changed", "PUT /context/mcp-servers/{server_id}", details=("name",)),
-    AuditedAction("mcp_server.approved", "POST /context/mcp-servers/{server_id}/approve", details=("name",)),
-    AuditedAction("mcp_server.deleted", "DELETE /context/mcp-servers/{server_id}"),
-    AuditedAction("mcp_server.signed_out", "DELETE /context/mcp-servers/{server_id}/sign-in"),
+    AuditedAction("mcp_server.created", "POST /context/mcp-servers", "mcp create", ("name",)),
+    AuditedAction("mcp_server.changed", "PUT /context/mcp-servers/{server_id}", "mcp update", ("name",)),
+    AuditedAction(
+        "mcp_server.approved", "POST /context/mcp-servers/{server_id}/approve", "mcp approve", ("name",)
+    ),
+    AuditedAction("mcp_server.deleted", "DELETE /context/mcp-servers/{server_id}", "mcp delete"),
+    AuditedAction(
+        "mcp_server.signed_in", "POST /context/mcp-servers/{server_id}/sign-in/finish", "mcp finish"
+    ),
+    AuditedAction(
+        "mcp_server.signed_out", "DELETE /context/mcp-servers/{server_id}/sign-in", "mcp sign_out"
+    ),
     AuditedAction(
         "conversation.deleted", "DELETE /context/conversations/{conversation_id}", "conversation delete"
     ),

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 MAX_SERVERS = 20
 """Servers of one tenant."""
+MAX_PROBLEM_CHARS = 1_000
 OFFER_TIMEOUT_S = 30.0
 """Seconds in which an agent checks the schemas of all tools of a server."""
 
@@ -60,8 +61,6 @@ class LookedAt:
     """A server, and what was learned about it just now."""
 
     server: McpServer
-    problem: str | None = None
-    """Why its tools could not be listed; None if they were, or were not looked at."""
     refused: tuple[RefusedTool, ...] = ()
     """Approved tools that cannot be offered."""
 
@@ -129,8 +128,8 @@ class McpServers:
 
         def changed(server: McpServer) -> McpServer:
             same = place_of(server.transport) == place_of(transport)
-            approved = server.tools if same else ()
-            fields = {"tools": approved, "changes": (), **{name: getattr(asked, name) for name in _ASKED}}
+            approved = {"tools": server.tools, "replaced": server.replaced} if same else _NONE_APPROVED
+            fields = {**approved, "changes": (), **{name: getattr(asked, name) for name in _ASKED}}
             # A token is for one address: another server must never receive it.
             access = {} if same else {"signed_in": None, "pending": None}
             return server.model_copy(
@@ -144,7 +143,7 @@ class McpServers:
         try:
             return await self.look(tenant, server.id)
         except Unavailable as error:
-            return LookedAt(server, problem=str(error))
+            return LookedAt(server.model_copy(update={"problem": str(error)}))
 
     async def look(self, tenant: str, server_id: str) -> LookedAt:
         """List the tools of a server. Changed and removed ones are withdrawn; new and changed ones wait.
@@ -156,24 +155,34 @@ class McpServers:
         try:
             reply = await self._found(tenant, entry)
         except (SecretUnusable, AccessMissing) as error:
-            return LookedAt(await self.get(tenant, server_id), problem=str(error))
+            return LookedAt(await self.failed(tenant, server_id, str(error)))
         if reply.error is not None:
-            if not reply.needs_sign_in:
-                return LookedAt(entry.value, problem=reply.error)
-            needs = {"needs_sign_in": True}
-            server = await self.update(tenant, server_id, lambda server: server.model_copy(update=needs))
-            return LookedAt(server, problem=reply.error)
+            needs = reply.needs_sign_in
+            return LookedAt(await self.failed(tenant, server_id, reply.error, needs_sign_in=needs))
         found, now = reply.tools, self._clock.now()
 
         def changed(server: McpServer) -> McpServer:
             approved = {(tool.name, tool.digest) for tool in server.tools}
             same = tuple(tool for tool in found if (tool.name, tool.digest) in approved)
             others = tuple(tool for tool in found if (tool.name, tool.digest) not in approved)
-            seen = {"tools": same, "changes": others, "found_at": now, "needs_sign_in": False}
-            return server.model_copy(update=seen)
+            before = {tool.name: tool for tool in (*server.replaced, *server.tools)}
+            replaced = tuple(before[tool.name] for tool in others if tool.name in before)
+            seen = {"tools": same, "changes": others, "replaced": replaced, "found_at": now}
+            return server.model_copy(update={**seen, "needs_sign_in": False, "problem": None})
 
         server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=await self._offer(tenant, server))
+
+    async def failed(
+        self, tenant: str, server_id: str, problem: str, *, needs_sign_in: bool = False
+    ) -> McpServer:
+        """Store why a server cannot be used now; errors as `get`."""
+
+        def changed(server: McpServer) -> McpServer:
+            needs = server.needs_sign_in or needs_sign_in
+            return server.model_copy(update={"problem": problem[:MAX_PROBLEM_CHARS], "needs_sign_in": needs})
+
+        return await self.update(tenant, server_id, changed)
 
     async def approve(self, tenant: str, server_id: str, digest: str) -> LookedAt:
         """Approve the changes that an administrator has seen, and offer the tools.
@@ -189,7 +198,7 @@ class McpServers:
                     f"the changes of server {server_id!r} are others than the ones that were shown"
                 )
             tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
-            return server.model_copy(update={"tools": tuple(tools.values()), "changes": ()})
+            return server.model_copy(update={"tools": tuple(tools.values()), "changes": (), "replaced": ()})
 
         server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=await self._offer(tenant, server))
@@ -261,6 +270,7 @@ class McpServers:
 
 
 _ASKED = ("description", "trusted", "timeout_s")
+_NONE_APPROVED = {"tools": (), "replaced": ()}
 
 
 def place_of(transport: McpTransport) -> object:

@@ -3,18 +3,22 @@
 A user is sent to the authorization server with a `state` and returns with it and a code. The state names the
 tenant and the server, and is proved by a random part of which the server's record has the digest: it is valid
 once, for a few minutes, and only for the sign-in that was begun last.
+
+A state proves who sent the user, not who returned: an administrator could send the address to another person,
+whose account the tenant would then use. So only the user who began a sign-in finishes it: the browser by a
+cookie that it got then, or the client of the API by its key, to which the user gives the address that the
+browser ended at.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
-from urllib.parse import urlencode
 
 from banksman.bus.mcp_access import AccessMissing
 from banksman.contracts.calls import FileReply
@@ -23,29 +27,32 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.mcp import HttpServer, McpServer
 from banksman.contracts.mcp_sign_in import (
     Access,
-    Authorization,
     DiscoverSignIn,
     OAuthClient,
     PendingSecrets,
     PendingSignIn,
     RequestToken,
 )
-from banksman.gateway.service.mcp_servers import McpServers, place_of
+from banksman.gateway.service.mcp_authorization import Returned, authorization_url, check_issuer, exchange
+from banksman.gateway.service.mcp_servers import LookedAt, McpServers, place_of
 from banksman.runs.ports import Clock
 
+CALLBACK: Final = "/context/mcp-sign-in"
+"""Where authorization servers send users back to: below no server, whose id may be any word."""
 SIGN_IN_TIME: Final = timedelta(minutes=10)
 """Time that a user has at the authorization server."""
 REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
-    """What a user brought back from the authorization server."""
+class Begun:
+    """A sign-in that a user may finish."""
 
-    state: str
-    code: str | None
-    issuer: str | None
-    error: str | None
+    url: str
+    """The page of the authorization server."""
+    state: str = field(repr=False)
+    browser: str = field(repr=False)
+    """What the browser must bring back to finish it without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,10 @@ class Finished:
     user: str
 
 
+class BegunElsewhere(Conflict):
+    """A sign-in was begun in another browser or by a client of the API, and is not finished."""
+
+
 class McpSignIns:
     """The sign-ins. Every method raises `Unavailable` if the broker or a runner does not respond."""
 
@@ -66,8 +77,8 @@ class McpSignIns:
 
     async def begin(
         self, tenant: str, user: str, server_id: str, redirect_uri: str, client: OAuthClient | None
-    ) -> str:
-        """Return the address at which the user signs in.
+    ) -> Begun:
+        """Begin a sign-in, which replaces an earlier one that has not been finished.
 
         Args:
             tenant: The tenant of the server.
@@ -90,11 +101,12 @@ class McpSignIns:
         found = (await self._asked(tenant, request)).authorization
         if found is None:
             raise Unavailable("a runner of another version replied: upgrade it first")
-        proof, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
+        proof, verifier, browser = (secrets.token_urlsafe(size) for size in (32, 64, 32))
         kept = PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
         pending = PendingSignIn(
             state=_digest(proof),
             user=user,
+            browser=_digest(browser),
             expires_at=self._clock.now() + SIGN_IN_TIME,
             sealed=self._servers.access.sealed(tenant, server_id, kept),
         )
@@ -105,23 +117,68 @@ class McpSignIns:
             return current.model_copy(update={"pending": pending})
 
         await self._servers.update(tenant, server_id, changed)
-        return _address(found, redirect_uri, f"{tenant}.{server_id}.{proof}", verifier)
+        state = f"{tenant}.{server_id}.{proof}"
+        return Begun(authorization_url(found, redirect_uri, state, verifier), state, browser)
 
-    async def finish(self, returned: Returned) -> Finished:
-        """Exchange the code that a user brought back, store the tokens and list the tools of the server.
+    async def finish_in_browser(self, returned: Returned, browser: str) -> Finished:
+        """Finish the sign-in of a user whose browser returned, with what it got when the sign-in was begun.
 
         Raises:
+            BegunElsewhere: It was begun elsewhere; its state is still valid.
             Conflict: The state is none of ours, was used or has expired, or the user or the code was refused.
         """
-        tenant, server, pending = await self._taken(returned.state)
+        tenant, server_id = _named_by(returned.state)
+
+        def check(pending: PendingSignIn) -> None:
+            if pending.browser is None or not hmac.compare_digest(pending.browser, _digest(browser)):
+                raise BegunElsewhere("this sign-in was begun elsewhere")
+
+        user, _ = await self._finish(tenant, server_id, returned, check)
+        return Finished(tenant, server_id, user)
+
+    async def finish_for(self, tenant: str, user: str, server_id: str, url: str) -> LookedAt:
+        """Finish the sign-in of a user of the API, who gives the address at which a browser ended.
+
+        Raises:
+            NotFound: The tenant has no such server.
+            Conflict: As `finish_in_browser`, or the state is that of another user or server.
+        """
+        await self._servers.get(tenant, server_id)
+        returned = Returned.at(url)
+        if _named_by(returned.state) != (tenant, server_id):
+            raise Conflict(REFUSED)
+
+        def check(pending: PendingSignIn) -> None:
+            if pending.user != user:
+                raise Conflict(REFUSED)
+
+        _, looked_at = await self._finish(tenant, server_id, returned, check)
+        return looked_at
+
+    async def _finish(
+        self, tenant: str, server_id: str, returned: Returned, check: Callable[[PendingSignIn], None]
+    ) -> tuple[str, LookedAt]:
+        """Finish a sign-in and list the tools of the server, or store why not; return who signed in."""
+        server, pending = await self._taken(tenant, server_id, returned.state, check)
+        try:
+            updated = await self._granted(tenant, server, pending, returned)
+        except (Conflict, Unavailable) as error:
+            await self._servers.failed(tenant, server_id, str(error))
+            raise
+        return pending.user, await self._servers.looked(tenant, updated)
+
+    async def _granted(
+        self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
+    ) -> McpServer:
+        """Exchange the code and store the tokens."""
         if returned.error is not None or returned.code is None:
             raise Conflict(f"the authorization server refused the sign-in at server {server.id!r}")
         try:
             kept = self._servers.access.unsealed(PendingSecrets, tenant, server.id, pending.sealed)
         except AccessMissing as error:
             raise Conflict(REFUSED) from error
-        _check_issuer(kept.authorization, returned.issuer)
-        reply = await self._asked(tenant, _exchange(kept, returned.code))
+        check_issuer(kept.authorization, returned.issuer)
+        reply = await self._asked(tenant, exchange(kept, returned.code))
         if reply.token is None:
             raise Unavailable("a runner of another version replied: upgrade it first")
         access = Access(authorization=kept.authorization, token=reply.token)
@@ -132,8 +189,7 @@ class McpSignIns:
                 raise Conflict(f"server {server.id!r} was changed meanwhile: sign in again")
             return current.model_copy(update={"signed_in": signed_in, "needs_sign_in": False})
 
-        await self._servers.looked(tenant, await self._servers.update(tenant, server.id, changed))
-        return Finished(tenant, server.id, pending.user)
+        return await self._servers.update(tenant, server.id, changed)
 
     async def forget(self, tenant: str, server_id: str) -> None:
         """Forget the tokens of a server: its tools are not called before an administrator signs in again.
@@ -165,18 +221,20 @@ class McpSignIns:
             raise Conflict(reply.error)
         return reply
 
-    async def _taken(self, state: str) -> tuple[str, McpServer, PendingSignIn]:
-        """Return the tenant, the server and the sign-in of a state, which is valid no more."""
-        tenant, _, rest = state.partition(".")
-        server_id, _, proof = rest.partition(".")
+    async def _taken(
+        self, tenant: str, server_id: str, state: str, check: Callable[[PendingSignIn], None]
+    ) -> tuple[McpServer, PendingSignIn]:
+        """Return the server and the sign-in of a state, which is valid no more, unless `check` raises."""
+        proof = _digest(state.rpartition(".")[2])
         taken: list[PendingSignIn] = []
 
         def changed(server: McpServer) -> McpServer:
             pending = server.pending
-            if pending is None or not hmac.compare_digest(pending.state, _digest(proof)):
+            if pending is None or not hmac.compare_digest(pending.state, proof):
                 raise Conflict(REFUSED)
             if pending.expires_at < self._clock.now():
                 raise Conflict(REFUSED)
+            check(pending)
             taken[:] = [pending]
             return server.model_copy(update={"pending": None})
 
@@ -184,56 +242,19 @@ class McpSignIns:
             server = await self._servers.update(check_token(tenant, "state"), server_id, changed)
         except (NotFound, BadInput) as error:
             raise Conflict(REFUSED) from error
-        return tenant, server, taken[0]
+        return server, taken[0]
+
+
+def _named_by(state: str) -> tuple[str, str]:
+    """Return the tenant and the server that a state names; neither is checked."""
+    tenant, _, rest = state.partition(".")
+    return tenant, rest.partition(".")[0]
 
 
 def _is_replaced(server: McpServer, current: McpServer) -> bool:
     """Return whether a server has another address than before, for which a token must not be stored."""
     same = server.created_at == current.created_at
     return not (same and place_of(server.transport) == place_of(current.transport))
-
-
-def _check_issuer(authorization: Authorization, issuer: str | None) -> None:
-    """Check that a code comes from the authorization server to which the user was sent (RFC 9207).
-
-    Raises:
-        Conflict: It comes from another one, or from one that no longer names itself.
-    """
-    if issuer is None and not authorization.states_issuer:
-        return
-    if issuer != authorization.issuer:
-        raise Conflict("the code comes from another authorization server")
-
-
-def _exchange(kept: PendingSecrets, code: str) -> RequestToken:
-    return RequestToken(
-        token_endpoint=kept.authorization.token_endpoint,
-        client=kept.authorization.client,
-        form={
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": kept.redirect_uri,
-            "code_verifier": kept.code_verifier,
-            "resource": kept.authorization.resource,
-        },
-    )
-
-
-def _address(found: Authorization, redirect_uri: str, state: str, verifier: str) -> str:
-    """Return the address of the authorization server's page, with what identifies this sign-in."""
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
-    query = {
-        "response_type": "code",
-        "client_id": found.client.client_id,
-        "redirect_uri": redirect_uri,
-        "state": state,
-        "code_challenge": challenge,
-        "code_challenge_method": "S256",
-        "resource": found.resource,
-        **({"scope": found.scope} if found.scope else {}),
-    }
-    separator = "&" if "?" in found.authorization_endpoint else "?"
-    return f"{found.authorization_endpoint}{separator}{urlencode(query)}"
 
 
 def _digest(proof: str) -> str:

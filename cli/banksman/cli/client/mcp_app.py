@@ -1,0 +1,131 @@
+"""The commands `banksman mcp …`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from banksman.cli.client.options import Url, gateway
+from banksman.cli.options import Json
+from banksman.cli.output import exit_with
+
+app = typer.Typer(
+    help="Connect MCP servers, whose tools models may call.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Server = Annotated[str, typer.Argument(help="Id of an MCP server.")]
+
+
+@app.command()
+def ls(url: Url = None, json: Json = False) -> None:
+    """List the servers; exit code 1 if one needs an administrator."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.list_servers(gateway(url), as_json=json))
+
+
+@app.command()
+def add(
+    server: Annotated[str, typer.Argument(help="Its id: models see its tools as ID__TOOL.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="A program in the sandbox and its arguments, after `--`.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Address of a server over HTTP, instead of a program.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(help="Header or variable: 'NAME=Bearer ${secret.TOKEN}'; repeatable."),
+    ] = None,
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Tools that it calls read-only run without approval.")
+    ] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Configure a server and list its tools, which then wait for `approve`."""
+    from banksman.cli.client import mcp_servers
+
+    transport = mcp_servers.transport(command or [], at, secret or [])
+    body = {"id": server, "transport": transport, "description": description, "trusted": trusted}
+    exit_with(mcp_servers.add(gateway(url), body, as_json=json))
+
+
+@app.command()
+def show(server: Server, url: Url = None, json: Json = False) -> None:
+    """Show a server with its tools, and those that wait for approval."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.show(gateway(url), server, as_json=json))
+
+
+@app.command()
+def look(server: Server, url: Url = None, json: Json = False) -> None:
+    """List the tools of a server again: changed ones are withdrawn until they are approved."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.look(gateway(url), server, as_json=json))
+
+
+@app.command()
+def approve(
+    server: Server,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Show the new and changed tools of a server, and offer them to models after confirmation."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.approve(gateway(url), server, confirmed=yes, as_json=json))
+
+
+@app.command("sign-in")
+def sign_in(
+    server: Server,
+    gateway_url: Annotated[
+        str | None, typer.Option(help="Address of the gateway as the browser reaches it, if it is another.")
+    ] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Option(help="A client that the authorization server knows; its secret is read from a prompt."),
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Sign in at a server that demands OAuth, for the whole tenant."""
+    from banksman.cli.client import mcp_servers
+
+    body = {"gateway_url": gateway_url, "client_id": client_id}
+    exit_with(mcp_servers.sign_in(gateway(url), server, body, as_json=json))
+
+
+@app.command()
+def finish(
+    server: Server,
+    address: Annotated[str, typer.Argument(help="The address at which the browser ended.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Finish a sign-in that was begun by `sign-in`."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.finish(gateway(url), server, address, as_json=json))
+
+
+@app.command("sign-out")
+def sign_out(server: Server, url: Url = None, json: Json = False) -> None:
+    """Forget the tokens of a server: its tools are not called before the next sign-in."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.sign_out(gateway(url), server, as_json=json))
+
+
+@app.command()
+def rm(server: Server, url: Url = None, json: Json = False) -> None:
+    """Remove a server: models are no longer offered its tools."""
+    from banksman.cli.client import mcp_servers
+
+    exit_with(mcp_servers.remove(gateway(url), server, as_json=json))
