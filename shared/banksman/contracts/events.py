@@ -15,7 +15,7 @@ from banksman.contracts.assistants import ApprovalTerms, RunSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import Content, ToolProtocol, Usage
 from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ToolCall, ToolResult
+from banksman.contracts.tools import PathChange, ToolCall, ToolResult
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timestamp, Token
 from banksman.contracts.workflow_turns import Output
 
@@ -228,7 +228,7 @@ class WorkspaceChanged(Stored):
     """A call changed files of the workspace."""
 
     type: Literal["workspace.changed"] = "workspace.changed"
-    paths: tuple[JsonObject, ...]
+    paths: tuple[PathChange, ...]
 
 
 class WorkspaceRestored(Stored):

@@ -199,7 +199,7 @@ def completions(state: Conversation, results: Iterable[ToolResult]) -> list[Even
             continue
         bodies.append(ToolCallCompleted(result=result))
         if result.changed:
-            bodies.append(WorkspaceChanged(paths=tuple(change.model_dump() for change in result.changed)))
+            bodies.append(WorkspaceChanged(paths=result.changed))
     return bodies
 
 

@@ -133,7 +133,7 @@ BODIES: tuple[events.EventBody, ...] = (
     events.ApprovalEscalated(approval_id="a1", users=("eve",), by="ann"),
     events.ApprovalForgotten(approval_id="a1", by="ann"),
     events.ToolCallCompleted(result=RESULT),
-    events.WorkspaceChanged(paths=({"path": "a.txt", "change": "created"},)),
+    events.WorkspaceChanged(paths=(PathChange(path="a.txt", change="created"),)),
     events.HistoryCut(first_missing=7, set_aside=4),
     events.WorkspaceRestored(snapshot_ts=TS, lost_calls=("k1",), term=2),
     events.HistoryCompacted(

@@ -118,6 +118,8 @@ async def test_waiting_for_a_run_returns_its_outcome(gateway: Served, agent: Age
         waiting = group.create_task(http.get(f"/context/runs/{start.run_id}", params={"wait_s": 5}))
         await agent.finish(start, "Done.")
         outcome = (await waiting).json()
+        longer = await http.get(f"/context/runs/{start.run_id}", params={"wait_s": 61})
+    assert (longer.status_code, longer.json()["error"]["field"]) == (400, "wait_s")
     assert (early.status_code, early.json()["status"]) == (202, "queued")
     assert (outcome["status"], outcome["content"]) == ("completed", "Done.")
 

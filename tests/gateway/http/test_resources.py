@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import httpx
 import pytest
 from tests.gateway.conftest import Agent, Served, Socket
 from tests.gateway.file_runner import serve_files
+from tests.gateway.played_workflows import play_workflows
 from websockets.exceptions import InvalidStatus
 
-from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
-from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS, WORKFLOWS
 from banksman.bus.objects import Objects
 from banksman.bus.sealing import sealed
@@ -21,12 +19,6 @@ from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID
-from banksman.contracts.registry import (
-    WorkflowCategories,
-    WorkflowCategory,
-    WorkflowChecked,
-    WorkflowDefinition,
-)
 from banksman.contracts.tools import ToolResult
 
 
@@ -143,28 +135,9 @@ async def test_the_complete_output_of_a_call_is_downloaded(
     assert name in events.text and "output_key" not in events.text
 
 
-async def _workflows(bus: Bus) -> WorkflowDefinition:
-    """Reply in place of the workflows service."""
-    definition = WorkflowDefinition(name=new_id("w"), title="Create project", category="projects")
-    category = WorkflowCategory(name="projects", title="Projects", workflows=(definition,))
-    responses: dict[str, Any] = {
-        "categories": WorkflowCategories(categories=(category,)),
-        "get": definition,
-        "start": WorkflowChecked(workflow=definition, parameters={"name": "x", "kind": "default"}),
-    }
-
-    for action, response in responses.items():
-
-        async def received(message: Message, response: Any = response) -> None:
-            await bus.publish(message.reply, response.model_dump_json().encode())
-
-        await bus.subscribe(subjects.workflow_api(action), received)
-    return definition
-
-
 async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) -> None:
     """R112"""
-    definition = await _workflows(gateway.bus)
+    definition = await play_workflows(gateway.bus)
     async with gateway.http as http, gateway.socket() as socket:
         grouped = (await http.get("/workflows/categories")).json()["items"]
         read = (await http.get(f"/workflows/{definition.name}")).json()
@@ -174,6 +147,7 @@ async def test_a_workflow_is_chosen_and_started(gateway: Served, tenant: str) ->
     subject = subjects.workflow_run(subjects.SERVED, tenant, ack["conversation_id"])
     message = await last_message(gateway.bus, WORKFLOWS, subject)
     assert [one["workflows"][0]["name"] for one in grouped] == [definition.name]
+    assert {"name", "title", "description", "order", "icon", "workflows"} <= set(grouped[0])
     assert (read["title"], started.status_code) == ("Create project", 202)
     assert message is not None
     assert json.loads(message.data)["parameters"] == {"name": "x", "kind": "default"}

@@ -18,6 +18,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOK_QUEUE
+from banksman.contracts.events import InputRequested
 from banksman.gateway.service.webhooks.sending import PrivateAddress, PublicHosts
 
 PATH = "/context/webhooks"
@@ -150,6 +151,26 @@ async def test_a_finished_run_and_an_approval_request_arrive_signed_without_what
     assert (ended["data"]["status"], ended["data"]["content"]) == ("completed", "Done.")
     assert first[0]["webhook-id"] != second[0]["webhook-id"]
     assert [one["id"] for one in listed] == [webhook["id"]] and "secret" not in listed[0]
+
+
+async def test_a_request_for_a_value_arrives_with_the_schema_of_its_form(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    form: dict[str, Any] = {"type": "integer", "minimum": 1}
+    async with sending.http as http:
+        webhook = await create(http, receiver)
+        conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        request = f"{start.run_id}-i1"
+        wanted = InputRequested(request_id=request, message="Which crane?", schema=form)
+        await agent.commit(conversation, start.run_id, wanted, owned=False)
+        headers, body = await receiver.message(1)
+    message = Verifier(webhook["secret"]).verify(body, headers)
+    assert (message["type"], message["data"]["run_id"]) == ("input.requested", start.run_id)
+    assert (message["data"]["request_id"], message["data"]["message"]) == (request, "Which crane?")
+    assert message["data"]["schema"] == form
 
 
 async def test_a_webhook_gets_only_the_events_that_it_names(

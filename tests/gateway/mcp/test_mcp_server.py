@@ -15,9 +15,13 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served, key_of
+from tests.gateway.played_workflows import play_workflows
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+from banksman.bus.jetstream import last_message
+from banksman.bus.names import WORKFLOWS
+from banksman.contracts import subjects
 from banksman.contracts.events import IterationStarted, ToolCallRequested
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolCall
@@ -203,6 +207,20 @@ async def test_mistakes_and_missing_services_are_results_that_name_them(gateway:
     assert "wait_s" in texts[1]
     assert "run_id" in texts[2]
     assert texts[3].startswith("unavailable: ")
+
+
+async def test_a_workflow_is_listed_and_started(gateway: Served, tenant: str) -> None:
+    definition = await play_workflows(gateway.bus)
+    async with connected(gateway) as client:
+        listed = await call(client, "list_workflows")
+        begun = await call(
+            client, "start_workflow", workflow=definition.name, parameters={"name": "x"}, wait_s=0
+        )
+    subject = subjects.workflow_run(subjects.SERVED, tenant, begun["conversation_id"])
+    message = await last_message(gateway.bus, WORKFLOWS, subject)
+    assert [one["name"] for one in listed["items"]] == [definition.name]
+    assert begun["status"] == "queued" and "next" in begun
+    assert message is not None and json.loads(message.data)["run_id"] == begun["run_id"]
 
 
 async def test_other_methods_and_origins_are_refused_before_the_protocol(gateway: Served) -> None:

@@ -373,6 +373,12 @@ async def test_only_unknown_subprotocols_are_refused(gateway: Served) -> None:
         assert (await socket.request("hello"))["protocol"] == "banksman.v1"
 
 
+async def test_frames_are_not_compressed_also_if_a_client_offers_it(gateway: Served) -> None:
+    """An idle connection with permessage-deflate takes five times the memory."""
+    async with gateway.raw(compression="deflate") as connection:
+        assert connection.protocol.extensions == []
+
+
 async def test_a_client_above_its_rate_is_warned_and_then_closed(gateway: Served) -> None:
     async with gateway.socket() as socket:
         for number in range(300):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from banksman.runtime.redaction import redacted
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
+WHOLE_BODY_BYTES = 2**20
+"""aiohttp sends a larger body at once, and warns that this holds up other requests; it divides a file."""
 MAX_ERROR_BYTES = 256 * 1024
 """Bytes of an error's body that are forwarded, read before: a key may be spread over its pieces."""
 
@@ -172,7 +175,8 @@ class Upstreams:
         sent = request_headers(headers, upstream, dialect)
         try:
             # No redirects: one would send the upstream's key and the body to another host.
-            response = await self._session.post(url, data=body, headers=sent, allow_redirects=False)
+            data = io.BytesIO(body) if len(body) > WHOLE_BODY_BYTES else body
+            response = await self._session.post(url, data=data, headers=sent, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise _unavailable(upstream, error) from error
         except asyncio.CancelledError:
