@@ -51,6 +51,9 @@ class SimulatedNotifications:
     async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
         return self.agent.seen.get(attempt, AttemptSlots())
 
+    def shown(self, state: Conversation, attempt: str) -> None:
+        return None
+
     async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
         for attempt in attempts:
             self.agent.seen.pop(attempt, None)
@@ -247,7 +250,9 @@ class SimulatedRunners:
     async def alive(self, placement: Placement) -> bool:
         return await Op("alive", lambda: self.world.alive(placement), may_fail=False)
 
-    async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
+    async def call(
+        self, placement: Placement, request: CallRequest, shown: object = None
+    ) -> CallReply | None:
         return await Op("call", lambda: self.world.call(placement, request), about=request.attempt)
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:

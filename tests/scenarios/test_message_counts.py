@@ -61,11 +61,9 @@ OTHER: Counts = {
     (AGENT, "$JS.API.STREAM.PURGE.RESULTS"): 3,
     (AGENT, "delta"): 1,
     (AGENT, "tool.call"): 3,
-    (RELAY, "reply"): 6,
     (GATEWAY, "$JS.API.DIRECT.GET.EVENTS"): 1,
     (SERVER, "tool.started"): 3,
     (SERVER, "tool.result"): 3,
-    (SERVER, "reply"): 3,
 }
 EXPECTED: Counts = {**STORED, **READS, **OTHER}
 """Messages to the broker of one run of three tool calls, by client and kind of subject."""

@@ -12,17 +12,20 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
 from banksman.bus.leases import instance_key
+from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
 from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys
 from banksman.cli.broker.server_config import render_config
 from banksman.contracts import subjects
+from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.errors import Conflict, ErrorCode, Forbidden
 from banksman.contracts.registry import RegisterTool
 from banksman.contracts.tools import ToolDefinition
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import app_topology
 from banksman.deployment.users import AGENT, OPERATOR
+from banksman.runs.ports import Placement
 from banksman.sdk import Toolbox, ToolServer
 from tests.sdk.test_tool_server import Agent, agent_on
 from tests.support.fixtures import BUDGET, SecuredNats
@@ -199,3 +202,49 @@ async def test_invalid_tool_definition_is_refused_by_field(
 
 async def register(bus: Bus, body: bytes) -> bytes:
     return checked_reply(await bus.request(subjects.registry("tool", "register"), body, 5))
+
+
+async def test_start_takes_the_place_of_the_reply_to_a_call(nats: SecuredNats, agent: Agent) -> None:
+    """The process of another author never replies, and the owner need not wait for it."""
+    loop = asyncio.get_running_loop()
+    shown: asyncio.Future[None] = loop.create_future()
+    requested: list[CallRequest] = []
+
+    async def start(message: Message) -> None:
+        requested.append(CallRequest.model_validate_json(message.data))
+        shown.set_result(None)
+
+    placement = Placement("weather", 1)
+    request = agent.request("weather", "get_weather", placement)
+    async with await nats.connect("tenant-acme") as server:
+        await server.subscribe(subjects.tool_call("weather", "acme", subjects.ANY), start)
+        await server.ready()
+        assert await agent.placements.call(placement, request, shown) == CallReply(answer="accepted")
+    assert requested[0].start_suffices
+
+
+async def test_server_replies_if_the_start_of_a_call_cannot_be_stored_soon(nats: SecuredNats) -> None:
+    """All agents are away when it starts. Once one is back, the call runs, once."""
+    ran = 0
+    box = Toolbox()
+
+    @box.tool(name="count", description="x")
+    def count() -> int:
+        nonlocal ran
+        ran += 1
+        return ran
+
+    settings = NatsSettings(
+        url=nats.server.url, nkey_seed_file=nats.seed_file("tenant-acme"), connect_timeout_s=5
+    )
+    async with await nats.connect(AGENT) as bus, agent_on(bus, "acme") as agent:
+        async with ToolServer("weather", box, nats=settings, drain_s=0):
+            placement = await agent.place("weather")
+            request = agent.request("weather", "count", placement)
+            await agent.relay.__aexit__(None, None, None)
+            never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            assert await agent.placements.call(placement, request, never) == CallReply(answer="accepted")
+            assert (ran, agent.results) == (0, {})
+            await agent.relay.__aenter__()
+            assert (await agent.result(request)).content["result"] == 1
+    assert ran == 1

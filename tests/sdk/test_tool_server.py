@@ -22,9 +22,11 @@ from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
+from banksman.bus.errors import TimedOut
 from banksman.bus.kv import Bucket
 from banksman.bus.names import RUNNERS
 from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
+from banksman.contracts import subjects
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, RunnerLease
 from banksman.contracts.ids import attempt_id, new_id
@@ -45,6 +47,7 @@ class Agent:
     bus: Bus
     placements: Placements
     catalog: ToolCatalog
+    relay: Relay
     tenant: str
     results: dict[str, ToolResult] = field(default_factory=dict)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -116,8 +119,8 @@ async def agent_on(bus: Bus, tenant: str, signing_key: bytes = b"") -> AsyncGene
         control = ControlPlane(bus, registry_router(registry), title="registry")
         await stack.enter_async_context(control)
         redaction = await stack.enter_async_context(TenantRedaction(bus, signing_key))
-        await stack.enter_async_context(Relay(bus, tickets, redaction))
-        agent = Agent(bus, placements, catalog, tenant)
+        relay = await stack.enter_async_context(Relay(bus, tickets, redaction))
+        agent = Agent(bus, placements, catalog, relay, tenant)
         subscription = await watch_slots(bus, agent.received)
         stack.push_async_callback(subscription.unsubscribe)
         yield agent
@@ -287,15 +290,17 @@ async def test_call_is_admitted_once_and_only_with_the_approved_digest(
                 other,
                 other.model_copy(update={"digest": request.digest}),
                 agent.request(name, "unknown", placement),
-                other.model_copy(update={"runner_epoch": 1}),
             )
         ]
         gate.set()
         await agent.result(request)
         again = await agent.placements.call(placement, request)
+        to_another = other.model_copy(update={"runner_epoch": 1}).model_dump_json().encode()
+        with pytest.raises(TimedOut):
+            await agent.bus.request(subjects.tool_call(name, agent.tenant, "c1"), to_another, 0.2)
 
     kinds = [answer and answer.answer for answer in answers]
-    assert kinds == ["accepted", "accepted", "busy", "refused", "refused", None]
+    assert kinds == ["accepted", "accepted", "busy", "refused", "refused"]
     assert (again and again.answer, runs) == ("done", 1)
 
 

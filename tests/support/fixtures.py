@@ -7,7 +7,7 @@ With `BANKSMAN_TEST_SERVERS=3` the server is a cluster of three that replicates 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -121,24 +121,30 @@ def secured_server(
     runners: tuple[str, ...] = (),
     tenants: tuple[Tenant, ...] = (),
     tool_servers: tuple[str, ...] = (),
+    changed: Callable[[str], str] = str,
 ) -> Generator[SecuredNats]:
-    """Run a provisioned server with accounts and user seeds in `keys`; runners share a key unless named."""
+    """Run a provisioned server with accounts and user seeds in `keys`; runners share a key unless named.
+
+    `changed` returns the configuration that the server gets in place of the rendered one.
+    """
     everybody = user_names(runners=runners, tenants=tenants, tool_servers=tool_servers)
     public = generate_keys(keys, everybody)
 
     def render(node: NatsServer, place: Cluster | None) -> str:
-        return render_config(
-            public,
-            port=node.port,
-            http_port=node.http_port,
-            server_name=node.name,
-            store_dir=str(node.directory / "store"),
-            budget=BUDGET,
-            sync_always=False,
-            cluster=place,
-            runners=runners,
-            tenants=tenants,
-            tool_servers=tool_servers,
+        return changed(
+            render_config(
+                public,
+                port=node.port,
+                http_port=node.http_port,
+                server_name=node.name,
+                store_dir=str(node.directory / "store"),
+                budget=BUDGET,
+                sync_always=False,
+                cluster=place,
+                runners=runners,
+                tenants=tenants,
+                tool_servers=tool_servers,
+            )
         )
 
     with broker(render) as server:

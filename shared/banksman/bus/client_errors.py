@@ -19,6 +19,7 @@ SAME_WARNING_S = 10.0
 """Seconds until a warning is logged again."""
 WARNINGS_REMEMBERED = 100
 
+_DENIED_SUBSCRIPTION = re.compile(r'permissions violation for subscription to "([^"]+)"', re.IGNORECASE)
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
@@ -28,6 +29,8 @@ class ClientErrors:
     def __init__(self, name: str, inbox_prefix: str, stats: BusStats, replies: Replies) -> None:
         self.on_slow_consumer: list[Callable[[str], None]] = []
         """Called with each subject whose messages were dropped."""
+        self.optional: set[str] = set()
+        """Subscriptions, in lower case, that may be refused."""
         self._name = name
         self._inbox = f"{inbox_prefix.lower()}."
         self._stats = stats
@@ -46,6 +49,9 @@ class ClientErrors:
                     callback(subject)
             # The server reports a forbidden publish only here, never to the publisher.
             case _ if "permissions violation" in str(error).lower():
+                if self._is_optional(str(error)):
+                    logger.info("%s: %s", self._name, error)
+                    return
                 denied = _DENIED_PUBLISH.search(str(error))
                 requested = denied is not None and self._replies.forbidden(denied[1])
                 if denied and not requested and self._is_late_reply(denied[1]):
@@ -59,6 +65,10 @@ class ClientErrors:
             case _:
                 self._stats.errors += 1
                 logger.error("%s: a subscription's callback failed", self._name, exc_info=error)
+
+    def _is_optional(self, error: str) -> bool:
+        denied = _DENIED_SUBSCRIPTION.search(error)
+        return denied is not None and denied[1].lower() in self.optional
 
     def _is_late_reply(self, subject: str) -> bool:
         """Return whether a refused subject is the inbox of another user.

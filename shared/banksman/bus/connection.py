@@ -42,6 +42,10 @@ CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
 get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""
 
 
+StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Message]]
+"""Sends a message to a stream and returns the reply: subject, payload, headers, seconds to wait."""
+
+
 class Subscription:
     """A subscription to a subject."""
 
@@ -86,6 +90,8 @@ class Bus:
         self.closed = asyncio.Event()
         self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
         self.replies = Replies(nc)
+        self.store_request: StoreRequest = self.request_ack
+        """How durable publishes are sent."""
         self._connected = asyncio.Event()
         self._reconnected_at = float("-inf")
         self._opened = False
@@ -238,9 +244,22 @@ class Bus:
             raise Unavailable(f"{subject}: {error}", public=NO_RESPONSE) from error
 
     async def request(
-        self, subject: str, payload: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        subject: str,
+        payload: bytes,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        *,
+        unless: asyncio.Future[None] | None = None,
     ) -> bytes:
         """Send a request and return the first reply. One that times out while disconnected is never sent.
+
+        Args:
+            subject: The subject.
+            payload: The request.
+            timeout_s: Seconds to wait for the connection and the reply.
+            headers: Headers of the request.
+            unless: Ends the wait when it is done: the reply is empty.
 
         Raises:
             Unavailable: No reply arrived in time, or no process serves the subject; then `no_responders` is
@@ -253,8 +272,20 @@ class Bus:
         except TimeoutError as error:
             raise TimedOut(subject, timeout_s) from error
         left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-        reply = await self.replies.request(subject, payload, headers=headers, timeout_s=left_s)
+        reply = await self.replies.request(subject, payload, headers=headers, timeout_s=left_s, unless=unless)
         return reply.data
+
+    async def request_ack(
+        self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> Message:
+        """Send a message to a stream and return the reply. It is safe to repeat: the stream knows its id.
+
+        Raises:
+            Unavailable, Forbidden, MessageTooLarge: As `Replies.request`.
+        """
+        return await self.replies.request(
+            subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
+        )
 
     async def _wait_to_send(self) -> None:
         """Wait until nats-py sends at once: while disconnected, it buffers messages and sends them later."""
@@ -297,11 +328,20 @@ class Bus:
         )
         return Subscription(inner)
 
-    async def listen(self, subject: str, callback: Callable[[Message], None]) -> Subscription:
+    async def listen(
+        self, subject: str, callback: Callable[[Message], None], *, optional: bool = False
+    ) -> Subscription:
         """Call `callback`, which must not block, for each message when it arrives; none waits or is dropped.
 
         It costs no task, so it suits what each run receives. Exceptions are logged and counted.
+
+        Args:
+            subject: The subject; may contain wildcards.
+            callback: The callback.
+            optional: Whether older permissions may refuse the subscription. Then nothing arrives.
         """
+        if optional:
+            self._errors.optional.add(subject.lower())
         return Subscription(await self.nc.listen(subject, callback))
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:

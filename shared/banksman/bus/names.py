@@ -79,6 +79,9 @@ SNAPSHOT: Final = "Banksman-Snapshot"
 """Stream sequence of the log's newest snapshot; 0 for none."""
 CONSUMED: Final = "Banksman-CommitUsage"
 """Tokens and cost of the model requests of a commit; missing if it has none."""
+ACK: Final = "Banksman-Ack"
+"""Where a runner or tool server receives acknowledgements besides its reply subject: `{inbox}.{number}`, or
+`{inbox}.{number}.only` if no agent need reply when the stream does."""
 
 STATUS_NO_RESPONDERS: Final = "503"
 STATUS_END_OF_BATCH: Final = "204"

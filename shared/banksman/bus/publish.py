@@ -157,9 +157,7 @@ async def _publish(
         # caller may have given up. Therefore wait for the connection.
         await bus.wait_connected()
         try:
-            message = await bus.replies.request(
-                subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
-            )
+            message = await bus.store_request(subject, payload, headers, timeout_s)
         except Unavailable as error:
             if bus.closed.is_set():
                 raise

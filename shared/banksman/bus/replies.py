@@ -38,6 +38,11 @@ class Replies:
         self._requests = 0
         self._waiters: dict[str, _Waiter] = {}
 
+    @property
+    def inbox(self) -> str:
+        """The subjects of replies without their last token."""
+        return self._prefix
+
     async def open(self) -> None:
         """Subscribe the inbox."""
         self._prefix = self._nc.new_inbox()
@@ -51,6 +56,9 @@ class Replies:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         until_reconnect: bool = False,
+        token: str | None = None,
+        reply: str | None = None,
+        unless: asyncio.Future[None] | None = None,
     ) -> Message:
         """Publish a request and wait for the first reply.
 
@@ -61,6 +69,9 @@ class Replies:
             headers: Headers of the request.
             until_reconnect: True fails at a reconnect, because the reply may have been lost with the old
                 connection. For requests that are safe to repeat.
+            token: The `new_token` by which another subscription delivers the reply; None takes one.
+            reply: The reply subject, if it is that of another subscription; None for the inbox.
+            unless: Ends the wait when it is done: an empty message is returned.
 
         Raises:
             Unavailable: `NoResponders`, `TimedOut`, `ConnectionLost`, or the connection is closed.
@@ -78,8 +89,11 @@ class Replies:
             if not replied.done():
                 replied.set_exception(error)
 
-        with self.expect(subject, received, failed, until_reconnect=until_reconnect) as inbox:
-            await self.send(subject, payload, inbox, headers)
+        expected = self.expect(subject, received, failed, until_reconnect=until_reconnect, token=token)
+        with expected as inbox:
+            await self.send(subject, payload, reply or inbox, headers)
+            if unless is not None:
+                unless.add_done_callback(lambda _: received(Message(subject, b"")))
             # A quarter of the cost of `asyncio.timeout`, for some twenty requests in each run.
             timer = loop.call_later(timeout_s, lambda: failed(TimedOut(subject, timeout_s)))
             try:
@@ -130,6 +144,16 @@ class Replies:
         except NatsError as error:
             raise Unavailable(f"{subject}: {error}", public=NO_RESPONSE) from error
 
+    def new_token(self) -> str:
+        """Return the token of a request that is about to be sent."""
+        self._requests += 1
+        return str(self._requests)
+
+    def deliver(self, token: str, message: Message) -> None:
+        """Pass a reply to the request with this token, if it still waits."""
+        if waiter := self._waiters.get(token):
+            waiter.received(message)
+
     @contextlib.contextmanager
     def expect(
         self,
@@ -138,6 +162,7 @@ class Replies:
         failed: Callable[[BanksmanError], None],
         *,
         until_reconnect: bool = False,
+        token: str | None = None,
     ) -> Generator[str]:
         """Provide a reply subject and pass its messages to `received` while the block runs.
 
@@ -146,9 +171,9 @@ class Replies:
             received: Called with each reply.
             failed: Called with the reason why no reply can arrive.
             until_reconnect: True calls `failed` at a reconnect.
+            token: As in `request`.
         """
-        self._requests += 1
-        token = str(self._requests)
+        token = token or self.new_token()
         inbox = f"{self._prefix}.{token}"
         self._waiters[token] = _Waiter(subject or inbox, received, failed, until_reconnect)
         try:
@@ -179,5 +204,4 @@ class Replies:
             waiter.failed(Unavailable(f"{waiter.subject}: the connection to NATS is closed"))
 
     def _received(self, message: Message) -> None:
-        if waiter := self._waiters.get(message.subject.rpartition(".")[2]):
-            waiter.received(message)
+        self.deliver(message.subject.rpartition(".")[2], message)

@@ -117,6 +117,10 @@ class _WithIntake:
         return getattr(self._nc, name)
 
 
+class NoReply(Exception):
+    """Raised by a handler that leaves a request without a reply. FastStream replies to None with no bytes."""
+
+
 class _Rules(BaseMiddleware[Any, Any]):
     """What happens around each handler: error envelopes for requests, outcomes for messages of streams."""
 
@@ -139,6 +143,9 @@ class _Rules(BaseMiddleware[Any, Any]):
 async def _respond(call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> bytes | None:
     try:
         reply: BaseModel | bytes | None = await call_next(msg)
+    except NoReply:
+        msg.reply_to = ""
+        return None
     except BanksmanError as error:
         if error.code is ErrorCode.INTERNAL:
             logger.error("%s: the handler failed: %s", msg.raw_message.subject, error)

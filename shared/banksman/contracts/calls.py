@@ -48,6 +48,8 @@ class CallRequest(Stored):
     """The tenant's secrets that the tool declares, by name. No event holds them."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
     """The W3C trace context of the run; None without one."""
+    start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
+    """Whether the sender takes a start that is stored at once for the reply `accepted`."""
 
     @property
     def workspace_id(self) -> str:

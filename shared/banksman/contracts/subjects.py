@@ -102,6 +102,20 @@ def stored_slots(tenant: str, attempt: str) -> str:
     return stored(tool_slots(tenant, attempt))
 
 
+def stored_ack(source: str, owner: str, inbox: str, number: str, agent: str, request: str) -> str:
+    """The acknowledgement of what an agent stored for a runner or tool server, sent by the server to both.
+
+    The agent that stores chooses it: the owner is the tenant whose account sent the message, or in account
+    RUN the holder of the ticket. The publisher chose its inbox and the number of its message.
+    """
+    return stored(_join("ack", source, owner, inbox, number, agent, request))
+
+
+def stored_acks(source: str, owner: str) -> str:
+    """All acknowledgements for one owner. No user may publish there."""
+    return stored_ack(source, owner, ANY, ANY, ANY, ANY)
+
+
 def relayed_start(source: str, tenant: str, attempt: str) -> str:
     """A start that a runner or tool server published on `tool_started`, served by agents; core request.
 

@@ -18,7 +18,7 @@ from banksman.bus.names import (
 )
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
-from banksman.contracts.subjects import ANY, all_of
+from banksman.contracts.subjects import ANY, RUN_ACCOUNT, all_of
 
 APP: Final = "APP"
 RUN: Final = "RUN"
@@ -280,6 +280,7 @@ def tool_runner(runner: str | None = None) -> User:
             subjects.tool_call(token, ANY, ANY),
             subjects.tool_cancel(token, ANY, ANY),
             subjects.files(token, ANY, ANY),
+            subjects.stored_acks(RUN_ACCOUNT, token),
         ),
         responds=True,
     )
@@ -298,7 +299,11 @@ def tool_server(server: str) -> User:
             subjects.tool_progress(ANY, ANY),
             kv_subject(names.RUNNERS, f"{server}.{ANY}"),
         ),
-        subscribe=(subjects.tool_call(server, ANY, ANY), subjects.tool_cancel(server, ANY, ANY)),
+        subscribe=(
+            subjects.tool_call(server, ANY, ANY),
+            subjects.tool_cancel(server, ANY, ANY),
+            subjects.stored_acks(RUN_ACCOUNT, server),
+        ),
         responds=True,
     )
 

@@ -65,7 +65,9 @@ class ToolCallCoordinator:
         results: list[ToolResult] = []
         wake = self.owned.ports.clock.now() + timedelta(seconds=REPEAT_S)
         for open_call in step.calls:
-            outcome = await self._advance(self._attempt_of(open_call), step.ending)
+            outcome = await self._advance(
+                self._attempt_of(open_call), step.ending, alone=len(step.calls) == 1
+            )
             if isinstance(outcome, ToolResult):
                 results.append(outcome)
             else:
@@ -89,7 +91,9 @@ class ToolCallCoordinator:
             self.calls[open_call.call.id] = known
         return known
 
-    async def _advance(self, call: CallAttempt, ending: Ending | None) -> ToolResult | datetime:
+    async def _advance(
+        self, call: CallAttempt, ending: Ending | None, *, alone: bool
+    ) -> ToolResult | datetime:
         """Act on a call until it has its result, or there is nothing to do before a moment."""
         ports = self.owned.ports
         while True:
@@ -102,7 +106,7 @@ class ToolCallCoordinator:
                 case Wait(until):
                     return until
                 case Dispatch():
-                    await self._dispatch(call)
+                    await self._dispatch(call, alone=alone)
                 case Void(moved):
                     await self._void(call, moved)
                 case NextAttempt():
@@ -147,8 +151,8 @@ class ToolCallCoordinator:
             return await self.owned.ports.runners.alive(call.placement)
         return True
 
-    async def _dispatch(self, call: CallAttempt) -> None:
-        ports = self.owned.ports
+    async def _dispatch(self, call: CallAttempt, *, alone: bool) -> None:
+        ports, state = self.owned.ports, self.owned.state
         now = ports.clock.now()
         placement = await self._place(call)
         if placement is None:
@@ -167,7 +171,10 @@ class ToolCallCoordinator:
         # Before the request is sent: if its reply is lost, this process may have the call all the same.
         call.placement = placement
         call.requested_at = now
-        reply = await ports.runners.call(placement, self._request(call, placement, now))
+        # Of several calls, the next one would wait for the start of this one. An idempotent one stores none.
+        waits_for_start = alone and not call.open_call.call.idempotent
+        shown = ports.notifications.shown(state, call.attempt) if waits_for_start else None
+        reply = await ports.runners.call(placement, self._request(call, placement, now), shown)
         call.note_reply(reply, ports.clock.now())
 
     def _request(self, call: CallAttempt, placement: Placement, now: datetime) -> CallRequest:

@@ -34,6 +34,8 @@ class _WatchedAttempt:
 
     subscription: Subscription
     slots: AttemptSlots = field(default_factory=AttemptSlots)
+    shown: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done when a start or a result was received, and not for a void."""
 
 
 @dataclass
@@ -88,6 +90,8 @@ class _DrivenConversation:
             watched.slots = replace(watched.slots, started=value)
         else:
             watched.slots = replace(watched.slots, finished=value)
+        if not (isinstance(value, CallStarted) and value.void) and not watched.shown.done():
+            watched.shown.set_result(None)
         self.note(commits=False)
 
     def committed(self, message: Message) -> None:
@@ -166,6 +170,11 @@ class OwnerNotifications:
     async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
         return await self._driven[state.tenant, state.conversation_id].slots(attempt)
+
+    def shown(self, state: Conversation, attempt: str) -> asyncio.Future[None] | None:
+        """Return what is done when the start or the result of an attempt was notified; None if unknown."""
+        watched = self._driven[state.tenant, state.conversation_id].attempts.get(attempt)
+        return None if watched is None else watched.shown
 
     async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
         """Notify of nothing more that is stored of these attempts."""

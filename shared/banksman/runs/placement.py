@@ -216,8 +216,19 @@ class Placements:
         if removed:
             await self._owners.delete(key)
 
-    async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
-        """Send the request for a call; None when no process replied with a `CallReply`."""
+    async def call(
+        self, placement: Placement, request: CallRequest, shown: asyncio.Future[None] | None = None
+    ) -> CallReply | None:
+        """Send the request for a call; None when no process replied with a `CallReply`.
+
+        Args:
+            placement: The process.
+            request: The request.
+            shown: Done when the start or the result of the attempt was notified: a tool server need not reply
+                if it stores its start at once. None requests the reply in any case.
+        """
+        if shown is not None and request.call.server is not None:
+            request = request.model_copy(update={"start_suffices": True})
         subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
         if self._tickets is not None:
             ticket = self._tickets.issue(request.tenant, request.attempt, placement.runner)
@@ -227,7 +238,10 @@ class Placements:
                 request = await self._mcp.with_target(request, placement.runner)
             elif request.call.secrets:
                 request = await self._with_secrets(placement, request)
-            reply = await self._bus.request(subject, request.model_dump_json().encode(), CALL_TIMEOUT_S)
+            data = request.model_dump_json().encode()
+            reply = await self._bus.request(subject, data, CALL_TIMEOUT_S, unless=shown)
+            if not reply and shown is not None and shown.done():
+                return CallReply(answer="accepted")
             return CallReply.model_validate_json(reply)
         except (SecretUnusable, AccessMissing) as error:
             return CallReply(answer="refused", reason=f"The call was not sent: {error}.")

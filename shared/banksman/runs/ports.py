@@ -7,6 +7,7 @@ The bus serves each port in production (`bus.slots`, `bus.publish`, `runs.placem
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -142,8 +143,13 @@ class Runners(Protocol):
         """Remove the workspace of a deleted conversation, at once or when its runner returns."""
         ...
 
-    async def call(self, placement: Placement, request: CallRequest) -> CallReply | None:
-        """Send the request for a call; None when no process replied."""
+    async def call(
+        self, placement: Placement, request: CallRequest, shown: asyncio.Future[None] | None = None
+    ) -> CallReply | None:
+        """Send the request for a call; None when no process replied.
+
+        With `shown`, the process need not reply if it stores a start at once, which ends the wait.
+        """
         ...
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
@@ -156,6 +162,10 @@ class Notifications(Protocol):
 
     async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
         """Return what was notified of an attempt's slots since `slots` was first called for it."""
+        ...
+
+    def shown(self, state: Conversation, attempt: str) -> asyncio.Future[None] | None:
+        """Return what is done when the start or the result of an attempt was notified; None if unknown."""
         ...
 
     async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:

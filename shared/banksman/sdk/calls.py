@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from pydantic import BaseModel
+
 from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallReply, CallRequest, CancelCall
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
@@ -21,6 +24,8 @@ from banksman.sdk.tools import AnyTool
 
 logger = logging.getLogger(__name__)
 
+ACCEPTED_AFTER_S = 0.5
+"""Seconds within which a start must be stored that takes the place of the reply `accepted`."""
 KILL_S = 5.0
 """Seconds within which ended calls must store their results."""
 
@@ -40,19 +45,20 @@ class Calls:
     """Stop signals of running calls by tenant and attempt."""
     _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    def on_call(self, request: CallRequest, subject: str) -> CallReply | None:
+    def on_call(self, request: CallRequest, message: Message) -> CallReply | None:
         """Reply to `tool.call`. A repeated request for the same attempt is safe.
 
-        Every process of the server receives it. The process that it names replies; others return None.
+        Every process of the server receives it. The process that it names replies; others return None. It
+        returns None also if the start shows that it has the call.
 
         Raises:
             BadInput: The subject is another conversation's.
         """
         request = request.with_local_deadline(datetime.now(UTC))
-        _check_subject(subject, request.tenant, request.conversation_id)
+        _check_subject(message.subject, request.tenant, request.conversation_id)
         if request.runner_epoch != self.runner_calls.runner_epoch:
             return None
-        return self._accept(request)
+        return self._accept(request, message.reply)
 
     def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
         """End a call; return None if it does not run here.
@@ -78,28 +84,36 @@ class Calls:
                 stop.set_result("cancelled")
         await self._wait_ended(KILL_S)
 
-    def _accept(self, request: CallRequest) -> CallReply:
+    def _accept(self, request: CallRequest, reply_to: str) -> CallReply | None:
         tool = self.tools.get(request.call.name)
         if tool is None:
             return CallReply(
                 answer="refused", reason=f"{self.runner_calls.runner} has no tool {request.call.name!r}."
             )
         reply, admitted = self.runner_calls.admit(request)
-        if admitted:
-            task = self.tasks.create_task(self._execute(tool, request), name=request.attempt)
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        return reply
+        if not admitted:
+            return reply
+        start_replies = request.start_suffices and not tool.definition.idempotent
+        execution = self._execute(tool, request, reply_to if start_replies else None)
+        task = self.tasks.create_task(execution, name=request.attempt)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return None if start_replies else reply
 
-    async def _execute(self, tool: AnyTool, request: CallRequest) -> None:
+    async def _execute(self, tool: AnyTool, request: CallRequest, reply_to: str | None) -> None:
+        """Execute an admitted call; reply on `reply_to` that it is accepted if its start takes long."""
+        loop = asyncio.get_running_loop()
+        accepts = None if reply_to is None else loop.call_later(ACCEPTED_AFTER_S, self._accepts, reply_to)
         key = f"{request.tenant}.{request.attempt}"
-        stop = self._stops[key] = asyncio.get_running_loop().create_future()
+        stop = self._stops[key] = loop.create_future()
 
         async def started(request: CallRequest) -> ToolResult:
             # The process may have been suspended while the start was stored, so another may own the call.
             if not self.lease.holds:
                 raise LeaseLost("the lease ended before the call could start")
-            shown = asyncio.get_running_loop().call_later(PROGRESS_AFTER_S, self._show_start, request)
+            if accepts is not None:
+                accepts.cancel()
+            shown = loop.call_later(PROGRESS_AFTER_S, self._show_start, request)
             try:
                 return await execute(tool, request, self.runner_calls.runner, stop)
             finally:
@@ -113,6 +127,11 @@ class Calls:
             logger.exception("%s: ended without a stored result", request.attempt)
         finally:
             self._stops.pop(key, None)
+            if accepts is not None:
+                accepts.cancel()
+
+    def _accepts(self, reply_to: str) -> None:
+        self.tasks.create_task(self._publish(reply_to, CallReply(answer="accepted")))
 
     def _show_start(self, request: CallRequest) -> None:
         self.tasks.create_task(self._publish_start(request))
@@ -128,9 +147,11 @@ class Calls:
             kind="started",
             runner=self.runner_calls.runner,
         )
-        subject = subjects.tool_progress(request.tenant, request.conversation_id)
+        await self._publish(subjects.tool_progress(request.tenant, request.conversation_id), progress)
+
+    async def _publish(self, subject: str, message: BaseModel) -> None:
         with contextlib.suppress(Unavailable):
-            await self.bus.publish(subject, progress.model_dump_json().encode())
+            await self.bus.publish(subject, message.model_dump_json().encode())
 
     async def _wait_ended(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from faststream.nats import NatsRouter
 
 from banksman.bus.control import Received
+from banksman.bus.shared_broker import NoReply
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall
 from banksman.contracts.subjects import ANY
@@ -17,13 +18,19 @@ def tool_router(server: str, calls: Calls) -> NatsRouter:
 
     # One worker: both handlers return at once, and several cost each message a task and a queue.
     @router.subscriber(subjects.tool_call(server, ANY, ANY), title="tool.call")
-    async def call(request: CallRequest, message: Received) -> CallReply | None:
+    async def call(request: CallRequest, message: Received) -> CallReply:
         """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
-        return calls.on_call(request, message.subject)
+        return _unless_none(calls.on_call(request, message))
 
     @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")
-    async def cancel(request: CancelCall, message: Received) -> CallReply | None:
+    async def cancel(request: CancelCall, message: Received) -> CallReply:
         """End a call and store its result."""
-        return calls.on_cancel(request, message.subject)
+        return _unless_none(calls.on_cancel(request, message.subject))
 
     return router
+
+
+def _unless_none(reply: CallReply | None) -> CallReply:
+    if reply is None:
+        raise NoReply
+    return reply

@@ -19,6 +19,7 @@ from typing import Self, cast
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
+from banksman.bus.direct_acks import DirectAcks
 from banksman.bus.leases import instance_key
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import DRAINING, RunnerLease
@@ -193,7 +194,7 @@ class ToolServer:
             )
             calls = self._calls(bus, epoch, lease, tasks)
             control = ControlPlane(bus, tool_router(self.name, calls), title=f"Tool server {self.name}")
-            async with control, _leased(lease, tasks):
+            async with DirectAcks(bus, self.name, tenant), control, _leased(lease, tasks):
                 # Not a supervised background task: a refused registration, or any other failure here, must
                 # end the server and reach the caller of `run`.
                 renewing = tasks.create_task(self._keep_registered(), name="registration")

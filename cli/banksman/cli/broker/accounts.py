@@ -39,6 +39,10 @@ TENANT_CONNECTIONS = 64
 TENANT_SUBSCRIPTIONS = 10_000
 """Maximum subscriptions of one tenant over all of its connections."""
 
+_RELAY_THRESHOLD = "10s"
+"""How long the server keeps the reply subject of a message to the relay. Agents reply within five seconds, or
+not at all if the publisher receives the acknowledgement directly."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
@@ -82,7 +86,6 @@ def accounts(
 ) -> dict[str, Any]:
     """Return the section `accounts` of a server's configuration; for the arguments see `render_config`."""
     relayed = _run_relayed(tool_servers, relays=relays)
-    used_by_run = (*_RUN_REQUESTS, *(subject for subject, _ in relayed))
 
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
@@ -93,7 +96,7 @@ def accounts(
             "jetstream": {"max_file": budget.total_bytes - run_bytes},
             "users": members(APP),
             "exports": [
-                *_exported_to_run((*used_by_run, *_registry_requests(tool_servers))),
+                *_exported_to_run(tool_servers, relayed),
                 *(export for one in tenants for export in _exported_to(one, relays=relays)),
             ],
             "imports": [*_imported_from_run(), *(entry for one in tenants for entry in _imported_from(one))],
@@ -105,6 +108,7 @@ def accounts(
             "imports": [
                 *(_service(APP, subject) for subject in (*_RUN_REQUESTS, *_registry_requests(tool_servers))),
                 *(_relayed(subject, to) for subject, to in relayed),
+                _stream(APP, subjects.stored_acks(RUN_ACCOUNT, ANY)),
             ],
         },
         SYS: {"users": members(SYS)},
@@ -156,8 +160,19 @@ def _run_relayed(tool_servers: tuple[str, ...], *, relays: bool) -> tuple[tuple[
     return pairs if relays else _direct(pairs)
 
 
-def _exported_to_run(used: tuple[str, ...]) -> list[dict[str, Any]]:
-    return [{"service": subject, "accounts": [RUN]} for subject in used]
+def _exported_to_run(
+    tool_servers: tuple[str, ...], relayed: tuple[tuple[str, str], ...]
+) -> list[dict[str, Any]]:
+    used = (*_RUN_REQUESTS, *_registry_requests(tool_servers))
+    return [
+        *({"service": subject, "accounts": [RUN]} for subject in used),
+        *(_relay_export(subject, RUN) for subject, _ in relayed),
+        {"stream": subjects.stored_acks(RUN_ACCOUNT, ANY), "accounts": [RUN]},
+    ]
+
+
+def _relay_export(subject: str, account: str) -> dict[str, Any]:
+    return {"service": subject, "accounts": [account], "response_threshold": _RELAY_THRESHOLD}
 
 
 def _imported_from_run() -> list[dict[str, Any]]:
@@ -200,11 +215,11 @@ def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]
 def _exported_to(one: Tenant, *, relays: bool) -> list[dict[str, Any]]:
     registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
     api = subjects.all_of("api", one.tenant)
-    services = [*(subject for subject, _ in _tenant_relayed(one, relays=relays)), *registry]
     return [
         # A replay has many replies; without `stream` the server delivers only the first one.
         {"service": api, "response": "stream", "accounts": [one.account]},
-        *({"service": subject, "accounts": [one.account]} for subject in services),
+        *(_relay_export(subject, one.account) for subject, _ in _tenant_relayed(one, relays=relays)),
+        *({"service": subject, "accounts": [one.account]} for subject in registry),
         *({"stream": subject, "accounts": [one.account]} for subject in _tenant_subscribes(one.tenant)),
     ]
 
@@ -246,6 +261,7 @@ def _tenant_subscribes(tenant: str) -> tuple[str, ...]:
         subjects.delta(tenant, ANY),
         subjects.approval_request(tenant, ANY),
         subjects.api(tenant, "error"),
+        subjects.stored_acks(TENANT_ACCOUNT, tenant),
     )
 
 

@@ -11,6 +11,7 @@ from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
+from banksman.bus.direct_acks import DirectAcks
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import RunnerLease
 from banksman.deployment.durability import Durability
@@ -82,6 +83,7 @@ async def _serve(
     bus = await stack.enter_async_context(await _connect(settings, local.identity, process.health))
     # The server refuses the key of another runner here, with a reason. Later requests would only time out.
     await bus.ready(settings.nats.connect_timeout_s)
+    await stack.enter_async_context(DirectAcks(bus, local.identity.runner))
     process.health.checks["nats"] = bus.problem
     if not settings.allow_weak_durability:
         durability = Durability.of_run(bus)

@@ -1,0 +1,83 @@
+"""Stores for runners and tool servers, to which the server acknowledges directly where they receive that."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from banksman.agent.relayed_messages import Write
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.messages import Message
+from banksman.bus.names import ACK
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput
+from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.subjects import ANY
+
+STORE_S: Final = 4.0
+"""Seconds to wait for JetStream; less than the publisher waits for the reply."""
+_ONLY = "only"
+
+
+class AcknowledgedWrites:
+    """Writes to streams; as a context manager it receives their acknowledgements.
+
+    A publisher that names its inbox gets the acknowledgement of the stream on a subject that the server also
+    delivers to this process, which must know when a write has ended. Nothing but the inbox and its number
+    comes from the publisher: it cannot have an acknowledgement sent to another one, or to a stream.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._agent = new_id("")
+        self._subscription: Subscription | None = None
+
+    async def __aenter__(self) -> Self:
+        subject = subjects.stored_ack(ANY, ANY, ANY, ANY, self._agent, ANY)
+        self._subscription = await self._bus.listen(subject, self._received)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+
+    async def store(self, message: Message, write: Write) -> bytes | None:
+        """Store a checked message and return the stream's reply; None if the publisher does not wait for it.
+
+        Raises:
+            BadInput: The publisher named no inbox in the form of the header.
+            Unavailable, Forbidden, MessageTooLarge: As `Replies.request`.
+        """
+        address = message.headers.get(ACK)
+        if address is None:
+            stored = await self._bus.request_ack(write.subject, write.data, write.headers, STORE_S)
+            return stored.data
+        token = self._bus.replies.new_token()
+        stored = await self._bus.replies.request(
+            write.subject,
+            write.data,
+            headers=write.headers,
+            timeout_s=STORE_S,
+            until_reconnect=True,
+            token=token,
+            reply=self._subject(message, write, address, token),
+        )
+        return None if address.endswith(f".{_ONLY}") else stored.data
+
+    def _subject(self, message: Message, write: Write, address: str, token: str) -> str:
+        inbox, number = _inbox(address)
+        source = message.subject.split(".")[1]
+        return subjects.stored_ack(source, write.publisher, inbox, number, self._agent, token)
+
+    def _received(self, message: Message) -> None:
+        self._bus.replies.deliver(message.subject.rpartition(".")[2], message)
+
+
+def _inbox(address: str) -> tuple[str, str]:
+    match address.split("."):
+        case [inbox, number] | [inbox, number, "only"]:
+            return check_token(inbox, ACK), check_token(number, ACK)
+        case _:
+            raise BadInput(ACK, address[:80], "`{inbox}.{number}`")
