@@ -31,6 +31,7 @@ OPERATIONS: dict[str, tuple[str, str]] = {
     "conversation.delete": ("DELETE", "/context/conversations/{}"),
     "conversation.list": ("GET", "/context/conversations"),
     "conversation.rename": ("PATCH", "/context/conversations/{}"),
+    "run.calls": ("GET", "/context/runs/{}/tool-calls"),
     "tool.list": ("GET", "/context/tools"),
     "tool.read": ("GET", "/context/tools/{}"),
     "usage": ("GET", "/context/usage"),

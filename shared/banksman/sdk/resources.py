@@ -11,6 +11,7 @@ from banksman.contracts.assistant_requests import (
     NewAssistant,
 )
 from banksman.contracts.assistants import Assistant, ConversationRecord
+from banksman.contracts.call_pages import CallPage
 from banksman.contracts.calls import FileEntry
 from banksman.contracts.events import ApprovalItem
 from banksman.contracts.registry import WorkflowDefinition
@@ -81,6 +82,17 @@ class Resources:
     async def open_approvals(self) -> tuple[OpenApproval, ...]:
         """Return the tenant's approval requests without a decision, oldest first, at most 1,000."""
         return (await self._transport.call("approval.list", _Approvals)).items
+
+    async def calls(self, run_id: str, *, after: int = 0, limit: int = 50) -> CallPage:
+        """Return calls of a run with whole parameters and results, in the order of their results.
+
+        Args:
+            run_id: The run. Its outcome has the same calls while they fit one message.
+            after: Calls to skip: `next` of the page before.
+            limit: The most calls of the page. Over NATS it has at most 1 MiB: request less after `too_large`.
+        """
+        body: JsonObject = {"after": after, "limit": limit}
+        return await self._transport.call("run.calls", CallPage, run_id, body=body)
 
     async def workflows(self) -> tuple[WorkflowDefinition, ...]:
         """Return the workflows that `start_workflow` starts."""

@@ -10,6 +10,7 @@ import pytest
 from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
+from banksman import sdk
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
@@ -402,7 +403,7 @@ async def test_readiness_page_and_metrics_are_served(gateway: Served) -> None:
 
 async def test_all_calls_of_a_run_are_read_in_pages_with_whole_texts(gateway: Served, agent: Agent) -> None:
     """R102: also the calls that the outcome has no room for, each once, with the arguments that ran."""
-    async with gateway.http as http:
+    async with gateway.http as http, sdk.connect(gateway.url) as client:
         conversation = await _conversation(http)
         accepted = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
         run = accepted.json()["run_id"]
@@ -416,10 +417,10 @@ async def test_all_calls_of_a_run_are_read_in_pages_with_whole_texts(gateway: Se
             await agent.commit(conversation, run, *steps, ToolCallRequested(call=call), *twice)
         await agent.finish(start)
         first = (await http.get(f"/context/runs/{run}/tool-calls")).json()
-        rest = (await http.get(f"/context/runs/{run}/tool-calls", params={"after": first["next"]})).json()
+        rest = await client.calls(run, after=first["next"])
         unknown = await http.get(f"/context/runs/{run[:-3]}zzz/tool-calls")
-    calls = [*first["items"], *rest["items"]]
-    assert (len(first["items"]), first["next"], rest["next"], first["total"]) == (50, 50, None, 60)
+    calls = [*first["items"], *rest.model_dump()["items"]]
+    assert (len(first["items"]), first["next"], rest.next, first["total"]) == (50, 50, None, 60)
     assert [call["params"]["command"] for call in calls] == [f"echo {number}" for number in range(60)]
     assert [call["iteration"] for call in calls] == list(range(60))
     assert {len(call["result"]["stdout"]) for call in calls} == {9_000}

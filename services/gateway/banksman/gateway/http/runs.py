@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
+from banksman.contracts.call_pages import CallPage
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
@@ -22,7 +23,7 @@ from banksman.gateway.http.models import (
 from banksman.gateway.http.run_stream import run_stream
 from banksman.gateway.service import resources
 from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.bodies import CallPage, EndedRun, Listing, Run, run_body
+from banksman.gateway.service.bodies import EndedRun, Listing, Run, run_body
 from banksman.gateway.service.gateway import Gateway
 
 MAX_WAIT_S = 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from banksman.bus.control import Received
 from banksman.contracts.assistants import ConversationRecord
+from banksman.contracts.call_pages import CallPage
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.nats_api import Replay
 from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, request_id_of, tenant_of
@@ -12,7 +13,6 @@ from banksman.gateway.nats_api.replays import Replays
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import (
     ApprovalPage,
-    CallPage,
     Conversation,
     ConversationPage,
     EndedRun,

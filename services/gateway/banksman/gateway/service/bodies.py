@@ -245,22 +245,6 @@ class EndedRun(Run):
     error: RunError | None
 
 
-class ListedCall(TrackedCall):
-    """A call of a run. Its complete output is at `…/tool-calls/{tool_call_id}/output`."""
-
-    tool_call_id: Token
-
-
-class CallPage(Stored):
-    """A page of the calls of a run that have a result, in the order of their results."""
-
-    items: tuple[ListedCall, ...]
-    next: int | None
-    """`after` of the next page; null at the end."""
-    total: int
-    """Number of calls with a result."""
-
-
 def run_body(found: FoundRun) -> Run:
     """Return the body that shows a run: an `EndedRun` if its outcome is known."""
     body: dict[str, Any] = {

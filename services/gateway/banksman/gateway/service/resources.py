@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from banksman.contracts.call_pages import CallPage, ListedCall
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.bodies import (
     ApprovalPage,
-    CallPage,
     Conversation,
     ConversationPage,
     InputPage,
-    ListedCall,
     Listing,
     PendingInput,
     Run,

@@ -194,6 +194,11 @@ export class Api {
     return this.#json('GET', `context/runs/${id}`);
   }
 
+  /** Calls of a run with whole parameters and results: a page, with `after` of the next one as `next`. */
+  calls(runId, { after = 0, limit = 50 } = {}) {
+    return this.#json('GET', `context/runs/${runId}/tool-calls?after=${after}&limit=${limit}`);
+  }
+
   /** The runs of a conversation, without their outcomes. */
   async runs(conversationId) {
     return (await this.#json('GET', `context/conversations/${conversationId}/runs`)).items;

@@ -7,6 +7,7 @@ import type {
   ItemDecision,
   RunFinished,
   RunOverrides,
+  TrackedCall,
   Welcome,
 } from './frames.d.ts';
 
@@ -79,6 +80,10 @@ export class Api {
   generateTitle(id: string): Promise<Record<string, unknown>>;
   deleteConversation(id: string): Promise<null>;
   run(id: string): Promise<Record<string, unknown>>;
+  calls(
+    runId: string,
+    page?: { after?: number; limit?: number },
+  ): Promise<{ items: Array<TrackedCall & { tool_call_id: string }>; next: number | null; total: number }>;
   workflows(): Promise<Array<Record<string, unknown>>>;
   approvals(): Promise<Array<Record<string, unknown>>>;
   setAside(approvalId: string): Promise<null>;
