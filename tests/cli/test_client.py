@@ -265,14 +265,17 @@ def test_a_secret_is_read_from_standard_input_listed_by_name_and_removed(cli: Cl
     assert cli("secrets", "ls").stdout == "no secrets\n"
 
 
-def test_a_schedule_of_a_workflow_takes_its_parameters(cli: Cli) -> None:
+def test_a_schedule_of_a_workflow_takes_its_parameters_by_name_and_by_position(cli: Cli) -> None:
     at = ("--at", "2090-01-01T00:00:00Z")
-    [added] = cli.json("schedules", "add", *at, "--workflow", "create_project", "name=demo")
+    [added] = cli.json("schedules", "add", *at, "--workflow", "create_project", "template=web", "demo")
+    extra = cli("schedules", "add", *at, "--workflow", "create_project", "demo", "web", "more")
     wrong = cli("schedules", "add", *at, "--workflow", "create_project", "name=")
     neither = cli("schedules", "add", *at)
     assert cli("schedules", "rm", added["id"]).returncode == 0
 
-    assert added["start"]["parameters"]["name"] == "demo"
+    given = added["start"]["parameters"]
+    assert (given["name"], given["template"]) == ("demo", "web")
+    assert (extra.returncode, "NAME=VALUE" in extra.stderr) == (2, True)
     assert (wrong.returncode, "start.parameters.name" in wrong.stderr) == (2, True)
     assert (neither.returncode, "either --prompt" in neither.stderr) == (2, True)
 

@@ -203,7 +203,10 @@ def workflows_ls(url: Url = None, json: Json = False) -> None:
 def workflows_run(
     name: Annotated[str, typer.Argument(help="Name of the workflow.")],
     parameters: Annotated[
-        list[str] | None, typer.Argument(help="NAME=VALUE; VALUE is text or JSON, as the form has it.")
+        list[str] | None,
+        typer.Argument(
+            help="NAME=VALUE, or a positional parameter's VALUE: text or JSON, as the form has it."
+        ),
     ] = None,
     url: Url = None,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""NAME=VALUE arguments of workflows, and values that a user types."""
+"""Arguments of workflows, by name or by position, and values that a user types."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from banksman.contracts.ids import check_token
 def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, Any]:
     """Return the parameters that NAME=VALUE arguments give a workflow, as its form declares their types.
 
+    An argument without the name of a parameter is the value of the next positional one.
+
     Raises:
-        BadInput: an argument has no `=` or no name.
+        BadInput: an argument has no name, and no positional parameter is left.
         GatewayRefused: there is no such workflow.
     """
     form = cast(Mapping[str, Any], http.get(f"/workflows/{check_token(workflow, 'workflow')}"))
-    properties = cast(Mapping[str, Any], form["parameters_schema"].get("properties", {}))
+    schema = cast(Mapping[str, Any], form["parameters_schema"])
+    properties = cast(Mapping[str, Any], schema.get("properties", {}))
     found: dict[str, Any] = {}
     for word in given:
         name, equals, value = word.partition("=")
-        if not equals or not name:
+        left = [one for one in schema.get("x-positional", ()) if one not in found]
+        if left and not (equals and name in properties):
+            name, value = left[0], word
+        elif not equals or not name:
             raise BadInput("parameter", word, "NAME=VALUE")
         found[name] = parse_value(value, properties.get(name, {}))
     return found
