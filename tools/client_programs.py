@@ -129,7 +129,10 @@ PROGRAMS = (
     ),
     Program(
         "codex (MCP)", "npm", "@openai/codex", "0.169.0",
-        (*_CODEX_EXEC, "-c", 'mcp_servers.banksman.url="{url}/mcp"', _START),
+        # It gives servers that are not required one second to start, and leaves their tools out then:
+        # https://github.com/openai/codex/pull/31641
+        (*_CODEX_EXEC, "-c", 'mcp_servers.banksman.url="{url}/mcp"',
+         "-c", "mcp_servers.banksman.required=true", _START),
         {"KEY": "x"},
         effect="run",
     ),

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from banksman.bus.mcp_access import AccessMissing
 from banksman.contracts.calls import FileReply
@@ -42,6 +42,8 @@ CALLBACK: Final = "/context/mcp-sign-in"
 SIGN_IN_TIME: Final = timedelta(minutes=10)
 """Time that a user has at the authorization server."""
 REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,7 @@ class McpSignIns:
         request = DiscoverSignIn(
             url=server.transport.url, redirect_uri=redirect_uri, client=client or self._known(tenant, server)
         )
-        found = (await self._asked(tenant, request)).authorization
-        if found is None:
-            raise Unavailable("a runner of another version replied: upgrade it first")
+        found = _known_part((await self._asked(tenant, request)).authorization)
         proof, verifier, browser = (secrets.token_urlsafe(size) for size in (32, 64, 32))
         kept = PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
         pending = PendingSignIn(
@@ -145,8 +145,6 @@ class McpSignIns:
         """
         await self._servers.get(tenant, server_id)
         returned = Returned.at(url)
-        if _named_by(returned.state) != (tenant, server_id):
-            raise Conflict(REFUSED)
 
         def check(pending: PendingSignIn) -> None:
             if pending.user != user:
@@ -178,10 +176,8 @@ class McpSignIns:
         except AccessMissing as error:
             raise Conflict(REFUSED) from error
         check_issuer(kept.authorization, returned.issuer)
-        reply = await self._asked(tenant, exchange(kept, returned.code))
-        if reply.token is None:
-            raise Unavailable("a runner of another version replied: upgrade it first")
-        access = Access(authorization=kept.authorization, token=reply.token)
+        token = _known_part((await self._asked(tenant, exchange(kept, returned.code))).token)
+        access = Access(authorization=kept.authorization, token=token)
         signed_in = self._servers.access.signed_in(tenant, server.id, pending.user, access)
 
         def changed(current: McpServer) -> McpServer:
@@ -243,6 +239,17 @@ class McpSignIns:
         except (NotFound, BadInput) as error:
             raise Conflict(REFUSED) from error
         return server, taken[0]
+
+
+def _known_part(part: T | None) -> T:
+    """Return a part of a runner's reply.
+
+    Raises:
+        Unavailable: It is missing: the runner does not know the request.
+    """
+    if part is None:
+        raise Unavailable("a runner of another version replied: upgrade it first")
+    return part
 
 
 def _named_by(state: str) -> tuple[str, str]:
