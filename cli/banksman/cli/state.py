@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,14 +164,6 @@ class Lock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-@contextmanager
-def locked(file: Path) -> Generator[None]:
-    """Let one process at a time enter the context."""
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def write_signing_key(file: Path, key: str | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
@@ -65,6 +66,24 @@ async def test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gat
     assert closed.value.rcvd is not None and closed.value.rcvd.code == 4401
 
 
+async def test_the_first_key_is_created_without_one_and_from_then_on_each_request_needs_a_key(
+    start_gateway: GatewayFactory, tmp_path: Path
+) -> None:
+    """It must be able to create others. Gateways that share the file of keys need one too."""
+    settings = {"keys_file": tmp_path / "keys" / "api-keys.json"}
+    async with start_gateway(**settings) as one, start_gateway(**settings) as other:
+        async with one.http as http, other.http as second:
+            useless = await http.post(KEYS_PATH, json={"user": "ann"})
+            first = await http.post(KEYS_PATH, json={"user": "ann", "rights": ["chat", "approve", "admin"]})
+            without = [(await client.get("/context/conversations")).status_code for client in (http, second)]
+            ann = bearer(first.json()["key"])
+            invited = await second.post(KEYS_PATH, json={"user": "bob"}, headers=ann)
+    assert (useless.status_code, first.status_code, invited.status_code) == (409, 201, 201)
+    assert without == [401, 401]
+    assert first.json()["key"] not in settings["keys_file"].read_text()
+    assert settings["keys_file"].stat().st_mode & 0o777 == 0o600
+
+
 async def test_a_key_opens_nothing_after_its_expiry(start_gateway: GatewayFactory, tenant: str) -> None:
     async with start_gateway(**administered(tenant)) as gateway:
         gateway.headers = bearer(TOKENS["alice"])
@@ -92,12 +111,12 @@ async def test_only_an_operator_grants_its_right_and_administers_other_tenants(
     ]
 
 
-async def test_a_gateway_without_keys_creates_none(gateway: Served) -> None:
+async def test_a_gateway_without_a_file_of_keys_creates_no_first_key(gateway: Served) -> None:
     """It would still serve any client, so the key would only seem to protect it."""
     async with gateway.http as http:
-        refused = await http.post(KEYS_PATH, json={"user": "ann"})
+        refused = await http.post(KEYS_PATH, json={"user": "ann", "rights": ["admin"]})
     assert refused.status_code == 409
-    assert "banksman keys create" in refused.json()["error"]["message"]
+    assert "BANKSMAN_GATEWAY__KEYS_FILE" in refused.json()["error"]["message"]
 
 
 async def opened(http: httpx.AsyncClient, path: str, headers: dict[str, str]) -> bool:

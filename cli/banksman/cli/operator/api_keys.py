@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
@@ -12,15 +11,14 @@ from typing import cast
 from banksman.cli import output
 from banksman.cli.output import Exit
 from banksman.cli.settings import UpSettings
-from banksman.cli.state import DataDir, locked
+from banksman.cli.state import DataDir
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
 from banksman.contracts.rights import DEFAULT_RIGHTS, RIGHTS
+from banksman.runtime.key_file import Key, read_keys, update_keys
 from banksman.runtime.settings import load
 
 KEY_BYTES = 32
-Key = dict[str, object]
-"""A key as the gateway's settings describe it; of the key itself only the digest is stored."""
 
 _NEXT = """The gateway requires a key from now on: create one for yourself too. To let other machines
 reach it, start it with BANKSMAN_GATEWAY__HOST=0.0.0.0."""
@@ -63,7 +61,7 @@ def create(
             raise Conflict(f"{user!r} has a key: `banksman keys rm {user}` removes it")
         return [*keys, new]
 
-    _update(data_dir, add)
+    update_keys(_file(data_dir), add)
     if as_json:
         output.print_json({"key": token, "user": user, "tenant": tenant})
     else:
@@ -74,7 +72,7 @@ def create(
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
     """List the users with keys."""
-    for key in _read(_file(data_dir)):
+    for key in read_keys(_file(data_dir)):
         line = f"{key['user']:<24} tenant {key['tenant']}, {_rights(key)}"
         if key.get("expires_at"):
             line += f", until {key['expires_at']}"
@@ -95,7 +93,7 @@ def rm(data_dir: Path | None, user: str, *, as_json: bool) -> Exit:
             raise NotFound("key of user", user)
         return left
 
-    _update(data_dir, remove)
+    update_keys(_file(data_dir), remove)
     output.print_json({"removed": user}) if as_json else output.print_line(f"removed the key of {user}")
     return Exit.OK
 
@@ -106,7 +104,7 @@ def remove_of_tenant(data_dir: Path | None, tenant: str) -> int:
     Raises:
         Conflict: there are no others, and the gateway serves without a key as soon as it has none.
     """
-    found = _read(_file(data_dir))
+    found = read_keys(_file(data_dir))
     kept = [key for key in found if key["tenant"] != tenant]
     if len(kept) == len(found):
         return 0
@@ -115,31 +113,13 @@ def remove_of_tenant(data_dir: Path | None, tenant: str) -> int:
             f"all keys are of tenant {tenant!r}, and without any the gateway would serve everyone: "
             "`banksman keys create` creates one of another tenant"
         )
-    _update(data_dir, lambda keys: [key for key in keys if key["tenant"] != tenant])
+    update_keys(_file(data_dir), lambda keys: [key for key in keys if key["tenant"] != tenant])
     return len(found) - len(kept)
 
 
 def _rights(key: Key) -> str:
     kept = cast(list[str], key.get("rights", DEFAULT_RIGHTS))
     return " ".join(right for right in kept if right != "approve" or key.get("may_approve", True))
-
-
-def _update(data_dir: Path | None, change: Callable[[list[Key]], list[Key]]) -> None:
-    file = _file(data_dir)
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(file.with_suffix(".lock")):
-        new = file.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(change(_read(file)), indent=1), encoding="utf-8")
-        new.replace(file)
-
-
-def _read(file: Path) -> list[Key]:
-    try:
-        return cast(list[Key], json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return []
 
 
 def _file(data_dir: Path | None) -> Path:

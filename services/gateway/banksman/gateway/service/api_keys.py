@@ -118,16 +118,23 @@ class ApiKeys:
     async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
         """Store a new key; return the key itself, which is stored nowhere, and its description.
 
+        The first key of a gateway that serves without one is written to its file of keys: from then on
+        each request needs a key.
+
         Raises:
-            Conflict: The gateway serves without keys.
+            Conflict: The first key lacks the right `admin`, without which no other can be created, or the
+                gateway has no file of keys.
             Forbidden: The caller may not administer the tenant, or may not grant a right.
             Overloaded: The tenant has `MAX_KEYS` keys.
         """
         owner = _tenant(caller, tenant)
         if "operator" in asked.rights and "operator" not in caller.rights:
             raise Forbidden("only an operator grants the right operator")
-        if self._keys.keyless:
-            raise Conflict("this gateway needs no key: `banksman keys create` creates the first one")
+        keyless = self._keys.keyless
+        if keyless and "admin" not in asked.rights:
+            raise Conflict(
+                "this gateway needs no key yet: the first key needs the right admin, which creates others"
+            )
         if len(await self._bucket.keys(owner)) >= MAX_KEYS:
             raise Overloaded(f"the tenant has {MAX_KEYS} keys; revoke some first")
         text = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
@@ -139,6 +146,9 @@ class ApiKeys:
             created_by=caller.user,
             **dict(asked),
         )
+        if keyless:
+            await asyncio.to_thread(self._keys.write_first, _configured(key))
+            return text, key
         entry_key = f"{owner}.{key.id}"
         await self._bucket.create(entry_key, key)
         await self._seen(lambda view: view.get(entry_key) is not None)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from banksman.contracts.errors import Forbidden, Unauthorized
+from banksman.contracts.errors import Conflict, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import digest
 from banksman.gateway.identity_settings import ApiKey, Mode, Right
 from banksman.gateway.settings import GatewaySettings
+from banksman.runtime.key_file import Key, update_keys
 
 if TYPE_CHECKING:
     from banksman.gateway.service.oidc import OidcTokens
@@ -120,6 +121,28 @@ class Keys:
         self._refresh()
         # A file that cannot be read may hold keys: without this, damage would open the gateway.
         return not self._configured and not self._stored and self._readable
+
+    def write_first(self, key: ApiKey) -> None:
+        """Write the first key to the file of keys: from now on each request needs a key.
+
+        Raises:
+            Conflict: There is no such file, it has a key by now, or no request ever needs a key here.
+            Unavailable: The file cannot be written.
+        """
+        if self._file is None or self._always_keyless:
+            raise Conflict(
+                "this gateway needs no key: BANKSMAN_GATEWAY__KEYS_FILE names a file for the first one"
+            )
+
+        def add(keys: list[Key]) -> list[Key]:
+            if keys:
+                raise Conflict("another client created the first key")
+            return [key.model_dump(mode="json")]
+
+        try:
+            update_keys(self._file, add)
+        except OSError as error:
+            raise Unavailable(f"the file of keys cannot be written: {error.strerror}") from error
 
     def known(self, token: str) -> bool:
         """Return whether a token is one of the keys, or a valid one of the OIDC provider."""

@@ -1,0 +1,45 @@
+"""The file of API keys of a gateway's users, which `banksman keys` and the gateway itself write."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+Key = dict[str, object]
+"""A key as the gateway's settings describe it; of the key itself only the digest is stored."""
+
+
+def read_keys(file: Path) -> list[Key]:
+    """Return the keys of the file; none if it does not exist."""
+    try:
+        return cast(list[Key], json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return []
+
+
+def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
+    """Replace the keys of the file, one process at a time. Only its owner can read it.
+
+    Args:
+        file: The file, which need not exist.
+        change: Returns the new keys for the present ones. The file stays as it is if it raises an error.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(file.with_suffix(".lock")):
+        new = file.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        new.touch(mode=0o600)
+        new.write_text(json.dumps(change(read_keys(file)), indent=1), encoding="utf-8")
+        new.replace(file)
+
+
+@contextmanager
+def _locked(file: Path) -> Generator[None]:
+    """Let one process at a time enter the context."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
