@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
+
+from banksman.cli.template import IMPORTED_LATER
 
 VENDOR_SDKS = {"anthropic", "backboard", "openai"}
 COMMAND_LINE = {"pygments", "rich", "typer"}
@@ -111,6 +114,20 @@ def test_gateway_builds_no_validator_of_a_body_before_a_request() -> None:
 
     assert [name for name in built if name.endswith("Body")] == ["CancelBody"]
     assert len(built) <= 25
+
+
+def test_built_in_tools_do_not_import_the_parser_of_docstrings() -> None:
+    modules = modules_of(
+        "import json, sys, banksman.workflows.example_tools; print(json.dumps([*sys.modules]))"
+    )
+
+    assert "griffe" not in modules
+
+
+@pytest.mark.parametrize("module", IMPORTED_LATER)
+def test_modules_that_the_template_imports_exist(module: str) -> None:
+    """It skips a missing one; then each service imports another one on its own."""
+    assert find_spec(module) is not None
 
 
 def test_launcher_imports_neither_a_service_nor_a_framework() -> None:

@@ -133,13 +133,25 @@ async def test_stored_schema_that_refers_to_itself_ends_no_run(checker: SchemaCh
 async def test_a_process_ends_when_it_is_not_used_and_the_next_check_starts_another() -> None:
     before = set(descendants(os.getpid()))
     async with SchemaChecker(SchemaLimits(idle_s=0.05)) as checker:
-        for _ in range(2):
-            await checker.check_schema(TENANT, {"type": "object"})
+        for title in ("first", "second"):
+            await checker.check_schema(TENANT, {"type": "object", "title": title})
 
             async def ended() -> bool:
                 return set(descendants(os.getpid())) <= before
 
             await eventually(ended)
+
+
+async def test_a_schema_that_is_registered_again_starts_no_process() -> None:
+    """Tool servers register theirs every few seconds."""
+    before = set(descendants(os.getpid()))
+    async with SchemaChecker(SchemaLimits(idle_s=0.05)) as checker:
+        await checker.check_schema(TENANT, {"type": "object"})
+        await eventually(lambda: set(descendants(os.getpid())) <= before)
+
+        await checker.check_schema("another", {"type": "object"})
+
+        assert set(descendants(os.getpid())) <= before
 
 
 async def test_cancelled_check_does_not_leave_its_reply_to_the_next(checker: SchemaChecker) -> None:

@@ -9,6 +9,8 @@ that of a service comes with the request.
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import select
@@ -28,6 +30,15 @@ from banksman.cli.services import load_service
 from banksman.contracts.errors import Unavailable
 
 _MESSAGE_BYTES = 4096
+IMPORTED_LATER = (
+    "anyio._backends._asyncio",
+    "banksman.cli.models",
+    "encodings.idna",
+    "uvicorn.lifespan.off",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+)
+"""Modules that services, or their libraries, import while they start: each would do so on its own."""
 
 
 def main() -> int:
@@ -39,11 +50,21 @@ def main() -> int:
         # The forked service reports what is missing.
         with contextlib.suppress(Unavailable):
             load_service(name)
+    _import_the_rest()
     service = _forked_service(control)
     if service is None:
         return 0
     sys.argv = ["banksman", service]
     return run_command()
+
+
+def _import_the_rest() -> None:
+    for name in IMPORTED_LATER:
+        # A library that is not installed, or a version of it that is divided otherwise.
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    # What was created until now is never garbage. A collection in a service must not touch it.
+    gc.freeze()
 
 
 def _forked_service(control: socket.socket) -> str | None:
