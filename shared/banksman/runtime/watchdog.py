@@ -17,12 +17,14 @@ logger = logging.getLogger(__name__)
 
 STILL_S = 0.25
 """Seconds without progress after which an event loop counts as standing still. In a process that was idle
-before, a stall of less than 1.2 s may be missed."""
+before, a stall of less than 1.2 s may be missed, and one of less than 5.2 s if it uses no processor time."""
 _LOOK_EVERY_S = 0.1
 """Seconds between two looks at the processor time of a process that uses some."""
 _PROBE_EVERY_S = 1.0
 """Seconds between two probes of a loop that nothing seems to hold up, and between two looks at an idle
 process. Ten looks per second would cost as much as everything else that it does."""
+_PROBE_IDLE_EVERY_S = 5.0
+"""Seconds between two probes of a process that is idle. Each wakes it up."""
 _BUSY, _IDLE = 0.2, 0.02
 """Parts of a processor: what a process uses at least while code holds up its loop, and what an idle one uses
 at most."""
@@ -66,7 +68,8 @@ class _Watchdog(threading.Thread):
             began, cpu = time.monotonic(), time.process_time()
             used, looked_cpu = (cpu - looked_cpu) / pause_s, cpu
             pause_s = _LOOK_EVERY_S if used >= _IDLE else _PROBE_EVERY_S
-            is_due = used >= _BUSY or began - probed_at >= _PROBE_EVERY_S
+            every_s = _PROBE_EVERY_S if used >= _IDLE else _PROBE_IDLE_EVERY_S
+            is_due = used >= _BUSY or began - probed_at >= every_s
             if not is_due or not self._has_started():
                 continue
             probed_at = began

@@ -98,6 +98,9 @@ class BwrapSandbox:
         """Kill orphans of a killed spawner, and end unused starters, every second until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
+            # Reading the table of processes took a third of the CPU time of a runner without calls.
+            if not self._starters.any:
+                continue
             await self._starters.end_unused()
             if killed := await processes.kill_orphans():
                 log.warning("%d sandbox processes outlived their spawner and were killed", killed)

@@ -54,6 +54,12 @@ class Starters:
         self._cgroups = cgroups
         self._unused_s = unused_s
         self._unused: list[Place] = []
+        self._lent = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a starter. Without one, there is no sandbox."""
+        return bool(self._unused) or self._lent > 0
 
     @contextlib.asynccontextmanager
     async def one(self) -> AsyncGenerator[Place]:
@@ -62,6 +68,15 @@ class Starters:
         Raises:
             SandboxUnavailable: the spawner cannot be started, or the kernel refuses a cgroup.
         """
+        self._lent += 1
+        try:
+            async with self._taken() as place:
+                yield place
+        finally:
+            self._lent -= 1
+
+    @contextlib.asynccontextmanager
+    async def _taken(self) -> AsyncGenerator[Place]:
         place = await self._take()
         try:
             yield place
