@@ -287,6 +287,15 @@ test('an input step is an input request with its reply, and no call', () => {
   assert.deepEqual(conversation.runs[0].entries.map(({ kind, message, resolved }) => [kind, message, resolved.value]), [['input', 'Which crane?', 'north']]);
 });
 
+test('a workflow that a user started is shown behind the newest run, also without one', () => {
+  const log = recorder();
+  const link = { workflow: 'publish', workflow_run_id: 'c2-r1', workflow_conversation_id: 'c2' };
+  const linked = () => log.stored('workflow.linked', link, { run_id: null });
+  const { runs, links } = foldAll([linked(), started(log), finished(log), linked()]);
+  assert.deepEqual(links.map(({ after, workflow }) => [after, workflow]), [[null, 'publish'], [RUN, 'publish']]);
+  assert.deepEqual(runs.map(({ id }) => id), [RUN]);
+});
+
 test('a log that was cut says where, since when, and what was set aside', () => {
   const log = recorder();
   const cut = (aside) => log.stored('history.cut', { first_missing: 4, set_aside: aside }, { run_id: null });

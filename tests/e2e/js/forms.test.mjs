@@ -17,6 +17,9 @@ const SCHEMA = {
     ratio: { type: 'number' },
     tests: { type: 'boolean', default: true },
     features: { type: 'array', items: { type: 'string' }, minItems: 1 },
+    targets: { type: 'array', items: { $ref: '#/$defs/Language' }, default: ['go'], maxItems: 1 },
+    source: { type: 'string', 'x-hint': 'file' },
+    day: { type: 'string', format: 'date' },
     extra: { type: 'object' },
   },
 };
@@ -33,13 +36,16 @@ test('each property becomes the control for its schema', () => {
     ratio: 'number',
     tests: 'boolean',
     features: 'strings',
+    targets: 'several',
+    source: 'file',
+    day: 'date',
     extra: 'json',
   });
   assert.equal(fields.find((field) => field.name === 'max_files').label, 'Max files');
 });
 
 test('defaults fill the form, and an unchanged form returns them', () => {
-  assert.deepEqual(filled({}), { value: { name: 'demo', language: 'go', max_files: 10, tests: true }, errors: {} });
+  assert.deepEqual(filled({}), { value: { name: 'demo', language: 'go', max_files: 10, tests: true, targets: ['go'] }, errors: {} });
 });
 
 test('a required field that is empty is named', () => {
@@ -56,7 +62,14 @@ test('text is converted to the type of the schema', () => {
   assert.deepEqual([value.ratio, value.features, value.extra, value.tests], [2.5, ['a', 'b'], { k: [1] }, false]);
 });
 
+test('several choices become a list of their values', () => {
+  assert.deepEqual(fields.find((field) => field.name === 'targets').choices, ['python', 'go']);
+  assert.deepEqual(filled({ targets: ['0'] }).value.targets, ['python']);
+  assert.equal('targets' in filled({ targets: [] }).value, false);
+});
+
 test('a violation names the rule', () => {
+  assert.equal(filled({ targets: ['0', '1'] }).errors.targets, 'Must have at most 1 entry.');
   assert.equal(filled({ max_files: '51' }).errors.max_files, 'Must be at most 50.');
   assert.equal(filled({ max_files: '2.5' }).errors.max_files, 'Enter a whole number.');
   assert.equal(filled({ ratio: 'many' }).errors.ratio, 'Enter a number.');

@@ -40,8 +40,7 @@ export function pathFor(file, taken) {
  * @param {{conversationId: string, text: string, files: File[], store?: boolean}} message
  */
 export async function attached(api, { conversationId, text, files }) {
-  const listed = await api.files(conversationId).catch(() => ({ items: [] }));
-  const taken = new Set(listed.items.map((item) => item.path));
+  const taken = await pathsOf(api, conversationId);
   const images = files.filter(isImage);
   const parts = text ? [{ type: 'text', text }] : [];
   for (const file of files) {
@@ -51,6 +50,18 @@ export async function attached(api, { conversationId, text, files }) {
     parts.push({ type: 'file', path });
   }
   return parts;
+}
+
+/** Store one file in the workspace of a conversation; return its path. */
+export async function stored(api, conversationId, file) {
+  const path = pathFor(file, await pathsOf(api, conversationId));
+  await api.upload(conversationId, path, file);
+  return path;
+}
+
+async function pathsOf(api, conversationId) {
+  const listed = await api.files(conversationId).catch(() => ({ items: [] }));
+  return new Set(listed.items.map((item) => item.path));
 }
 
 /** An image as a data URL of at most about `limit` characters: smaller, as JPEG, if it is larger. */

@@ -17,7 +17,7 @@ export const AWAITING_SECOND = 'awaiting_second';
 
 /** @param {string} id */
 export function emptyConversation(id) {
-  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], lastAt: null };
+  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], links: [], lastAt: null };
 }
 
 /**
@@ -155,6 +155,7 @@ function inLogOrder(conversation, runId) {
 function applyEvent(conversation, frame) {
   if (frame.type === 'conversation.updated') return applyConversation(conversation, frame.data ?? frame);
   if (frame.type === 'history.cut') return applyCut(conversation, frame);
+  if (frame.type === 'workflow.linked' && !frame.run_id) return withLink(conversation, frame);
   return withRun(conversation, frame.run_id, (run) => applyRunEvent(run, frame));
 }
 
@@ -165,6 +166,12 @@ function applyConversation(conversation, data) {
     status: data.status ?? conversation.status,
     deleted: conversation.deleted || data.status === 'deleted',
   };
+}
+
+/** A workflow that a user started in the conversation has a run in a log of its own. */
+function withLink(conversation, { seq, data }) {
+  const link = { id: `workflow-${seq}`, after: conversation.runs.at(-1)?.id ?? null, ...data };
+  return { ...conversation, links: [...conversation.links, link] };
 }
 
 /** Say what the log lost where it was lost: in the run that was open, or after the last one. */

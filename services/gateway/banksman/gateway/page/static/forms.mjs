@@ -8,9 +8,9 @@ import { t } from './strings.mjs';
  * @property {string} name
  * @property {string} label
  * @property {string} description
- * @property {'string' | 'text' | 'number' | 'integer' | 'boolean' | 'choice' | 'strings' | 'json' | 'secret' | 'date'} kind
+ * @property {'string' | 'text' | 'number' | 'integer' | 'boolean' | 'choice' | 'several' | 'strings' | 'json' | 'secret' | 'date' | 'file'} kind
  * @property {boolean} required
- * @property {unknown[]} choices values of a `choice`
+ * @property {unknown[]} choices values of a `choice`, or of the items of `several`
  * @property {object} schema the resolved schema
  */
 
@@ -25,7 +25,7 @@ export function fieldsOf(schema) {
       description: node.description ?? '',
       kind: kindOf(node, schema),
       required: required.has(name),
-      choices: choicesOf(node),
+      choices: choicesOf(node.type === 'array' ? resolve(node.items, schema) : node),
       schema: node,
     };
   });
@@ -37,6 +37,9 @@ export function humanise(name) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
+/** Hints that select a control of their own for a text. */
+const TEXT_HINTS = new Set(['secret', 'date', 'file']);
+
 function kindOf(node, root) {
   if (choicesOf(node).length) return 'choice';
   switch (node.type) {
@@ -45,16 +48,22 @@ function kindOf(node, root) {
     case 'boolean':
       return node.type;
     case 'array':
-      return resolve(node.items, root).type === 'string' ? 'strings' : 'json';
+      return kindOfList(resolve(node.items, root));
     case 'string':
-      if (node['x-hint'] === 'secret' || node['x-hint'] === 'date') return node['x-hint'];
+      if (TEXT_HINTS.has(node['x-hint'])) return node['x-hint'];
+      if (node.format === 'date') return 'date';
       return node['x-hint'] === 'multiline' || node.format === 'textarea' || (node.maxLength ?? 0) > 400 ? 'text' : 'string';
     default:
       return 'json';
   }
 }
 
-/** The initial raw values of a form: text for most fields, a boolean for a checkbox. */
+function kindOfList(items) {
+  if (choicesOf(items).length) return 'several';
+  return items.type === 'string' ? 'strings' : 'json';
+}
+
+/** The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen places of `several`. */
 export function initialValues(fields) {
   return Object.fromEntries(fields.map((field) => [field.name, initialValue(field)]));
 }
@@ -64,6 +73,8 @@ function initialValue(field) {
   switch (field.kind) {
     case 'boolean':
       return value === true;
+    case 'several':
+      return field.choices.flatMap((choice, at) => (Array.isArray(value) && value.includes(choice) ? [String(at)] : []));
     case 'strings':
       return Array.isArray(value) ? value.join('\n') : '';
     case 'json':
@@ -79,7 +90,7 @@ function initialValue(field) {
  * Read a filled form.
  *
  * @param {FormField[]} fields
- * @param {Record<string, string | boolean>} raw
+ * @param {Record<string, string | boolean | string[]>} raw
  * @returns {{value: object, errors: Record<string, string>}} empty optional fields are omitted
  */
 export function readForm(fields, raw) {
@@ -101,6 +112,7 @@ function readField(field, raw) {
   if (field.kind === 'boolean') return raw === true;
   const text = String(raw ?? '');
   if (text.trim() === '') return undefined;
+  if (field.kind === 'several') return checked(field, raw.map((at) => field.choices[Number(at)]));
   switch (field.kind) {
     case 'integer':
     case 'number':

@@ -2,6 +2,7 @@
 
 import { batch, signal } from '@preact/signals';
 
+import { stored } from './attachments.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
 import { addressOf, routeOf } from './router.mjs';
 import { Inbox } from './stores/inbox.mjs';
@@ -175,14 +176,27 @@ export class Store {
   }
 
   /**
+   * Store a file in the workspace of the open conversation, or of a new one; return its path.
+   *
+   * @param {File} file
+   * @throws {RequestError}
+   */
+  async storeFile(file) {
+    const id = this.currentId.value ?? (await this.socket.request({ type: 'conversation.create' })).conversation_id;
+    const path = await stored(this.api, id, file);
+    if (this.currentId.value === null) this.open(id);
+    return path;
+  }
+
+  /**
    * Show the filled form of the workflow that a command names. A text that names none is sent as a message.
    *
    * @param {string} text
    */
   async startCommand(text) {
     try {
-      const { workflow, parameters } = await this.api.parseWorkflow(text);
-      this.workflowsOpen.value = { name: workflow.name, parameters };
+      const { workflow, parameters, problems } = await this.api.parseWorkflow(text);
+      this.workflowsOpen.value = { name: workflow.name, parameters, problems };
       this.outbox.draft.value = '';
     } catch (error) {
       if (error.code !== 'not_found') return this.toast(explain(error));

@@ -35,19 +35,21 @@ export function Timeline() {
       ${!conversation && !sent.length && html`<${Welcome} />`}
       ${conversation?.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
       ${conversation && !conversation.replayed && !conversation.runs.length && html`<p class="empty"><span class="spinner" /> ${t('timeline.loading')}</p>`}
-      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
-      ${conversation && html`<${Cuts} conversation=${conversation} after=${null} />`}
-      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} /><${Cuts} key=${`cuts ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
+      ${conversation?.replayed && !conversation.error && !conversation.runs.length && !conversation.cuts.length && !conversation.links.length && !sent.length && html`<p class="empty">${t('timeline.empty')}</p>`}
+      ${conversation && html`<${Between} conversation=${conversation} after=${null} />`}
+      ${path.map((place, at) => html`<${Run} key=${place.run.id} run=${place.run} parent=${place.parent} at=${place.at} versions=${place.versions.join(' ')} details=${store.details.value} isLast=${at === path.length - 1} /><${Between} key=${`after ${place.run.id}`} conversation=${conversation} after=${place.run.id} />`)}
       ${sent.map((entry) => html`<${Outgoing} key=${entry.key} entry=${entry} />`)}
     </div>
     ${follow.away && html`<button type="button" class="to-end" onClick=${follow.toEnd}><${Icon} name="down" size=${15} />${t('timeline.latest')}</button>`}
   </div>`;
 }
 
-/** What the log lost after a run; with null, before the first one. */
-export function Cuts({ conversation, after }) {
-  const shown = conversation.cuts.filter((cut) => cut.after === after);
-  return shown.map(({ text }) => html`<${Notice} tone="warning" text=${text} />`);
+/** What the log lost after a run, and the workflows that were started then; with null, before the first run. */
+export function Between({ conversation, after }) {
+  const cuts = conversation.cuts.filter((cut) => cut.after === after);
+  const links = conversation.links.filter((link) => link.after === after);
+  return html`${cuts.map(({ text }) => html`<${Notice} tone="warning" text=${text} />`)}
+    ${links.map((link) => html`<section class="run" key=${link.id}><${LinkedWorkflow} link=${link} Run=${Run} /></section>`)}`;
 }
 
 function Notice({ tone, text }) {

@@ -6,8 +6,11 @@ import { fieldsOf, initialValues, readForm } from '../forms.mjs';
 import { withoutPattern } from '../pattern_words.mjs';
 import { explain, t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
+import { lazy } from './lazy.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
+
+const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
 
 export function WorkflowDialog() {
   const store = useStore();
@@ -15,18 +18,23 @@ export function WorkflowDialog() {
   const [error, setError] = useState(null);
   const [query, setQuery] = useState('');
   const [chosen, setChosen] = useState(null);
-  const [named] = useState(store.workflowsOpen.value);
+  const [filled, setFilled] = useState({ ...store.workflowsOpen.value, number: 0 });
   const close = () => (store.workflowsOpen.value = false);
   useEffect(() => {
     store.api.workflowCategories().then(
       (page) => {
         setCategories(page.items);
-        setChosen(page.items.flatMap((category) => category.workflows).find((one) => one.name === named?.name) ?? null);
+        setChosen(page.items.flatMap((category) => category.workflows).find((one) => one.name === filled.name) ?? null);
       },
       (failure) => setError(explain(failure)),
     );
   }, []);
   const found = useMemo(() => matching(categories ?? [], query), [categories, query]);
+  const fill = async () => {
+    const { workflow, parameters, problems } = await store.api.parseWorkflow(query);
+    setFilled({ name: workflow.name, parameters, problems, number: filled.number + 1 });
+    setChosen(workflow);
+  };
   return html`<${Dialog} title=${t('workflow.title')} onClose=${close} wide>
     <div class=${`workflows ${chosen ? 'chosen' : ''}`}>
       <div class="workflow-list">
@@ -48,14 +56,33 @@ export function WorkflowDialog() {
             </ul>
           </section>`,
         )}
+        ${query.trim() && html`<${FromWords} key=${query} onFill=${fill} />`}
       </div>
       <div class="workflow-form">
         ${chosen
-          ? html`<${WorkflowForm} key=${chosen.name} workflow=${chosen} values=${chosen.name === named?.name ? named.parameters : {}} onBack=${() => setChosen(null)} onStarted=${close} />`
+          ? html`<${WorkflowForm} key=${`${chosen.name} ${filled.number}`} workflow=${chosen} filled=${chosen.name === filled.name ? filled : {}} onBack=${() => setChosen(null)} onStarted=${close} />`
           : html`<p class="empty">${t('workflow.choose')}</p>`}
       </div>
     </div>
   <//>`;
+}
+
+/** A button that lets a model choose the workflow and fill in its form from the words of the search. */
+function FromWords({ onFill }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(null);
+  const fill = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      await onFill();
+    } catch (failure) {
+      setError(explain(failure));
+    }
+    setBusy(false);
+  };
+  return html`<button type="button" class="button small" disabled=${busy} onClick=${fill}>${busy ? t('app.loading') : t('workflow.fromWords')}</button>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}`;
 }
 
 function matching(categories, query) {
@@ -64,9 +91,9 @@ function matching(categories, query) {
   return categories.map((category) => ({ ...category, workflows: category.workflows.filter(fits) })).filter((category) => category.workflows.length);
 }
 
-function WorkflowForm({ workflow, values, onBack, onStarted }) {
+function WorkflowForm({ workflow, filled, onBack, onStarted }) {
   const store = useStore();
-  const schema = useMemo(() => withDefaults(workflow.parameters_schema, values), [workflow]);
+  const schema = useMemo(() => withDefaults(workflow.parameters_schema, filled.parameters ?? {}), [workflow]);
   const start = async (parameters) => {
     await store.startWorkflow(workflow.name, parameters);
     onStarted();
@@ -74,8 +101,21 @@ function WorkflowForm({ workflow, values, onBack, onStarted }) {
   return html`<button type="button" class="link back" onClick=${onBack}><${Icon} name="back" size=${15} />${t('workflow.all')}</button>
     <h3>${workflow.title || workflow.name}</h3>
     <p class="muted">${workflow.description}</p>
+    <${Problems} problems=${filled.problems ?? []} fields=${schema.properties} />
     <${SchemaForm} schema=${schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
 }
+
+/** What a command or a model gave that the form does not take. A missing value is not shown: its field is empty. */
+function Problems({ problems, fields }) {
+  const wrong = problems.filter(({ parameter, value }) => hasValue(value) || !(parameter in fields));
+  if (!wrong.length) return null;
+  return html`<div class="form-error" role="alert">
+    ${wrong.map(({ parameter, value, expected }) => html`<p>${t('workflow.problem', { given: hasValue(value) ? `${parameter}=${asText(value)}` : parameter, expected })}</p>`)}
+  </div>`;
+}
+
+const hasValue = (value) => value !== null && value !== undefined;
+const asText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 let forms = 0;
 
@@ -122,6 +162,7 @@ function Field({ id, field, value, error, onChange }) {
   const common = { id, name: field.name, 'aria-describedby': described, 'aria-invalid': Boolean(error), 'aria-required': field.required };
   const help = html`${field.description && html`<small id=${`${id}-help`}>${field.description}</small>`}
     ${error && html`<p class="form-error" id=${`${id}-error`}>${error}</p>`}`;
+  if (field.kind === 'several') return html`<${Several} id=${id} field=${field} value=${value} common=${common} onChange=${onChange}>${help}<//>`;
   if (field.kind === 'boolean') {
     return html`<div class="form-field check">
       <label for=${id}><input type="checkbox" ...${common} checked=${value} onChange=${(event) => onChange(field.name, event.target.checked)} />${field.label}</label>
@@ -129,10 +170,28 @@ function Field({ id, field, value, error, onChange }) {
     </div>`;
   }
   return html`<div class="form-field">
-    <label for=${id}>${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}</label>
+    <label for=${id}><${Label} field=${field} /></label>
     <${Control} field=${field} common=${common} value=${value} onChange=${onChange} />
     ${help}
   </div>`;
+}
+
+function Label({ field }) {
+  return html`${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}`;
+}
+
+/** A group of checkboxes, whose value has the places of the chosen ones. */
+function Several({ id, field, value, common, onChange, children }) {
+  const toggle = (at, on) => onChange(field.name, field.choices.flatMap((_, one) => ((one === at ? on : value.includes(String(one))) ? [String(one)] : [])));
+  return html`<fieldset class="form-field several" aria-describedby=${common['aria-describedby']}>
+    <legend><${Label} field=${field} /></legend>
+    ${field.choices.map((choice, at) => html`<label><input type="checkbox" id=${`${id}-${at}`} name=${field.name} aria-invalid=${common['aria-invalid']} checked=${value.includes(String(at))} onChange=${(event) => toggle(at, event.target.checked)} />${String(choice)}</label>`)}
+    ${children}
+  </fieldset>`;
+}
+
+function TextInput({ field, common, value, onChange }) {
+  return html`<input ...${common} type="text" value=${value} onInput=${(event) => onChange(field.name, event.target.value)} />`;
 }
 
 function Control({ field, common, value, onChange }) {
@@ -156,8 +215,10 @@ function Control({ field, common, value, onChange }) {
       return html`<input ...${common} type="password" autocomplete="off" value=${value} onInput=${onInput} />`;
     case 'date':
       return html`<input ...${common} type="date" value=${value} onInput=${onInput} />`;
+    case 'file':
+      return html`<${FileField} field=${field} common=${common} value=${value} onChange=${onChange} />`;
     default:
-      return html`<input ...${common} type="text" value=${value} onInput=${onInput} />`;
+      return html`<${TextInput} field=${field} common=${common} value=${value} onChange=${onChange} />`;
   }
 }
 

@@ -1,7 +1,7 @@
 /** A conversation to read: whoever has the link and may read the tenant's conversations sees it, and changes nothing. */
 
 import { pathOf } from '../branches.mjs';
-import { Cuts, Run } from '../components/timeline.mjs';
+import { Between, Run } from '../components/timeline.mjs';
 import { Frame } from '../components/view.mjs';
 import { html, useStore } from '../components/ui.mjs';
 import { t } from '../strings.mjs';
@@ -17,8 +17,8 @@ export default function ReadView({ path: [id] }) {
     ${conversation.error && html`<p class="empty" role="alert">${conversation.error}</p>`}
     ${!conversation.replayed && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     <fieldset class="read-only log" disabled>
-      <${Cuts} conversation=${conversation} after=${null} />
-      ${path.map(({ run }, at) => html`<${Run} key=${run.id} run=${run} details=${false} isLast=${at === path.length - 1} /><${Cuts} key=${`cuts ${run.id}`} conversation=${conversation} after=${run.id} />`)}
+      <${Between} conversation=${conversation} after=${null} />
+      ${path.map(({ run }, at) => html`<${Run} key=${run.id} run=${run} details=${false} isLast=${at === path.length - 1} /><${Between} key=${`after ${run.id}`} conversation=${conversation} after=${run.id} />`)}
     </fieldset>
   <//>`;
 }
