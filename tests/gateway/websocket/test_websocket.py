@@ -101,7 +101,10 @@ async def test_a_subscriber_receives_stored_events_and_then_new_ones(gateway: Se
     assert [frame["seq"] for frame in reader.events] == [1, 2, 3, 4]
 
 
-async def test_a_client_resumes_after_the_last_event_it_has(gateway: Served, agent: Agent) -> None:
+async def test_a_client_resumes_after_the_last_event_it_has(
+    gateway: Served, agent: Agent, tenant: str
+) -> None:
+    """Interfaces, section 1: a websocket that disconnects cancels nothing."""
     async with gateway.socket() as socket:
         conversation = await socket.create()
         await socket.request("chat.send", conversation_id=conversation, content="hi")
@@ -119,6 +122,7 @@ async def test_a_client_resumes_after_the_last_event_it_has(gateway: Served, age
         await socket.until_type("replay.done")
         assert socket.welcome["resumed"] == [conversation]
         assert [(frame["seq"], frame["prev_seq"]) for frame in socket.events] == [(3, 2), (4, 3)]
+    assert await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation)) is None
     async with gateway.socket(resume=[stale]) as socket:
         assert [lost["conversation_id"] for lost in socket.welcome["not_resumed"]] == [conversation]
 
