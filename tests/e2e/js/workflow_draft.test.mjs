@@ -10,7 +10,10 @@ test('a stored workflow that is not changed is sent as it was, with what the for
     version: { type: 'string', title: 'Version', pattern: '^v', 'x-positional': 1 },
     notes: { type: 'string', 'x-hint': 'multiline' },
     level: { type: 'string', enum: ['low', 'high'] },
+    targets: { type: 'array', items: { type: 'string', enum: ['web'], title: 'Target' }, minItems: 1 },
     day: { type: 'string', 'x-hint': 'date' },
+    key: { type: 'string', 'x-hint': 'secret' },
+    tags: { type: 'array', items: { type: 'string' } },
   };
   const stored = {
     name: 'announce', title: 'Announce', description: 'd', category: 'release', timeout_s: 60, revision: 7,
@@ -18,16 +21,17 @@ test('a stored workflow that is not changed is sent as it was, with what the for
     built: { steps: [{ type: 'prompt', name: 'text', prompt: 'x', max_iterations: 3 }], result: 'Done' },
   };
   const { name, ...body } = stored;
+  assert.deepEqual(draftOf(stored).fields.map(({ kind }) => kind), ['text', 'long', 'choice', 'several', 'date', 'other', 'other']);
   assert.deepEqual(bodyOf(draftOf(stored)), body);
 });
 
 test('a new one has named fields and steps that refer to them', () => {
-  const fields = [{ name: nameOf('Größe (t)'), label: 'Größe (t)', kind: 'number', choices: [], required: true }, { name: 'tone', label: '', kind: 'choice', choices: ['calm'], required: false }];
+  const fields = [{ name: nameOf('Größe (t)'), label: 'Größe (t)', kind: 'number', choices: [], required: true }, { name: 'tone', label: '', kind: 'choice', choices: ['calm'], required: false }, { name: 'targets', label: '', kind: 'several', choices: ['web'], required: false }, { name: 'source', label: '', kind: 'file', choices: [], required: true }];
   const draft = { ...EMPTY, title: 'Lift', fields, steps: withStep(withStep([], 'prompt'), 'prompt') };
   const body = bodyOf(draft);
-  assert.deepEqual(body.parameters_schema, { type: 'object', properties: { gro_e_t: { type: 'number', title: 'Größe (t)' }, tone: { type: 'string', enum: ['calm'] } }, required: ['gro_e_t'] });
+  assert.deepEqual(body.parameters_schema, { type: 'object', properties: { gro_e_t: { type: 'number', title: 'Größe (t)' }, tone: { type: 'string', enum: ['calm'] }, targets: { type: 'array', items: { type: 'string', enum: ['web'] } }, source: { type: 'string', 'x-hint': 'file' } }, required: ['gro_e_t', 'source'] });
   assert.deepEqual(body.built.steps.map((step) => step.name), ['prompt1', 'prompt2']);
-  assert.deepEqual(referencesAt(draft, 1), ['{{parameters.gro_e_t}}', '{{parameters.tone}}', '{{steps.prompt1}}']);
+  assert.deepEqual(referencesAt(draft, 1), ['{{parameters.gro_e_t}}', '{{parameters.tone}}', '{{parameters.targets}}', '{{parameters.source}}', '{{steps.prompt1}}']);
   assert.equal('revision' in body, false);
 });
 

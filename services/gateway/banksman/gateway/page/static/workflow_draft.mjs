@@ -6,8 +6,13 @@ export const FIELD_KINDS = {
   long: { type: 'string', 'x-hint': 'multiline' },
   number: { type: 'number' },
   choice: { type: 'string' },
+  several: { type: 'array' },
   yes: { type: 'boolean' },
+  date: { type: 'string', 'x-hint': 'date' },
+  file: { type: 'string', 'x-hint': 'file' },
 };
+
+const KIND_OF_HINT = { multiline: 'long', date: 'date', file: 'file' };
 
 /** The step types in the order of the menu, with the fields of a new one. @type {Record<string, () => object>} */
 export const NEW_STEPS = {
@@ -51,15 +56,18 @@ export const EMPTY = { title: '', description: '', category: 'general', timeout_
 /** The draft of a stored workflow. A property of a kind that the form does not know stays as it is. */
 export function draftOf({ name, title, description, category, timeout_s, parameters_schema: schema, built, revision }) {
   const required = new Set(schema?.required ?? []);
-  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => ({ name: field, label: property.title ?? '', kind: kindOf(property), choices: property.enum ?? [], required: required.has(field), property }));
+  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => ({ name: field, label: property.title ?? '', kind: kindOf(property), choices: property.enum ?? property.items?.enum ?? [], required: required.has(field), property }));
   return { name, title, description, category, timeout_s, revision, fields, steps: built.steps, result: built.result ?? '', schema };
 }
 
-function kindOf({ type, enum: choices, ...property }) {
-  if (choices) return choices.every((one) => typeof one === 'string') ? 'choice' : 'other';
-  if (type === 'string') return property['x-hint'] === 'multiline' ? 'long' : property['x-hint'] ? 'other' : 'text';
+function kindOf({ type, enum: choices, items, 'x-hint': hint }) {
+  if (choices) return areTexts(choices) ? 'choice' : 'other';
+  if (type === 'array') return areTexts(items?.enum) ? 'several' : 'other';
+  if (type === 'string') return hint ? (KIND_OF_HINT[hint] ?? 'other') : 'text';
   return { number: 'number', integer: 'number', boolean: 'yes' }[type] ?? 'other';
 }
+
+const areTexts = (choices) => choices?.every((one) => typeof one === 'string') ?? false;
 
 /** The body that stores a draft. */
 export function bodyOf(draft) {
@@ -79,8 +87,13 @@ function propertyOf({ kind, label, choices, property = {} }) {
   if (kind === 'other') return property;
   const same = kindOf(property) === kind;
   const kept = same ? property : { description: property.description };
-  const written = { ...kept, ...(same ? {} : FIELD_KINDS[kind]), ...(label ? { title: label } : {}), ...(kind === 'choice' ? { enum: choices } : {}) };
+  const written = { ...kept, ...(same ? {} : FIELD_KINDS[kind]), ...(label ? { title: label } : {}), ...chosenFrom(kind, choices, kept.items) };
   return Object.fromEntries(Object.entries(written).filter(([, value]) => value !== undefined));
+}
+
+function chosenFrom(kind, choices, items) {
+  if (kind === 'several') return { items: { ...(items ?? { type: 'string' }), enum: choices } };
+  return kind === 'choice' ? { enum: choices } : {};
 }
 
 /** A form whose fields begin with these values. @param {object} schema @param {object} values */

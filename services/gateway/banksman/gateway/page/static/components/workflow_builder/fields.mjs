@@ -18,7 +18,7 @@ export function Fields({ fields, onChange }) {
           <select value=${field.kind} disabled=${field.kind === 'other'} onChange=${(event) => set(at, { kind: event.target.value })}>
             ${[...Object.keys(FIELD_KINDS), ...(field.kind === 'other' ? ['other'] : [])].map((kind) => html`<option value=${kind}>${t(`builder.kind.${kind}`)}</option>`)}
           </select></label>
-        ${field.kind === 'choice' && html`<label class="form-field"><span>${t('builder.choices')}</span>
+        ${(field.kind === 'choice' || field.kind === 'several') && html`<label class="form-field"><span>${t('builder.choices')}</span>
           <textarea rows="3" required value=${field.choices.join('\n')} onInput=${(event) => set(at, { choices: event.target.value.split('\n').map((line) => line.trim()).filter(Boolean) })} /></label>`}
         <div class="builder-actions">
           <label class="builder-check"><input type="checkbox" checked=${field.required} onChange=${(event) => set(at, { required: event.target.checked })} /> ${t('builder.required')}</label>
