@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.e2e import scenes
+from tests.e2e import mcp_scenes, scenes
 from tests.e2e.assistant_scenes import assistants
 from tests.e2e.run_scenes import OTHER_RUN, runs
 from tests.e2e.stage import RUN, Stage
@@ -183,6 +183,23 @@ async def letter(page: Page, stage: Stage) -> None:
     await expect(page.get_by_role("group", name="Content")).to_be_visible()
 
 
+async def mcp_servers(page: Page, stage: Stage) -> None:
+    stage.resources |= mcp_scenes.RESOURCES
+    await page.goto(f"{stage.url}/#/mcp")
+    await expect(page.get_by_text("Needs a sign-in")).to_be_visible()
+
+
+async def new_mcp_server(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="Add a server").click()
+    await page.get_by_label("Where it runs").select_option("stdio")
+    await page.get_by_role("button", name="Add a variable").click()
+
+
+async def mcp_server(page: Page, stage: Stage) -> None:
+    await page.goto(f"{stage.url}/#/mcp/issues")
+    await expect(page.locator(".diff")).to_be_visible()
+
+
 async def audit(page: Page, stage: Stage) -> None:
     await page.goto(f"{stage.url}/#/audit")
     await expect(page.get_by_text("created a key")).to_be_visible()
@@ -262,8 +279,8 @@ async def login(page: Page, stage: Stage) -> None:
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
     refused, inbox, people, invitation, invited, schedules, new_schedule, operations,
-    cancellation, letter, audit, settings, palette, one_run, one_step, two_runs,
-    rules, workflows, built_workflow, assistant, models, ended, login,
+    cancellation, letter, mcp_servers, new_mcp_server, mcp_server, audit, settings, palette, one_run,
+    one_step, two_runs, rules, workflows, built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

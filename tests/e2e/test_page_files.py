@@ -15,6 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from banksman.gateway.app import DEMO_NOTICE
 from banksman.gateway.page.routes import IMMUTABLE, routes
 from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -155,6 +156,12 @@ async def test_only_files_of_the_page_are_served(client: httpx.AsyncClient, path
 def test_no_file_of_the_page_names_another_host(path: Path) -> None:
     addresses = set(re.findall(r"https?://[\w.-]+", path.read_text(encoding="utf-8")))
     assert addresses <= {"http://www.w3.org"}
+
+
+def test_the_page_has_the_sentence_that_gateways_send_about_the_demo_model() -> None:
+    """R38: it is shown in the language of the page, which finds it by its English text."""
+    texts = (STATIC / "strings/en.mjs").read_text(encoding="utf-8").replace("\\'", "'")
+    assert f"'notice.demo': '{DEMO_NOTICE}'," in texts
 
 
 def test_the_vendored_files_are_the_recorded_ones() -> None:

@@ -41,7 +41,7 @@ async def test_a_calendar_shows_the_coming_starts_and_leads_to_their_schedule(st
         await expect(calendar.get_by_role("heading", level=3)).to_have_count(14)
         await expect(entries).to_have_count(3)
         await expect(entries.first).to_contain_text("2 times")
-        await expect(entries.last).to_contain_text("1 times or more")
+        await expect(entries.last).to_contain_text("and more often")
         await expect(calendar).to_contain_text("They start too often to list every time: Morning report")
         await entries.last.press("Enter")
         await expect(page.get_by_role("region", name="Morning report")).to_be_focused()

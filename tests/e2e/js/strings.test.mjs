@@ -7,6 +7,8 @@ const strings = await import(new URL('strings.mjs', root));
 const english = (await import(new URL('strings/en.mjs', root))).default;
 const german = (await import(new URL('strings/de.mjs', root))).default;
 
+const { formatBytes, formatCost } = await import(new URL('text.mjs', root));
+
 const OTHERS = /^(?:vendor|strings|styles|client)\/|^strings.mjs$/;
 const sources = readdirSync(root, { recursive: true })
   .filter((name) => name.endsWith('.mjs') && !OTHERS.test(name))
@@ -69,6 +71,9 @@ test('plural forms, numbers and elements follow the language', async () => {
   await setLanguage('de');
   assert.equal(t('diff.unchanged', { count: 2 }), '2 unveränderte Zeilen');
   assert.equal(t('usage.tokens', { input: 12345, cached: '', output: 7 }), '12.345 ein · 7 aus');
+  assert.deepEqual([formatCost(0.75), formatCost(0.0042), formatBytes(1536)], ['0,75\u00A0$', '0,0042\u00A0$', '1,5 KiB']);
+  assert.equal(strings.translated('notice.demo', english['notice.demo']), german['notice.demo']);
+  assert.equal(strings.translated('notice.demo', 'Tools are off.'), 'Tools are off.');
 });
 
 test('the first language that the page speaks is chosen', () => {

@@ -45,6 +45,11 @@ export function known(key, fallback) {
   return key in texts ? t(key) : fallback;
 }
 
+/** A sentence that a server sends in English, in the language of the page if it is the one of a key. */
+export function translated(key, sentence) {
+  return english[key] === sentence ? t(key) : sentence;
+}
+
 /** The pieces of a text, for values that are elements. @returns {unknown[]} */
 export function parts(key, values = {}) {
   const text = formOf(texts[key] ?? key, values.count);

@@ -62,7 +62,11 @@ export function formatBytes(bytes) {
     value /= 1024;
     unit += 1;
   } while (value >= 1024 && unit < units.length - 1);
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return `${withDecimals(value, value < 10 ? 1 : 0)} ${units[unit]}`;
+}
+
+function withDecimals(value, digits, style = {}) {
+  return value.toLocaleString(locale(), { ...style, minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 /** @param {number} milliseconds */
@@ -78,8 +82,8 @@ export function formatDuration(milliseconds) {
 /** @param {number | null | undefined} dollars `null` for an unknown price, which is not zero. */
 export function formatCost(dollars) {
   if (dollars === null || dollars === undefined) return '';
-  if (dollars === 0) return '$0';
-  return `$${dollars < 0.01 ? dollars.toFixed(4) : dollars.toFixed(2)}`;
+  const digits = dollars === 0 ? 0 : dollars < 0.01 ? 4 : 2;
+  return withDecimals(dollars, digits, { style: 'currency', currency: 'USD', currencyDisplay: 'narrowSymbol' });
 }
 
 /**

@@ -17,6 +17,7 @@ export const VIEWS = {
   workflows: { load: () => import('./views/workflows.mjs'), title: 'workflow.title', icon: 'workflow', right: 'chat' },
   schedules: { load: () => import('./views/schedules.mjs'), title: 'schedule.title', icon: 'clock', right: 'chat' },
   runs: { load: () => import('./views/runs.mjs'), title: 'run.title' },
+  mcp: { load: () => import('./views/mcp.mjs'), title: 'mcp.title', icon: 'plug', right: 'admin' },
   people: { load: () => import('./views/people.mjs'), title: 'people.title', icon: 'people', right: 'admin' },
   audit: { load: () => import('./views/audit.mjs'), title: 'audit.title', icon: 'details', right: 'admin' },
   operator: { load: () => import('./views/operator.mjs'), title: 'operator.title', icon: 'gauge', right: 'operator' },

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
-import { t } from '../strings.mjs';
+import { t, translated } from '../strings.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 const SHOW_CONNECTING_AFTER_MS = 1500;
@@ -63,7 +63,7 @@ export function Notices() {
   if (!notices.length || hidden === text) return null;
   return html`<div class="notice-bar" role="note">
     <${Icon} name="info" size=${16} />
-    <div>${notices.map((notice) => html`<p>${notice}</p>`)}</div>
+    <div>${notices.map((notice) => html`<p>${translated('notice.demo', notice)}</p>`)}</div>
     <${IconButton} name="close" label=${t('notices.hide')} size=${16} onClick=${() => setHidden(text)} />
   </div>`;
 }

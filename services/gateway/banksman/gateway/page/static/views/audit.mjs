@@ -8,6 +8,7 @@ import { saveBlob } from '../components/tools.mjs';
 import { Exact, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, known, t } from '../strings.mjs';
+import { formatMoment } from '../text.mjs';
 
 const KINDS = ['key', 'user', 'policy', 'assistant', 'prompt', 'workflow', 'schedule', 'secret', 'webhook', 'mcp_server', 'conversation', 'run', 'dead_letter', 'tenant'];
 
@@ -54,5 +55,12 @@ function Entries({ items, tenants }) {
 function Subject({ entry }) {
   const details = Object.entries(entry.details).filter(([, value]) => value !== null && value !== '' && !(Array.isArray(value) && !value.length));
   return html`<code><${Exact} text=${entry.target} /></code>
-    ${details.map(([name, value]) => html`<p class="reason">${name}: <${Exact} text=${Array.isArray(value) ? value.join(', ') : String(value)} /></p>`)}`;
+    ${details.map(([name, value]) => html`<p class="reason">${known(`audit.detail.${name}`, name)}: <${Exact} text=${shown(name, value)} /></p>`)}`;
+}
+
+function shown(name, value) {
+  if (name === 'rights') return value.map((right) => known(`right.${right}`, right)).join(', ');
+  if (name === 'expires_at') return formatMoment(value);
+  if (typeof value === 'boolean') return t(value ? 'app.yes' : 'app.no');
+  return Array.isArray(value) ? value.join(', ') : String(value);
 }

@@ -1,0 +1,85 @@
+/** One server: its state and why, the sign-in at it, what it changed, and the tools that agents are offered. */
+
+import { useEffect, useState } from 'preact/hooks';
+
+import { addressOf } from '../../router.mjs';
+import { explain, parts, t } from '../../strings.mjs';
+import { formatWhen } from '../../text.mjs';
+import { Dialog, Exact, Icon, html, useStore } from '../ui.mjs';
+import { Frame } from '../view.mjs';
+import { SignIn } from './sign_in.mjs';
+import { State, placeOf } from './state.mjs';
+import { Approved, Changes } from './tools.mjs';
+
+export function OneServer({ id }) {
+  const store = useStore();
+  const { server, error, busy, act } = useServer(store, id);
+  const [removing, setRemoving] = useState(false);
+  const actions = html`<a class="toggle" href=${addressOf('mcp')} aria-label=${t('mcp.title')}><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a>`;
+  return html`<${Frame} title=${id} actions=${actions}>
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${!server && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${server && html`<${Summary} server=${server} busy=${busy} onLook=${() => act(() => store.api.lookAtMcpServer(id))} onRemove=${() => setRemoving(true)} />
+      <${SignIn} server=${server} act=${act} />
+      <${Changes} server=${server} busy=${busy} onApprove=${() => act(() => approved(store.api, server))} />
+      <${Approved} server=${server} />`}
+    ${removing && html`<${Removal} id=${id} onClose=${() => setRemoving(false)} />`}
+  <//>`;
+}
+
+/** A server as the last request returned it. `act` makes another request, one at a time. */
+function useServer(store, id) {
+  const [state, setState] = useState({ server: null, error: null, busy: true });
+  const act = async (request) => {
+    setState((before) => ({ ...before, busy: true }));
+    try {
+      setState({ server: await request(), error: null, busy: false });
+    } catch (failure) {
+      setState((before) => ({ server: failure.server ?? before.server, error: explain(failure), busy: false }));
+    }
+  };
+  useEffect(() => void act(() => store.api.mcpServer(id)), [id]);
+  return { ...state, act };
+}
+
+/** Approve what is shown. If it is not what the server has now, nothing is approved, and the error has the server as it is. */
+async function approved(api, server) {
+  try {
+    return await api.approveMcpServer(server.id, server.changes_digest);
+  } catch (failure) {
+    if (failure.code !== 'conflict') throw failure;
+    throw Object.assign(new Error(t('mcp.changedMeanwhile')), { server: await api.mcpServer(server.id) });
+  }
+}
+
+function Summary({ server, busy, onLook, onRemove }) {
+  const { transport } = server;
+  return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
+    <p><${State} server=${server} /> ${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}</p>
+    ${server.problem && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span><${Exact} text=${server.problem} /></span></p>`}
+    <p><code><${Exact} text=${placeOf(server)} /></code></p>
+    ${transport.secrets.length > 0 && html`<p class="muted">${parts(`mcp.secrets.${transport.type}`, { names: html`<code>${transport.secrets.join(', ')}</code>` })}</p>`}
+    ${server.trusted && html`<p class="muted">${t('mcp.trusted')}</p>`}
+    <p class="muted">${t('mcp.createdBy', { user: server.created_by, when: formatWhen(server.created_at) })}</p>
+    <div class="row-actions">
+      <button type="button" class="button small" disabled=${busy} onClick=${onLook}><${Icon} name="refresh" size=${14} />${t('mcp.look')}</button>
+      <button type="button" class="button small" onClick=${onRemove}><${Icon} name="trash" size=${14} />${t('mcp.remove')}</button>
+    </div>
+  </section>`;
+}
+
+function Removal({ id, onClose }) {
+  const store = useStore();
+  const [error, setError] = useState(null);
+  const confirm = () => store.api.deleteMcpServer(id).then(() => (location.hash = addressOf('mcp')), (failure) => setError(explain(failure)));
+  return html`<${Dialog} title=${t('mcp.removeTitle')} onClose=${onClose}>
+    <div class="dialog-body">
+      <p>${parts('mcp.removeQuestion', { name: html`<strong>${id}</strong>` })}</p>
+      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button type="button" class="button danger" onClick=${confirm}>${t('mcp.remove')}</button>
+      </div>
+    </div>
+  <//>`;
+}

@@ -1,0 +1,23 @@
+/** What is known of a server in a word. */
+
+import { t } from '../../strings.mjs';
+import { html } from '../ui.mjs';
+
+const TONES = { signIn: 'failed', failed: 'failed', waits: 'running', ready: 'done', unknown: '' };
+
+/** Where a server is: its address, or the program with its arguments. */
+export function placeOf({ transport }) {
+  return transport.url ?? transport.command.join(' ');
+}
+
+export function State({ server }) {
+  const state = stateOf(server);
+  return html`<span class=${`status ${TONES[state]}`}>${t(`mcp.state.${state}`)}</span>`;
+}
+
+function stateOf(server) {
+  if (server.needs_sign_in) return 'signIn';
+  if (server.problem) return 'failed';
+  if (server.changes.length) return 'waits';
+  return server.found_at ? 'ready' : 'unknown';
+}
