@@ -271,9 +271,9 @@ async def ended(page: Page, stage: Stage) -> None:
 async def login(page: Page, stage: Stage) -> None:
     stage.token = "right"
     await page.reload()
-    await page.get_by_label("Token").fill("wrong")
+    await page.get_by_label("Key").fill("wrong")
     await page.get_by_role("button", name="Sign in").click()
-    await expect(page.get_by_text("The token is wrong or has expired.")).to_be_visible()
+    await expect(page.get_by_text("The key is wrong or has expired.")).to_be_visible()
 
 
 VIEWS: tuple[View, ...] = (

@@ -93,7 +93,7 @@ async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
     stage.token = "right"
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/approvals/p2/signed")
-        await page.get_by_label("Token").fill("right")
+        await page.get_by_label("Key").fill("right")
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.locator(".inbox-item")).to_have_count(1)
         await expect(page.get_by_role("link", name="Crane 2")).to_be_visible()

@@ -136,18 +136,43 @@ async def test_an_operator_sees_what_each_tenant_consumes_of_its_limits(stage: S
 
 
 async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) -> None:
-    """R34: with chosen rights and an expiry; the key is in no address."""
+    """R34: with rights and an expiry; the key is in no address. A user without a key gets one first."""
     stage.resources |= scenes.RESOURCES
-    stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-secret"}
+    stage.resources["POST context/keys"] = {**scenes.KEY, "user": "ada", "key": "bk-own"}
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="People").click()
         await page.get_by_role("button", name="Invite a person").click()
-        await page.get_by_label("Name or e-mail address").fill("linus")
+        await page.get_by_label("Your name or e-mail address").fill("ada")
+        await page.get_by_role("button", name="Create my key").click()
+        await expect(page.get_by_text("bk-own")).to_be_visible()
+        own = json.loads(stage.uploads["context/keys"])
+        stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-secret"}
+        await page.get_by_role("button", name="I have stored it").click()
+        await page.get_by_label("Name or e-mail address", exact=True).fill("linus")
         await page.get_by_label("approve commands and file changes").uncheck()
         await page.get_by_role("button", name="Create the key").click()
         await expect(page.get_by_text("bk-secret")).to_be_visible()
         assert "bk-secret" not in page.url
         await page.get_by_role("button", name="Done").click()
         await expect(page.get_by_text("bk-secret")).to_have_count(0)
+        await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    assert (own["user"], set(own["rights"])) == ("ada", {"chat", "approve", "admin", "operator"})
     body = json.loads(stage.uploads["context/keys"])
     assert (body["user"], body["rights"], "expires_at" in body) == ("linus", ["chat"], True)
+    assert [frame.get("token") for frame in stage.received if frame["type"] == "hello"] == [None, "bk-own"]
+
+
+async def test_a_user_signs_in_with_a_key_where_none_is_needed(stage: Stage) -> None:
+    """R34: so that decisions show the name of the key."""
+
+    def tokens() -> list[str | None]:
+        return [frame.get("token") for frame in stage.received if frame["type"] == "hello"]
+
+    async with opened(stage.url) as page:
+        await page.get_by_role("button", name="Sign in with a key").click()
+        await page.get_by_role("button", name="Continue without a key").click()
+        await page.get_by_role("button", name="Sign in with a key").click()
+        await page.get_by_label("Key").fill("bk-linus")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("button", name="Sign out")).to_be_visible()
+    assert tokens() == [None, None, "bk-linus"]

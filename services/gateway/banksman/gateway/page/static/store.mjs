@@ -92,6 +92,12 @@ export class Store {
     this.socket.connect();
   }
 
+  /** Show the form to sign in to a user who works without a key. */
+  signIn() {
+    this.socket.close();
+    this.connection.value = { phase: 'unauthorized', optional: true, since: Date.now() };
+  }
+
   async logout() {
     await this.inbox.endPush().catch(() => {});
     this.session.removeItem('banksman.token');

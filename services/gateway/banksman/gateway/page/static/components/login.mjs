@@ -11,6 +11,7 @@ export function Login() {
   const [provider, setProvider] = useState(null);
   const [failure, setFailure] = useState(store.signInError);
   const refused = Boolean(store.token);
+  const { optional } = store.connection.value;
   useEffect(() => {
     store.api.provider().then(setProvider, (error) => setFailure(explain(error)));
   }, []);
@@ -33,6 +34,7 @@ export function Login() {
       <label for="token">${t('login.token')}</label>
       <input id="token" type="password" autocomplete="current-password" autofocus value=${token} onInput=${(event) => setToken(event.target.value)} />
       <button class="button primary" disabled=${!token.trim()}>${t('login.submit')}</button>
+      ${optional && html`<button type="button" class="link" onClick=${() => store.socket.connect()}>${t('login.without')}</button>`}
     </form>
   </main>`;
 }

@@ -196,6 +196,8 @@ function Account() {
   return html`<footer class="account">
     <span>${[welcome.user, welcome.tenant].filter(Boolean).join(' · ')}</span>
     <span class="version">${welcome.server_version ? `v${welcome.server_version}` : ''}</span>
-    ${store.token && html`<${IconButton} name="exit" label=${t('sidebar.signOut')} size=${16} onClick=${() => store.logout()} />`}
+    ${store.token
+      ? html`<${IconButton} name="exit" label=${t('sidebar.signOut')} size=${16} onClick=${() => store.logout()} />`
+      : html`<${IconButton} name="key" label=${t('sidebar.signIn')} size=${16} onClick=${() => store.signIn()} />`}
   </footer>`;
 }

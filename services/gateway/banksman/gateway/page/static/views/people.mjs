@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { Records } from '../components/operator/records.mjs';
 import { CopyButton, Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
@@ -17,36 +18,73 @@ export default function PeopleView() {
   const [keys, setKeys] = useState(null);
   const [error, setError] = useState(null);
   const [inviting, setInviting] = useState(false);
+  const [starting, setStarting] = useState(false);
   const [withdrawn, setWithdrawn] = useState(null);
   const read = () => store.api.keys().then((items) => (setKeys(items), setError(null)), (failure) => setError(explain(failure)));
   useEffect(() => void read(), []);
-  const actions = html`<button type="button" class="button primary" onClick=${() => setInviting(true)}><${Icon} name="plus" size=${16} />${t('people.invite')}</button>`;
+  const actions = html`<button type="button" class="button primary" onClick=${() => (store.token ? setInviting : setStarting)(true)}><${Icon} name="plus" size=${16} />${t('people.invite')}</button>`;
   return html`<${Frame} title=${t('people.title')} actions=${actions}>
     <p class="muted">${t('people.intro')}</p>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!keys && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
+    ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
     ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
     ${keys?.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
     ${inviting && html`<${Invitation} onClose=${() => (setInviting(false), read())} />`}
+    ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}
     ${withdrawn && html`<${Withdrawal} entry=${withdrawn} onClose=${() => (setWithdrawn(null), read())} />`}
   <//>`;
 }
 
 function KeyTable({ keys, onWithdraw }) {
-  return html`<div class="table" tabindex="0"><table class="records">
-    <thead><tr><th>${t('people.user')}</th><th>${t('people.rights')}</th><th>${t('people.created')}</th><th>${t('people.expires')}</th><th><span class="visually-hidden">${t('people.withdraw')}</span></th></tr></thead>
-    <tbody>
-      ${keys.map(
-        (entry) => html`<tr key=${entry.id}>
-          <td><strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}</td>
-          <td>${entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `)}</td>
-          <td>${t('people.createdBy', { when: formatWhen(entry.created_at), user: entry.created_by })}</td>
-          <td>${entry.expires_at ? formatWhen(entry.expires_at) : t('people.never')}</td>
-          <td><button type="button" class="link" aria-label=${t('people.withdrawOf', { user: entry.user })} onClick=${() => onWithdraw(entry)}>${t('people.withdraw')}</button></td>
-        </tr>`,
-      )}
-    </tbody>
-  </table></div>`;
+  const rows = keys.map((entry) => [
+    html`<strong>${entry.user}</strong>${entry.name && html` <span class="muted">${entry.name}</span>`}`,
+    entry.rights.map((right) => html`<span class="badge">${t(`right.${right}`)}</span> `),
+    t('people.createdBy', { when: formatWhen(entry.created_at), user: entry.created_by }),
+    entry.expires_at ? formatWhen(entry.expires_at) : t('people.never'),
+    html`<button type="button" class="link" aria-label=${t('people.withdrawOf', { user: entry.user })} onClick=${() => onWithdraw(entry)}>${t('people.withdraw')}</button>`,
+  ]);
+  const columns = [t('people.user'), t('people.rights'), t('people.created'), t('people.expires'), t('operator.action')];
+  return html`<${Records} title=${t('people.keys')} columns=${columns} rows=${rows} keys=${keys.map((entry) => entry.id)} empty="" />`;
+}
+
+/** The key of the first person, who may do everything. From then on everyone needs one. */
+function FirstKey({ onClose, onCreated }) {
+  const store = useStore();
+  const [user, setUser] = useState('');
+  const [created, setCreated] = useState(null);
+  const [error, setError] = useState(null);
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      const entry = await store.api.createKey({ user: user.trim(), rights: store.welcome.value?.rights ?? RIGHTS });
+      // At once: without the key, the next request would lead to the sign-in, and the key would never be shown.
+      store.login(entry.key);
+      setCreated(entry);
+    } catch (failure) {
+      setError(explain(failure));
+    }
+  };
+  if (created) {
+    return html`<${Dialog} title=${t('people.ownCreated')} onClose=${onCreated}>
+      <div class="dialog-body">
+        <p>${t('people.ownOnce')}</p>
+        <${Line} label=${t('people.key')} text=${created.key} />
+        <div class="dialog-actions"><button type="button" class="button primary" onClick=${onCreated}>${t('people.continue')}</button></div>
+      </div>
+    <//>`;
+  }
+  return html`<${Dialog} title=${t('people.own')} onClose=${onClose}>
+    <form class="dialog-body" onSubmit=${submit}>
+      <p>${t('people.ownText')}</p>
+      <label class="form-field"><span>${t('people.ownName')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>
+      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      <div class="dialog-actions">
+        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+        <button class="button primary" disabled=${!user.trim()}>${t('people.ownCreate')}</button>
+      </div>
+    </form>
+  <//>`;
 }
 
 function Invitation({ onClose }) {
