@@ -372,6 +372,19 @@ async def test_unknown_request_returns_help(openai: AsyncOpenAI, request_text: s
     assert "- list the files" in exchange.reply
 
 
+async def test_a_title_quotes_the_first_message(openai: AsyncOpenAI) -> None:
+    """The gateway requests a title for each conversation."""
+    excerpt = "User:\nRun `ls -la`, please.\n\nAssistant:\nI will run `ls -la`."
+    reply = await openai.chat.completions.create(
+        model="demo",
+        messages=[
+            {"role": "system", "content": "Write a title for the conversation that follows."},
+            {"role": "user", "content": excerpt},
+        ],
+    )
+    assert reply.choices[0].message.content == "Run ls -la, please."
+
+
 async def test_unknown_clause_is_named_in_the_reply(agent: Agent):
     exchange = await agent.send("list the files; draw my portrait")
     assert len(flat(exchange)) == 1

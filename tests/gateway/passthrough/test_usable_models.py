@@ -36,3 +36,8 @@ async def test_the_models_of_the_upstreams_are_listed(
         items = (await http.get("/context/models")).json()["items"]
     assert {"id": "demo:demo", "default": True, "input_usd": 0}.items() <= items[0].items()
     assert {one["provider"] for one in items} == {"demo"}
+
+
+async def test_a_demo_model_that_is_named_without_provider_is_listed_once() -> None:
+    views = await ModelCatalog("demo", {}).describe([("demo", "demo")])
+    assert [(one.id, one.name, one.default) for one in views] == [("demo:demo", "demo", True)]

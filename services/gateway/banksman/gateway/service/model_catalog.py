@@ -56,8 +56,8 @@ class ModelCatalog:
             for provider, name in listed
             if provider in PROVIDERS and not _NOT_FOR_CHAT.search(name)
         }
-        names |= {self.default_model} if self.default_model else set()
-        chosen = sorted(names, key=lambda name: (name != self.default_model, name))[:MAX_MODELS]
+        names |= {self._default} if self._default else set()
+        chosen = sorted(names, key=lambda name: (name != self._default, name))[:MAX_MODELS]
         # The first look-up imports the price list: 0.44 s and 10 MiB, which no other request needs.
         return await asyncio.to_thread(lambda: [self._view(name) for name in chosen])
 
@@ -70,8 +70,13 @@ class ModelCatalog:
             context_tokens=context_window(model),
             input_usd=self._per_million(model, Usage(input_tokens=SAMPLE_TOKENS)),
             output_usd=self._per_million(model, Usage(output_tokens=SAMPLE_TOKENS)),
-            default=model == self.default_model,
+            default=model == self._default,
         )
+
+    @property
+    def _default(self) -> str | None:
+        """The default model with its provider: the demo model may be named without."""
+        return "demo:demo" if self.default_model == "demo" else self.default_model
 
     def _per_million(self, model: str, usage: Usage) -> float | None:
         price = cost(model, usage, self.prices)

@@ -1,22 +1,26 @@
-"""The demo model's texts for the workflows that summarise a conversation or report from pages."""
+"""The demo model's texts for what the system requests: summaries, reports from pages, and titles."""
 
 from __future__ import annotations
 
 import re
+from textwrap import shorten
 
 from banksman.model_server.chat import ChatRequest
 
 _SUMMARY = "You summarise conversations"
 _REPORT = "You write cited reports"
+_TITLE = "Write a title for the conversation"
+_FIRST_MESSAGE = re.compile(r"^User:\s*(.+)$", re.MULTILINE)
 _SAID = re.compile(r"^(User|Assistant): (.+)$", re.MULTILINE)
 _SOURCE = re.compile(r"^\[(\d+)\] \S+\n(.*?)(?=^\[\d+\] |\Z)", re.MULTILINE | re.DOTALL)
 _SENTENCE = re.compile(r"[^\s#>|*`-][^\n]{20,}?(?:[.!?](?=\s|$)|$)", re.MULTILINE)
 MAX_LINES = 12
 MAX_CHARS = 300
+MAX_TITLE_CHARS = 60
 
 
 def workflow_text(chat: ChatRequest, request: str) -> str | None:
-    """Return a summary or a report that only quotes; None if the system prompt requests neither."""
+    """Return a summary, a report or a title that only quotes; None if the system prompt requests none."""
     if _SUMMARY in chat.system:
         said = _SAID.findall(request)
         if not said:
@@ -29,4 +33,6 @@ def workflow_text(chat: ChatRequest, request: str) -> str | None:
         sources = [(number, _SENTENCE.search(body)) for number, body in _SOURCE.findall(request)]
         lines = [f"- {found[0][:MAX_CHARS]} [{number}]" for number, found in sources if found]
         return "What the sources begin with (the demo model only quotes):\n\n" + "\n".join(lines)
+    if _TITLE in chat.system and (first := _FIRST_MESSAGE.search(request)):
+        return shorten(first[1].replace("`", ""), MAX_TITLE_CHARS, placeholder="…")
     return None

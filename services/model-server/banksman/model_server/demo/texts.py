@@ -101,7 +101,7 @@ def _outcome(done: Done) -> str:
         case "summarise":
             return f"{subject} has {_size(text)} It begins:\n\n{_fenced(text[:200])}"
         case "write":
-            return f"I wrote {_counted(len(step.arguments['content']), 'character')} to {subject}."
+            return f"I wrote {_written(done)} to {subject}."
         case "report":
             return f"I wrote a report to {subject}."
         case "save":
@@ -126,6 +126,14 @@ def _joined(parts: Iterable[str], last: str = "and") -> str:
 def _size(text: str) -> str:
     lines, words = _counted(len(text.splitlines()), "line"), _counted(len(text.split()), "word")
     return f"{lines}, {words}, {_counted(len(text), 'character')}."
+
+
+def _written(done: Done) -> str:
+    """Return how much was written: the user may have edited the content."""
+    size = done.facts.get("bytes")
+    if isinstance(size, int):
+        return _counted(size, "byte")
+    return _counted(len(done.step.arguments["content"]), "character")
 
 
 def _counted(number: int, noun: str) -> str:
