@@ -7,6 +7,7 @@ clients get an error for the first three, on HTTP as on the websocket, and may l
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar, cast
@@ -25,6 +26,9 @@ from banksman.gateway.service.audited import BY_HTTP, AuditedAction
 from banksman.gateway.service.auth import Caller
 
 M = TypeVar("M", bound=BaseModel)
+
+_BUILDING = threading.RLock()
+"""Held while a route is built."""
 
 
 class StrictJson:
@@ -70,11 +74,15 @@ class LazyRoute(APIRoute):
         self._options = options
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this for an attribute that is not set yet; the build sets all of them.
-        if name == "_options" or "_options" not in vars(self):
+        # Python calls this for an attribute that is not set yet; the build sets all of them. The document of
+        # the interface is made in a thread, which may be building the route that a request needs.
+        with _BUILDING:
+            options = vars(self).pop("_options", None)
+            if options is not None:
+                super().__init__(self.path, self.endpoint, **options)
+        if name not in vars(self):
             raise AttributeError(name)
-        super().__init__(self.path, self.endpoint, **vars(self).pop("_options"))
-        return getattr(self, name)
+        return vars(self)[name]
 
 
 def _name_of(route: APIRoute) -> str:
