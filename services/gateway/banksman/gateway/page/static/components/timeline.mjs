@@ -93,8 +93,9 @@ function Outgoing({ entry }) {
 
 /** A run. One that has ended is an empty box until it comes near the view, except for the last one. */
 export const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
-  const [box, drawn] = useNearby(isLast || !run.finished);
-  return html`<section class=${drawn ? 'run' : 'run far'} data-run=${run.id} data-status=${run.status} ref=${box}>
+  const always = isLast || !run.finished;
+  const [box, drawn] = useNearby(always);
+  return html`<section class=${always ? 'run' : drawn ? 'run settled' : 'run far'} data-run=${run.id} data-status=${run.status} ref=${box}>
     ${drawn && html`<${RunContent} run=${run} place=${versions && !run.model?.startsWith('workflow:') ? { parent, at, versions: versions.split(' ') } : null} details=${details} isLast=${isLast} />`}
   </section>`;
 });
