@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from playwright.async_api import expect
@@ -78,3 +79,28 @@ async def test_two_revisions_are_compared_and_the_earlier_one_is_restored(stage:
         await page.get_by_role("button", name="Restore revision 3").click()
         await expect(page.get_by_role("textbox", name="Prompt")).to_have_value("You know ships.")
     assert f"{path}/3/restore" in stage.uploads
+
+
+async def test_a_folder_is_added_as_a_skill(stage: Stage, tmp_path: Path) -> None:
+    """R66: in the folder of skills, with executable scripts and with files that are no text."""
+    assistants(stage)
+    files = {"SKILL.md": b"# Cranes", "scripts/load.sh": b"#!/bin/sh\n", "logo.bin": b"\xff\x00"}
+    for name, content in files.items():
+        path = tmp_path / "cranes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/assistants/cranes")
+        picker = page.get_by_label("Add a skill")
+        await picker.set_input_files(tmp_path / "cranes" / "scripts")
+        await expect(page.get_by_text("The folder scripts has no file SKILL.md")).to_be_visible()
+        await picker.set_input_files(tmp_path / "cranes")
+        await expect(page.get_by_text(".claude/skills/cranes/scripts/load.sh", exact=True)).to_be_visible()
+        await page.get_by_role("button", name="Save").click()
+        stored = await eventually(lambda: stage.uploads.get("context/assistants/cranes"), WAIT_TIMEOUT_S)
+    folder = ".claude/skills/cranes"
+    assert sorted(json.loads(stored)["files"], key=lambda file: file["path"]) == [
+        {"path": f"{folder}/SKILL.md", "content": "# Cranes"},
+        {"path": f"{folder}/logo.bin", "content": "/wA=", "encoding": "base64"},
+        {"path": f"{folder}/scripts/load.sh", "content": "#!/bin/sh\n", "executable": True},
+    ]

@@ -26,8 +26,17 @@ PASTE = """async () => {
   target.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true }));
 }"""
 
+DROP = """() => {
+  const data = new DataTransfer();
+  data.items.add(new File(['32 t'], 'south.txt', { type: 'text/plain' }));
+  const target = document.querySelector('.log');
+  const init = { dataTransfer: data, bubbles: true, cancelable: true };
+  return ['dragover', 'drop'].map((type) => target.dispatchEvent(new DragEvent(type, init)));
+}"""
+"""Drops a file on the conversation; returns whether the browser would open it."""
 
-async def test_a_picked_file_and_a_pasted_image_are_stored_and_sent_with_the_message(stage: Stage) -> None:
+
+async def test_picked_pasted_and_dropped_files_are_stored_and_sent_with_the_message(stage: Stage) -> None:
     def sent() -> dict[str, Any] | None:
         return next((frame for frame in stage.received if frame["type"] == "chat.send"), None)
 
@@ -37,15 +46,17 @@ async def test_a_picked_file_and_a_pasted_image_are_stored_and_sent_with_the_mes
         picked: FilePayload = {"name": "a b.txt", "mimeType": "text/plain", "buffer": b"40 t"}
         await page.locator(".composer input[type=file]").set_input_files([picked])
         await page.evaluate(PASTE)
-        await expect(page.locator(".attached-file")).to_have_count(2)
+        assert await page.evaluate(DROP) == [False, False]
+        await expect(page.locator(".attached-file")).to_have_count(3)
         await page.get_by_role("textbox", name="Message").fill("What is this?")
         await page.keyboard.press("Enter")
         content = (await eventually(sent, WAIT_TIMEOUT_S))["content"]
         await expect(page.locator(".attached-file")).to_have_count(0)
-    assert [part["type"] for part in content] == ["text", "file", "image", "file"]
+    assert [part["type"] for part in content] == ["text", "file", "image", "file", "file"]
     assert content[1]["path"] == "uploads/a b-2.txt"
     assert stage.uploads["context/conversations/c1/files/uploads/a b-2.txt"] == b"40 t"
     assert stage.uploads["context/conversations/c1/files/uploads/image.png"].startswith(b"\x89PNG")
+    assert stage.uploads["context/conversations/c1/files/uploads/south.txt"] == b"32 t"
     kind, _, data = content[2]["url"].partition(",")
     assert kind == "data:image/jpeg;base64"
     assert len(base64.b64decode(data)) < 160 * 1024

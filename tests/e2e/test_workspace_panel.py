@@ -81,6 +81,8 @@ async def test_changes_and_running_commands_are_shown_and_a_run_is_stopped(stage
         live = {"type": "tool_call.output", "conversation_id": "c1", "run_id": "c1-r1", "data": output}
         await stage.send(live)
         await expect(terminal).to_contain_text("half way")
+        await stage.send({**live, "data": {**output, "text": "x" * 100_000}})
+        await expect(terminal).to_contain_text("The rest of the output is shown when the command has ended.")
         assert [frame["detail"] for frame in stage.received if frame["type"] == "subscribe"][-1] == "full"
         await page.locator(".terminal").get_by_role("button", name="Stop").click()
         await eventually(cancelled, WAIT_TIMEOUT_S)

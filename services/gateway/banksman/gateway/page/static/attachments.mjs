@@ -82,7 +82,8 @@ async function shrunk(file, limit) {
   }
 }
 
-function dataUrl(blob) {
+/** A blob as a data URL. @param {Blob} blob @returns {Promise<string>} */
+export function dataUrl(blob) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);

@@ -34,7 +34,7 @@ function Resolved({ approval }) {
 function Trace({ item, decision }) {
   const shown = decision?.arguments ?? item.arguments;
   return html`<li class=${decision?.decision ?? ''}>
-    <span class="tool-name">${item.name}</span> <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>
+    <span class="tool-name">${item.name}</span> <code><${Exact} text=${shown.command ?? shown.path ?? shown.url ?? JSON.stringify(shown)} /></code>${' '}
     ${decision?.arguments && html`<em>${t('approval.edited')}</em>`}
     ${decision?.reason && html`<q>${decision.reason}</q>`}
   </li>`;

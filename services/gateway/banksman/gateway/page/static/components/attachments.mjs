@@ -18,6 +18,37 @@ export function AttachButton({ onFiles }) {
     <input ref=${picker} type="file" multiple hidden onChange=${pick} />`;
 }
 
+/**
+ * Attach files that are dropped anywhere on the page. Without this, the browser shows such a file in place of the page.
+ *
+ * @param {(files: File[]) => void} onFiles
+ * @returns {boolean} whether files are being dragged over the page
+ */
+export function useDroppedFiles(onFiles) {
+  const [over, setOver] = useState(false);
+  const latest = useRef(onFiles);
+  latest.current = onFiles;
+  useEffect(() => {
+    // The panel of the workspace takes its files itself.
+    const isOurs = (event) => !event.defaultPrevented && [...event.dataTransfer.items].some(({ kind }) => kind === 'file');
+    const onDragOver = (event) => {
+      setOver(isOurs(event));
+      if (isOurs(event)) event.preventDefault();
+    };
+    const onDragLeave = (event) => event.relatedTarget === null && setOver(false);
+    const onDrop = (event) => {
+      setOver(false);
+      if (!isOurs(event)) return;
+      event.preventDefault();
+      latest.current([...event.dataTransfer.files]);
+    };
+    const listeners = { dragover: onDragOver, dragleave: onDragLeave, drop: onDrop };
+    for (const [type, listener] of Object.entries(listeners)) addEventListener(type, listener);
+    return () => Object.entries(listeners).forEach(([type, listener]) => removeEventListener(type, listener));
+  }, []);
+  return over;
+}
+
 /** The files that the next message has, each with a button that removes it. */
 export function AttachedFiles({ files, onRemove }) {
   if (!files.length) return null;

@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t } from '../strings.mjs';
-import { AttachButton, AttachedFiles } from './attachments.mjs';
+import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
 import { lazy } from './lazy.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
@@ -24,6 +24,7 @@ export function Composer() {
   const [files, setFiles] = useState([]);
   const add = (more) => setFiles((last) => [...last, ...more].slice(0, MAX_FILES));
   const text = store.outbox.draft.value;
+  const dropping = useDroppedFiles(add);
   const keys = useRef(null);
   const [closedAt, setClosedAt] = useState(null);
   const caret = area.current?.selectionStart ?? text.length;
@@ -60,22 +61,18 @@ export function Composer() {
     event.preventDefault();
     add(pasted);
   };
-  const onDrop = (event) => {
-    event.preventDefault();
-    add([...event.dataTransfer.files]);
-  };
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
     <${ApprovalHint} conversation=${conversation} />
     <${ContinuingHint} />
     <${AssistantHint} />
-    <div class="composer-box" onDragOver=${(event) => event.preventDefault()} onDrop=${onDrop}>
+    <div class=${`composer-box ${dropping ? 'dropping' : ''}`}>
       <${AttachedFiles} files=${files} onRemove=${(at) => setFiles(files.filter((_, other) => other !== at))} />
       ${completing && html`<${Completion} text=${text} caret=${caret} area=${area} keys=${keys} onChosen=${complete} onClose=${() => setClosedAt(text)} />`}
       <textarea
         id="composer"
         ref=${area}
         rows="1"
-        placeholder=${open ? placeholderFor(mode) : t('composer.placeholder')}
+        placeholder=${dropping ? t('attach.drop') : open ? placeholderFor(mode) : t('composer.placeholder')}
         aria-label=${t('composer.label')}
         value=${text}
         onInput=${(event) => (store.outbox.draft.value = event.target.value)}
@@ -154,11 +151,22 @@ function useCardInView(id) {
   const [inView, setInView] = useState(false);
   useEffect(() => {
     setInView(false);
-    const card = document.querySelector('.approval.pending');
-    if (!card) return undefined;
-    const observer = new IntersectionObserver(([entry]) => setInView(entry.isIntersecting), { rootMargin: '-60px 0px' });
-    observer.observe(card);
-    return () => observer.disconnect();
+    if (!id) return undefined;
+    const seen = new IntersectionObserver(([entry]) => setInView(entry.isIntersecting), { rootMargin: '-60px 0px' });
+    const observe = () => {
+      const card = document.querySelector('.approval.pending');
+      if (!card) return;
+      drawn.disconnect();
+      seen.observe(card);
+    };
+    // The module of the card is still being loaded when the first request of a visit arrives.
+    const drawn = new MutationObserver(observe);
+    drawn.observe(document.querySelector('.log'), { childList: true, subtree: true });
+    observe();
+    return () => {
+      drawn.disconnect();
+      seen.disconnect();
+    };
   }, [id]);
   return inView;
 }

@@ -1,27 +1,45 @@
-/** The files that each new workspace of an assistant starts with. */
+/** The files that each new workspace of an assistant starts with, and its skills, which are folders of such files. */
 
-import { useRef } from 'preact/hooks';
+import { useRef, useState } from 'preact/hooks';
 
-import { t } from '../../strings.mjs';
+import { SKILLS, assistantFile, folderOf, skillFiles, withFiles } from '../../assistant_files.mjs';
+import { parts, t } from '../../strings.mjs';
 import { Icon, IconButton, html } from '../ui.mjs';
 
-/** @param {{files: {path: string, content: string}[], onChange: (files: object[]) => void}} properties */
+/** @param {{files: import('../../assistant_files.mjs').AssistantFile[], onChange: (files: object[]) => void}} properties */
 export function AssistantFiles({ files, onChange }) {
-  const picker = useRef(null);
-  const add = async (event) => {
-    const picked = [...event.target.files];
-    event.target.value = '';
-    const read = await Promise.all(picked.map(async (file) => ({ path: file.name, content: await file.text() })));
-    const paths = new Set(read.map((file) => file.path));
-    onChange([...files.filter((file) => !paths.has(file.path)), ...read]);
+  const [error, setError] = useState(null);
+  const add = async (picked) => onChange(withFiles(files, await Promise.all(picked.map((file) => assistantFile(file)))));
+  const addSkill = async (picked) => {
+    const skill = await skillFiles(picked);
+    setError(skill ? null : t('assistant.noSkill', { folder: folderOf(picked) }));
+    if (skill) onChange(withFiles(files, skill));
   };
   return html`<fieldset class="assistant-part">
     <legend>${t('assistant.files')}</legend>
-    <p class="muted">${t('assistant.filesText')}</p>
+    <p class="muted">${t('assistant.filesText')} ${parts('assistant.skillText', { folder: html`<code>${SKILLS}</code>` })}</p>
     <ul class="attached">
-      ${files.map((file) => html`<li key=${file.path} class="attached-file"><${Icon} name="file" size=${16} /><span class="attached-name">${file.path}</span><${IconButton} name="close" size=${14} label=${t('attach.remove', { name: file.path })} onClick=${() => onChange(files.filter((one) => one !== file))} /></li>`)}
+      ${files.map(
+        (file) => html`<li key=${file.path} class="attached-file"><${Icon} name="file" size=${16} /><span class="attached-name">${file.path}</span>
+          ${file.executable && html`<span class="muted">${t('assistant.executable')}</span>`}
+          <${IconButton} name="close" size=${14} label=${t('attach.remove', { name: file.path })} onClick=${() => onChange(files.filter((one) => one !== file))} /></li>`,
+      )}
     </ul>
-    <button type="button" class="button small" onClick=${() => picker.current.click()}>${t('assistant.addFile')}</button>
-    <input ref=${picker} type="file" multiple hidden onChange=${add} />
+    ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    <div class="button-row">
+      <${Picker} label=${t('assistant.addFile')} onPicked=${add} />
+      <${Picker} label=${t('assistant.addSkill')} onPicked=${addSkill} folder />
+    </div>
   </fieldset>`;
+}
+
+function Picker({ label, onPicked, folder = false }) {
+  const input = useRef(null);
+  const pick = async (event) => {
+    const picked = [...event.target.files];
+    event.target.value = '';
+    if (picked.length) await onPicked(picked);
+  };
+  return html`<button type="button" class="button small" onClick=${() => input.current.click()}>${label}</button>
+    <input ref=${input} type="file" aria-label=${label} multiple=${!folder} webkitdirectory=${folder} hidden onChange=${pick} />`;
 }

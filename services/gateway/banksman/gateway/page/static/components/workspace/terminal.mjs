@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { openRun } from '../../events.mjs';
+import { LIVE_OUTPUT_CHARACTERS } from '../../run_events.mjs';
 import { explain, t } from '../../strings.mjs';
 import { commandsOf } from '../../workspace.mjs';
 import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
@@ -18,6 +19,8 @@ export function Terminal() {
   const run = openRun(conversation);
   const scroller = useRef(null);
   const atEnd = useRef(true);
+  // What they printed before is sent again with their result only.
+  const [late] = useState(() => new Set(store.details.value ? [] : commands.filter(({ call }) => call.status === 'running').map(({ call }) => call.id)));
   // The output of running commands is sent to those who show it.
   useEffect(() => store.opened.followOutput(true), []);
   useLayoutEffect(() => void (atEnd.current && (scroller.current.scrollTop = scroller.current.scrollHeight)));
@@ -25,13 +28,13 @@ export function Terminal() {
   return html`<div class="terminal">
     <div class="terminal-text" ref=${scroller} onScroll=${onScroll} tabindex="0" role="log" aria-label=${t('terminal.label')}>
       ${!commands.length && html`<p class="empty">${t('terminal.empty')}</p>`}
-      ${commands.map(({ run: { id }, call, output }) => html`<${Command} key=${call.id} runId=${id} call=${call} output=${output} />`)}
+      ${commands.map(({ run: { id }, call, output }) => html`<${Command} key=${call.id} runId=${id} call=${call} output=${output} late=${late.has(call.id)} />`)}
     </div>
     ${run && html`<div class="dialog-actions"><button type="button" class="button small stop" disabled=${run.cancelling} onClick=${() => store.cancel(run.id)}><${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}</button></div>`}
   </div>`;
 }
 
-const Command = memo(function Command({ runId, call, output }) {
+const Command = memo(function Command({ runId, call, output, late }) {
   const store = useStore();
   const [whole, setWhole] = useState(null);
   const read = async () => {
@@ -45,9 +48,11 @@ const Command = memo(function Command({ runId, call, output }) {
   const code = call.result?.exit_code;
   return html`<div class="terminal-command">
     <pre class="terminal-line"><span aria-hidden="true">$ </span><${Exact} text=${call.arguments.command ?? ''} /></pre>
+    ${late && call.status === 'running' && html`<p class="muted">${t('terminal.earlier')}</p>`}
     ${(whole ?? output) && html`<pre><${Exact} text=${whole ?? output} /></pre>`}
     ${call.result?.truncated && whole === null && html`<button type="button" class="link" onClick=${read}>${t('terminal.whole')}</button>`}
     ${code !== null && code !== undefined && code !== 0 && html`<p class="terminal-code">${t('tool.exitCode', { code })}</p>`}
+    ${call.status === 'running' && output.length >= LIVE_OUTPUT_CHARACTERS && html`<p class="muted">${t('terminal.later')}</p>`}
     ${call.status === 'running' && html`<span class="spinner" />`}
   </div>`;
 });
