@@ -18,7 +18,7 @@ async def test_a_workflow_is_built_from_steps_and_started_from_the_list(stage: S
     """R15, R22, R112: form, prompt, tool and approval, each with values of what comes before it."""
     schema = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
     stage.resources |= {
-        "context/tools": {"items": [{"name": "write_file", "parameters_schema": schema}]},
+        "context/tools": {"items": [{"name": "write_file", "input_schema": schema}]},
         "workflows/categories": {"items": [{"name": "general", "title": "General", "workflows": [STORED]}]},
         "workflows/announce_a_version": STORED,
         "POST workflows": STORED,

@@ -60,7 +60,7 @@ async def _value_of(step: BuiltStep, context: WorkflowContext, values: Values) -
             return await context.input(message, step.form, step=step.name, expires_s=step.expires_s)
         case ApprovalStep():
             message = values.text(step.name, step.message, MAX_MESSAGE_CHARS)
-            form: dict[str, JsonValue] = {"type": "boolean", "title": "Approve"}
+            form: dict[str, JsonValue] = {"type": "boolean", "title": "Approve", "x-hint": "approval"}
             if await context.input(message, form, step=step.name, expires_s=step.expires_s) is not True:
                 raise WorkflowFailed(f"{step.name} was rejected.")
             return True

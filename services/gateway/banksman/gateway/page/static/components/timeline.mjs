@@ -14,7 +14,7 @@ import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.m
 import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
 
 const ApprovalCard = lazy(() => import('./approval.mjs'), 'ApprovalCard');
-const InputCard = lazy(() => import('./workflows.mjs'), 'InputCard');
+const InputCard = lazy(() => import('./inputs.mjs'), 'InputCard');
 const LinkedWorkflow = lazy(() => import('./workflows.mjs'), 'LinkedWorkflow');
 const Markdown = lazy(() => import('./content.mjs'), 'Markdown', PlainText);
 const Value = lazy(() => import('./value.mjs'), 'Value');

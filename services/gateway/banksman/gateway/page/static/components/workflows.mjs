@@ -8,7 +8,6 @@ import { explain, t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
 import { lazy } from './lazy.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
-import { Value } from './value.mjs';
 
 const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
 
@@ -220,21 +219,6 @@ function Control({ field, common, value, onChange }) {
     default:
       return html`<${TextInput} field=${field} common=${common} value=${value} onChange=${onChange} />`;
   }
-}
-
-/** An input request of a workflow. */
-export function InputCard({ request }) {
-  const store = useStore();
-  if (request.resolved) {
-    return html`<section class="input-card resolved"><p>${request.message}</p><p class="muted">${request.resolved.by ? t('input.submittedBy', { user: request.resolved.by }) : t('input.submitted')}</p><${Value} value=${request.resolved.value} /></section>`;
-  }
-  const isObject = request.schema?.type === 'object';
-  const schema = isObject ? request.schema : { type: 'object', properties: { value: { title: t('input.value'), ...request.schema } }, required: ['value'] };
-  const submit = (read) => store.replyToInput(request.id, isObject ? read : read.value);
-  return html`<section class="input-card" role="group" aria-label=${t('input.label')}>
-    <h2>${request.message}</h2>
-    <${SchemaForm} schema=${schema} submitLabel=${t('input.submit')} onSubmit=${submit} />
-  </section>`;
 }
 
 /** A workflow that was started in this conversation, with the events of its own log. */

@@ -48,14 +48,16 @@ function Step({ step, tools, references, onChange }) {
 
 function ToolStep({ step, tools, references, onChange }) {
   const chosen = tools.find((tool) => tool.name === step.tool);
-  const names = [...new Set([...Object.keys(chosen?.parameters_schema?.properties ?? {}), ...Object.keys(step.arguments)])];
+  const properties = chosen?.input_schema?.properties ?? {};
+  const needed = new Set(chosen?.input_schema?.required ?? []);
+  const names = [...new Set([...Object.keys(properties), ...Object.keys(step.arguments)])];
   const set = (name, value) => onChange({ arguments: Object.fromEntries(Object.entries({ ...step.arguments, [name]: value }).filter(([, given]) => given !== '')) });
   return html`<label class="form-field"><span>${t('builder.tool')}</span>
       <select required value=${step.tool} onChange=${(event) => onChange({ tool: event.target.value, arguments: {} })}>
         <option value="">${t('form.choose')}</option>
         ${[...new Set([...tools.map((tool) => tool.name), ...(step.tool ? [step.tool] : [])])].map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
-    ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional references=${references} onChange=${(value) => set(name, read(value, chosen?.parameters_schema?.properties?.[name]))} />`)}`;
+    ${names.map((name) => html`<${Text} key=${name} label=${name} value=${written(step.arguments[name])} optional=${!needed.has(name)} references=${references} onChange=${(value) => set(name, read(value, properties[name]))} />`)}`;
 }
 
 const written = (value) => (value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
