@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.runtime.imports import defer, without
+from banksman.runtime.imports import defer, validators_on_first_use, without
 
 if TYPE_CHECKING:
     from banksman.runtime.settings import ServiceSettings
@@ -69,7 +69,7 @@ def load_service(name: str) -> ModuleType:
         # For its command line.
         defer("uvicorn")
         # httpx imports them for a command line of its own, structlog for tracebacks on terminals.
-        with without("pygments", "rich"):
+        with without("pygments", "rich"), validators_on_first_use():
             module = service_module(name, "app")
     except ModuleNotFoundError as error:
         raise Unavailable(

@@ -30,6 +30,23 @@ def without(*libraries: str) -> Generator[None]:
             del sys.modules[name]
 
 
+@contextmanager
+def validators_on_first_use() -> Generator[None]:
+    """Let the Pydantic models that are imported in this context build their validators on first use.
+
+    Our wire models always do. This is for settings, which contain each other, and for models of libraries:
+    FastAPI has 40 for the OpenAPI document, which few processes ever serve.
+    """
+    from pydantic import BaseModel
+
+    # Each model has the configuration of its bases: https://docs.pydantic.dev/latest/concepts/config/
+    BaseModel.model_config["defer_build"] = True
+    try:
+        yield
+    finally:
+        BaseModel.model_config.pop("defer_build")
+
+
 def defer(library: str, *modules: str) -> None:
     """Run the `__init__` of a library and of its packages when it is needed, not when a module is imported.
 
