@@ -156,8 +156,8 @@ MUTANTS = (
         "R60",
         "the location is not required",
         WEATHER,
-        "location: Annotated[str, Field(min_length=1)])",
-        'location: Annotated[str, Field(min_length=1)] = "Oslo")',
+        "location: Location)",
+        'location: Location = "Oslo")',
         SCENARIOS + "test_a_missing_location_is_named",
     ),
     Mutant(
