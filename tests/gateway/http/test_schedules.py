@@ -384,7 +384,8 @@ async def test_a_tenant_has_as_many_schedules_as_the_operator_allows_and_a_repea
         await http.delete(f"{PATH}/{first.json()['id']}")
         accepted = await http.post(PATH, json=HOURLY)
     assert (first.json()["id"], again.status_code) == (again.json()["id"], 201)
-    assert (other.status_code, refused.status_code, accepted.status_code) == (409, 503, 201)
+    assert (other.status_code, refused.status_code, accepted.status_code) == (409, 409, 201)
+    assert refused.json()["error"]["message"] == "the tenant has 2 schedules; delete some first"
 
 
 async def test_what_is_read_can_be_sent_back_to_pause_and_resume(gateway: Served) -> None:

@@ -19,6 +19,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import Delta
 from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID
+from banksman.contracts.work import DeadLetter
 from banksman.gateway.nats_api.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
@@ -170,6 +171,26 @@ async def test_a_tenant_follows_a_bounded_number_of_conversations(
         refused = await anext(replayed(bus, tenant, conversation, follow_s=60))
         assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "busy", True)
         assert await client.assistants()
+
+
+async def test_a_failed_publish_with_a_secret_is_dead_lettered_without_it(
+    gateway: Served, bus: Bus, tenant: str
+) -> None:
+    name = new_id("x")
+    bodies = {
+        subjects.api(tenant, "secret", "set", name): {"value": "a-secret-value", "unknown": 1},
+        subjects.api(tenant, "mcp", "sign_in", name): {"client_secret": "a-secret-value"},
+    }
+    for subject, body in bodies.items():
+        await bus.publish(subject, json.dumps(body).encode())
+
+    async def dead_lettered() -> list[DeadLetter] | None:
+        letters = [one.letter async for one in dead_letters(bus) if one.letter.subject in bodies]
+        return letters if len(letters) == len(bodies) else None
+
+    letters = await eventually(dead_lettered, WAIT_TIMEOUT_S)
+    assert [letter.payload_base64 for letter in letters] == ["", ""]
+    assert "a-secret-value" not in "".join(letter.model_dump_json() for letter in letters)
 
 
 async def test_a_failed_publish_is_reported_and_dead_lettered(gateway: Served, bus: Bus, tenant: str) -> None:

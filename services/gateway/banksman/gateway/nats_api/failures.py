@@ -24,6 +24,8 @@ MAX_LETTERS = 1_000
 """Dead letters of requests of all tenants. Further requests that fail are only logged."""
 MAX_LETTER_BYTES = 64 * 1024
 """Bytes of a request that is dead-lettered."""
+WITH_SECRETS = frozenset({"secret.set", "mcp.create", "mcp.update", "mcp.sign_in", "mcp.finish"})
+"""Requests whose bodies may hold secrets of the tenant: their dead letters have no body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Failures:
             stream=NATS_API,
             stream_seq=time.time_ns(),
             reason=str(error),
-            payload=request.data,
+            payload=b"" if ".".join(request.subject.split(".")[2:4]) in WITH_SECRETS else request.data,
             headers=request.headers,
         )
 

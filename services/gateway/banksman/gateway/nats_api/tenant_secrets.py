@@ -25,7 +25,7 @@ def add_secrets(api: Endpoints, gateway: Gateway) -> None:
         await gateway.secrets.delete(tenant_of(message), named_by(message))
         return Deleted(id=named_by(message))
 
-    @api.serve("secret", "set", "{secret}")
+    @api.serve("secret", "set", "{secret}", errors=(ErrorCode.CONFLICT,))
     async def set_secret(request: SecretBody, message: Received) -> SecretDescription:
         """Set a secret."""
         name = named_by(message)

@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import KEYS
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import Conflict, Forbidden, NotFound, Overloaded
+from banksman.contracts.errors import Conflict, Forbidden, NotFound
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity_settings import ApiKey, Mode, Right
@@ -122,10 +122,9 @@ class ApiKeys:
         each request needs a key.
 
         Raises:
-            Conflict: The first key lacks the right `admin`, without which no other can be created, or the
-                gateway has no file of keys.
+            Conflict: The first key lacks the right `admin`, without which no other can be created, the
+                gateway has no file of keys, or the tenant has `MAX_KEYS` keys.
             Forbidden: The caller may not administer the tenant, or may not grant a right.
-            Overloaded: The tenant has `MAX_KEYS` keys.
         """
         owner = _tenant(caller, tenant)
         if "operator" in asked.rights and "operator" not in caller.rights:
@@ -136,7 +135,7 @@ class ApiKeys:
                 "this gateway needs no key yet: the first key needs the right admin, which creates others"
             )
         if len(await self._bucket.keys(owner)) >= MAX_KEYS:
-            raise Overloaded(f"the tenant has {MAX_KEYS} keys; revoke some first")
+            raise Conflict(f"the tenant has {MAX_KEYS} keys; revoke some first")
         text = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
         key = StoredKey(
             id=new_id("key-"),

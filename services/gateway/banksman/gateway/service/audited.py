@@ -67,9 +67,7 @@ ACTIONS: Final = (
     AuditedAction(
         "mcp_server.signed_in", "POST /context/mcp-servers/{server_id}/sign-in/finish", "mcp finish"
     ),
-    AuditedAction(
-        "mcp_server.signed_out", "DELETE /context/mcp-servers/{server_id}/sign-in", "mcp sign_out"
-    ),
+    AuditedAction("mcp_server.signed_out", "DELETE /context/mcp-servers/{server_id}/sign-in", "mcp sign_out"),
     AuditedAction(
         "conversation.deleted", "DELETE /context/conversations/{conversation_id}", "conversation delete"
     ),

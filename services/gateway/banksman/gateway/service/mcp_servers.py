@@ -22,7 +22,7 @@ from banksman.bus.sealing import SecretBox
 from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets, sealed_transport
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FindMcpTools
-from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Overloaded, Unavailable
+from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.mcp import (
     HttpServer,
@@ -100,11 +100,10 @@ class McpServers:
         """Configure a server and list its tools, which wait for approval.
 
         Raises:
-            Conflict: The id is taken.
-            Overloaded: The tenant has `MAX_SERVERS` servers.
+            Conflict: The id is taken, or the tenant has `MAX_SERVERS` servers.
         """
         if len(await self._bucket.keys(tenant)) >= MAX_SERVERS:
-            raise Overloaded(f"the tenant has {MAX_SERVERS} servers; delete some first")
+            raise Conflict(f"the tenant has {MAX_SERVERS} servers; delete some first")
         server = McpServer(
             id=server_id,
             transport=sealed_transport(tenant, server_id, asked.transport, self._box),

@@ -14,7 +14,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import POLICIES
 from banksman.bus.publish import RunQueue
-from banksman.contracts.errors import NotFound, NotReady, Overloaded
+from banksman.contracts.errors import Conflict, NotFound, NotReady
 from banksman.contracts.events import Remember
 from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
@@ -76,11 +76,11 @@ class RememberedDecisions:
         """Record that a decision which is about to be stored will be remembered.
 
         Raises:
-            Overloaded: The tenant has `MAX_REMEMBERED` remembered decisions.
+            Conflict: The tenant has `MAX_REMEMBERED` remembered decisions.
         """
         bucket, key = self._bucket, _key(tenant, check_token(approval_id, "approval_id"))
         if len(await bucket.keys(_key(tenant))) >= MAX_REMEMBERED and await bucket.get(key) is None:
-            raise Overloaded(f"the tenant has {MAX_REMEMBERED} remembered decisions; withdraw some first")
+            raise Conflict(f"the tenant has {MAX_REMEMBERED} remembered decisions; withdraw some first")
         await bucket.create(key, RememberedPlace(approval_id=approval_id))
 
     async def list(self, caller: Caller) -> tuple[ListedRemembered, ...]:

@@ -8,7 +8,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import TENANT_SECRETS
 from banksman.bus.sealing import SecretBox
-from banksman.contracts.errors import BadInput, NotFound, Overloaded
+from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token
 from banksman.contracts.tenant_secrets import (
     MAX_SECRET_CHARS,
@@ -51,13 +51,13 @@ class SecretStore:
 
         Raises:
             BadInput: The name is invalid, or the value is too short or too long.
-            Overloaded: The tenant has `MAX_SECRETS` others.
+            Conflict: The tenant has `MAX_SECRETS` others.
         """
         _check(name, value)
         key = f"{caller.tenant}.{name}"
         entry = await self._bucket.get(key)
         if entry is None and len(await self._bucket.keys(caller.tenant)) >= MAX_SECRETS:
-            raise Overloaded(f"the tenant has {MAX_SECRETS} secrets; delete some first")
+            raise Conflict(f"the tenant has {MAX_SECRETS} secrets; delete some first")
         now = self._clock.now()
         stored = None if entry is None else entry.value.servers
         secret = StoredSecret(

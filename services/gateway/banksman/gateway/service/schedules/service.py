@@ -95,7 +95,7 @@ class Schedules:
 
         Raises:
             BadInput, NotFound: A time is wrong, or what it starts does not exist.
-            Overloaded: The tenant has too many schedules.
+            Conflict: The tenant has too many schedules.
         """
         await self._check(caller, body)
         key = digest(f"{caller.user}\nschedule\n{request_id}".encode())

@@ -11,7 +11,7 @@ from banksman.bus.names import SCHEDULES
 from banksman.bus.publish import durable
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
-from banksman.contracts.errors import NotFound, Overloaded
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.service.schedules.models import DueTime, Schedule
 from banksman.gateway.service.shared_bucket import SharedBucket
@@ -54,12 +54,12 @@ class ScheduleStore:
         """Store a new schedule; return the stored one if the id has one.
 
         Raises:
-            Overloaded: The tenant has `most` schedules.
+            Conflict: The tenant has `most` schedules.
         """
         if (stored := await self.find(tenant, schedule.id)) is not None:
             return stored.value
         if await self._has(tenant, most):
-            raise Overloaded(f"the tenant has {most} schedules; delete some first")
+            raise Conflict(f"the tenant has {most} schedules; delete some first")
         # First, so that no schedule lacks its timer if this process ends in between.
         await self.set_timer(tenant, schedule.id, schedule.next_at)
         await self._bucket.create(f"{tenant}.{schedule.id}", schedule)

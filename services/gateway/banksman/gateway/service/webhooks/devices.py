@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from pydantic import Field
 
-from banksman.contracts.errors import NotFound, Overloaded
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.events import ApprovalEscalated, ApprovalRequested, Event
 from banksman.contracts.ids import check_token, digest
 from banksman.contracts.wire import Stored, Timestamp, Token
@@ -69,7 +69,7 @@ class Devices:
 
         Raises:
             BadInput: The address is not allowed, or a key is none.
-            Overloaded: The tenant has too many devices.
+            Conflict: The tenant has too many devices.
         """
         self._sender.check("push", asked.endpoint)
         encrypted_for(asked.keys, b"")
@@ -124,7 +124,7 @@ class Devices:
         own = sorted((one for one in valid if one.created_by == user), key=_expiry)
         replaced = own[: max(0, len(own) + 1 - MAX_DEVICES_PER_USER)]
         if len(valid) - len(replaced) >= MAX_DEVICES:
-            raise Overloaded(f"the tenant has {MAX_DEVICES} devices with notifications")
+            raise Conflict(f"the tenant has {MAX_DEVICES} devices with notifications")
         for one in (*ended, *replaced):
             await self._store.remove_device(one.tenant, one.id)
 

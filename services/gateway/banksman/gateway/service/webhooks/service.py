@@ -81,7 +81,7 @@ class Webhooks:
 
         Raises:
             BadInput: The address is not allowed.
-            Overloaded: The tenant has too many webhooks.
+            Conflict: The tenant has too many webhooks.
         """
         self._sender.check(asked.format, asked.url)
         webhook = await self._store.create(caller.tenant, caller.user, asked, self._clock.now())
@@ -110,7 +110,7 @@ class Webhooks:
         """Store a device of the caller, which gets approval requests from now on, or renew it.
 
         Raises:
-            BadInput, Overloaded: As `Devices.register`.
+            BadInput, Conflict: As `Devices.register`.
         """
         device = await self.devices.register(caller, asked)
         await self._queue.follow()
@@ -120,7 +120,7 @@ class Webhooks:
         """Store a receiver of a task; return the secret of its signatures and the receiver.
 
         Raises:
-            BadInput, Overloaded: As `TaskReceivers.put`.
+            BadInput, Conflict: As `TaskReceivers.put`.
         """
         receiver = await self.tasks.put(caller, asked)
         await self._queue.follow()

@@ -9,7 +9,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import DELIVERIES, WEBHOOKS
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import BanksmanError, NotFound, Overloaded
+from banksman.contracts.errors import BanksmanError, Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.service.webhooks.models import (
     Delivery,
@@ -87,10 +87,10 @@ class WebhookStore:
         """Store a new webhook.
 
         Raises:
-            Overloaded: The tenant has `MAX_WEBHOOKS` webhooks.
+            Conflict: The tenant has `MAX_WEBHOOKS` webhooks.
         """
         if len(await self.list(tenant)) >= MAX_WEBHOOKS:
-            raise Overloaded(f"the tenant has {MAX_WEBHOOKS} webhooks; delete some first")
+            raise Conflict(f"the tenant has {MAX_WEBHOOKS} webhooks; delete some first")
         webhook = Webhook(
             id=new_id("wh-"),
             tenant=tenant,

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from banksman.bus.sealing import SecretBox
-from banksman.contracts.errors import NotFound, Overloaded
+from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.webhooks.models import Task, Webhook
@@ -45,7 +45,7 @@ class TaskReceivers:
 
         Raises:
             BadInput: The address is not allowed.
-            Overloaded: The task or the tenant has too many.
+            Conflict: The task or the tenant has too many.
         """
         self._sender.check("a2a", asked.url)
         # Each has an id of its own, so that a message to a replaced one is no repeat for its successor.
@@ -55,7 +55,7 @@ class TaskReceivers:
         others = [one for one in found if one not in replaced]
         of_task = [one for one in others if one.task is not None and one.task.run_id == asked.run_id]
         if len(of_task) >= MAX_PER_TASK or len(others) >= MAX_PER_TENANT:
-            raise Overloaded(f"at most {MAX_PER_TASK} receivers of a task and {MAX_PER_TENANT} of a tenant")
+            raise Conflict(f"at most {MAX_PER_TASK} receivers of a task and {MAX_PER_TENANT} of a tenant")
         sealed = self._box.seal(json.dumps(asked.headers), f"{caller.tenant}.{receiver_id}")
         receiver = Webhook(
             id=receiver_id,
