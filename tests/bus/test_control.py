@@ -22,6 +22,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import api
 from banksman.bus.outcomes import Done, Handler, Outcome, WorkMessage
 from banksman.bus.publish import durable
+from banksman.bus.shared_broker import NoReply
 from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
@@ -247,25 +248,39 @@ class Total(BaseModel):
 
 
 @asynccontextmanager
-async def adding(bus: Bus, subject: str) -> AsyncGenerator[list[Sum]]:
-    """Serve a typed handler; yield the bodies that it receives."""
+async def adding(bus: Bus, subject: str, *, at_once: bool) -> AsyncGenerator[list[Sum]]:
+    """Serve a typed handler, which does not reply to a request without numbers; yield what it receives."""
     router, received = NatsRouter(), list[Sum]()
 
     @router.subscriber(subject)
-    async def add(request: Sum) -> Total:
+    async def add(request: Sum, message: Received) -> Total:
+        if not request.numbers:
+            raise NoReply
         received.append(request)
         return Total(total=sum(request.numbers))
 
-    async with ControlPlane(bus, router, title="test"):
+    async with ControlPlane(bus, router, title="test", at_once=(subject,) if at_once else ()):
         await bus.ready()
         yield received
 
 
-async def test_a_typed_handler_receives_its_body_and_replies_with_its_model(bus: Bus, tenant: str) -> None:
-    async with adding(bus, tenant):
-        assert await bus.request(tenant, b'{"numbers": [1, 2]}', 5) == b'{"total":3}'
+AT_ONCE = pytest.mark.parametrize("at_once", [False, True], ids=["dispatched", "at once"])
+"""Whether FastStream dispatches a request, or its handler is called at once."""
 
 
+@AT_ONCE
+async def test_a_typed_handler_receives_its_body_and_replies_with_its_model_or_not_at_all(
+    bus: Bus, tenant: str, at_once: bool
+) -> None:
+    replies: list[Message] = []
+    async with adding(bus, tenant, at_once=at_once):
+        with bus.replies.expect(tenant, replies.append, lambda _: None) as inbox:
+            await bus.replies.send(tenant, b'{"numbers": []}', inbox)
+            assert await bus.request(tenant, b'{"numbers": [1, 2]}', 5) == b'{"total":3}'
+    assert replies == []
+
+
+@AT_ONCE
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -278,10 +293,10 @@ async def test_a_typed_handler_receives_its_body_and_replies_with_its_model(bus:
     ],
 )
 async def test_an_invalid_body_is_refused_by_an_envelope_that_names_the_field(
-    bus: Bus, tenant: str, body: bytes, field: str
+    bus: Bus, tenant: str, body: bytes, field: str, at_once: bool
 ) -> None:
     """Bodies are strict JSON: FastStream's decoder would coerce the first and pass the others as bytes."""
-    async with adding(bus, tenant) as received:
+    async with adding(bus, tenant, at_once=at_once) as received:
         with pytest.raises(RemoteError, match=field) as refused:
             checked_reply(await bus.request(tenant, body, 5))
     assert refused.value.code is ErrorCode.BAD_REQUEST

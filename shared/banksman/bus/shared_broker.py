@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, cast
@@ -56,6 +56,8 @@ class SharedConnectionBroker(NatsBroker):
     """FastStream's broker on a connection that it neither opens nor closes."""
 
     def __init__(self, bus: Bus, intake: Intake | None) -> None:
+        self.at_once: dict[str, Callable[[Msg], Awaitable[None]]] = {}
+        """By subject: what is called in place of FastStream's dispatch."""
         self._bus = bus
         self._intake = intake
 
@@ -74,6 +76,8 @@ class SharedConnectionBroker(NatsBroker):
     async def _connect(self) -> Client:
         nc = self._bus.nc
         client = nc if self._intake is None else cast(Client, _WithIntake(nc, self._intake))
+        if self.at_once:
+            client = cast(Client, _AtOnce(client, self.at_once))
         self.config.connect(client)
         self.config.connection_state.connect(client, LastingPulls(self._bus))
         return nc
@@ -117,6 +121,22 @@ class _WithIntake:
         return getattr(self._nc, name)
 
 
+class _AtOnce:
+    """A connection whose subscriptions to some subjects call other functions; all else is the client's."""
+
+    def __init__(self, nc: Client, at_once: Mapping[str, Callable[[Msg], Awaitable[None]]]) -> None:
+        self._nc = nc
+        self._at_once = at_once
+
+    async def subscribe(
+        self, subject: str, *, queue: str, cb: Callable[[Msg], Awaitable[None]], **_limits: Any
+    ) -> Subscription:
+        return await subscribe(self._nc, subject, self._at_once.get(subject, cb), queue=queue)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nc, name)
+
+
 class NoReply(Exception):
     """Raised by a handler that leaves a request without a reply. FastStream replies to None with no bytes."""
 
@@ -131,7 +151,11 @@ class _Rules(BaseMiddleware[Any, Any]):
     async def consume_scope(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> Any:
         if isinstance(self.context.get_local("handler_"), CoreSubscriber):
             reconnects = self._bus.stats.reconnects
-            response = await _respond(call_next, msg)
+            try:
+                response = await respond(call_next(msg), msg.raw_message.subject)
+            except NoReply:
+                msg.reply_to = ""
+                return None
             if self._bus.stats.reconnects != reconnects:
                 # The server permits the reply on the connection that received the request only.
                 msg.reply_to = ""
@@ -140,18 +164,22 @@ class _Rules(BaseMiddleware[Any, Any]):
         return None
 
 
-async def _respond(call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> bytes | None:
+async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -> bytes | None:
+    """Return the reply to a request: what its handler returns, or the envelope of its error.
+
+    Raises:
+        NoReply: The handler leaves the request without a reply.
+    """
     try:
-        reply: BaseModel | bytes | None = await call_next(msg)
+        reply = await handling
     except NoReply:
-        msg.reply_to = ""
-        return None
+        raise
     except BanksmanError as error:
         if error.code is ErrorCode.INTERNAL:
-            logger.error("%s: the handler failed: %s", msg.raw_message.subject, error)
+            logger.error("%s: the handler failed: %s", subject, error)
         return error_envelope(error)
     except Exception as error:
-        logger.exception("%s: the handler failed", msg.raw_message.subject)
+        logger.exception("%s: the handler failed", subject)
         return error_envelope(error)
     return reply.model_dump_json().encode() if isinstance(reply, BaseModel) else reply
 

@@ -22,10 +22,12 @@ from banksman.bus.control import ControlPlane
 from banksman.bus.direct_acks import DirectAcks
 from banksman.bus.leases import instance_key
 from banksman.bus.slots import CallSlots
+from banksman.contracts import subjects
 from banksman.contracts.calls import DRAINING, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
+from banksman.contracts.subjects import ANY
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import LeasedSlots, RunnerCalls
 from banksman.runtime import event_loop
@@ -193,7 +195,12 @@ class ToolServer:
                 load=lambda: len(calls.runner_calls.active),
             )
             calls = self._calls(bus, epoch, lease, tasks)
-            control = ControlPlane(bus, tool_router(self.name, calls), title=f"Tool server {self.name}")
+            control = ControlPlane(
+                bus,
+                tool_router(self.name, calls),
+                title=f"Tool server {self.name}",
+                at_once=(subjects.tool_call(self.name, ANY, ANY),),
+            )
             async with DirectAcks(bus, self.name, tenant), control, _leased(lease, tasks):
                 # Not a supervised background task: a refused registration, or any other failure here, must
                 # end the server and reach the caller of `run`.

@@ -13,7 +13,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.direct_acks import DirectAcks
 from banksman.bus.slots import CallSlots
+from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
+from banksman.contracts.subjects import ANY
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import TOOL_RUNNER, tool_runner
 from banksman.runs.lease import Lease
@@ -130,7 +132,9 @@ async def _serve(
         None if local.mcp is None else McpFinder(local.mcp, local.workspaces, turns),
     )
     router = runner_router(local.identity.runner, worker, files)
-    await stack.enter_async_context(ControlPlane(bus, router, title="Banksman tool-runner"))
+    calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)
+    control = ControlPlane(bus, router, title="Banksman tool-runner", at_once=(calls_subject,))
+    await stack.enter_async_context(control)
     await Lifecycle(lease, worker, scheduler, local.problem, own.drain_s).serve(process, tasks)
 
 
