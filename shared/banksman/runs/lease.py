@@ -62,6 +62,7 @@ class Lease:
         self._revision = 0
         self._stop_after_s = stop_after_s(bus.settings.replicas)
         self._renewed_at = float("-inf")
+        self._reported_load = 0
         self._changed = asyncio.Event()
         self._released = False
         self._renewal = asyncio.Lock()
@@ -131,7 +132,8 @@ class Lease:
 
     @property
     def _renew_every_s(self) -> float:
-        return RENEW_EVERY_S if self._load() else IDLE_RENEW_EVERY_S
+        # Owners place workspaces by the reported load: that it is none any more is reported soon as well.
+        return RENEW_EVERY_S if self._load() or self._reported_load else IDLE_RENEW_EVERY_S
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
@@ -152,5 +154,6 @@ class Lease:
             logger.warning("the broker took %.1f s to renew the lease", took_s)
 
     def _value(self) -> RunnerLease:
-        current = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}
+        self._reported_load = self._load()
+        current = {"load": self._reported_load, "serving": self._problem is None, "problem": self._problem}
         return self._lease.model_copy(update=current)

@@ -161,6 +161,37 @@ async def test_call_that_begins_renews_the_lease_of_an_idle_holder(runners_nats:
         await keeping
 
 
+async def test_holder_whose_calls_have_ended_reports_that_soon(runners_nats: SecuredNats) -> None:
+    """Otherwise owners place workspaces elsewhere until an idle holder is due."""
+    registered, active = RunnerLease(runner=new_id("r"), runner_epoch=1), {"call"}
+    async with await runners_nats.connect(TOOL_RUNNER) as bus, await runners_nats.connect(AGENT) as agent:
+        lease = Lease(bus, registered, load=active.__len__)
+        stored = asyncio.Queue[tuple[float, int]]()
+
+        async def put(message: Message) -> None:
+            load = RunnerLease.model_validate_json(message.data).load
+            stored.put_nowait((asyncio.get_running_loop().time(), load))
+
+        await agent.subscribe(subjects.stored(kv_subject(RUNNERS, registered.runner)), put)
+        await agent.ready()
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+
+        async def reported_soon() -> bool:
+            active.add("call")
+            while (busy := await stored.get())[1] == 0:
+                pass
+            active.clear()
+            while (idle := await stored.get())[1] == 1:
+                busy = idle
+            return idle[0] - busy[0] < IDLE_RENEW_EVERY_S - 0.2
+
+        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        await until(reported_soon, within_s=WAIT_S)
+        await lease.release()
+        await keeping
+
+
 @pytest.mark.one_server
 async def test_runner_without_a_broker_ends_itself_and_its_commands(own_runners: Runners) -> None:
     runner = own_runners.start()
