@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -11,9 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.stage import Stage, staged
-from tests.support import privileged
 from tests.support.browser import shared_browser
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.node import packages_of
 
 FOLDER = Path(__file__).parent
 AXE = FOLDER / "axe"
@@ -41,18 +38,6 @@ async def stage(browser: None) -> AsyncGenerator[Stage]:
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+def axe() -> str:
     """The source of axe-core, which is pinned in `axe/` and never shipped."""
-    npm = shutil.which("npm")
-    privileged.require("npm", npm is not None, "the accessibility rules are an npm package")
-    folder = tmp_path_factory.mktemp("axe") / "axe"
-    shutil.copytree(AXE, folder, ignore=shutil.ignore_patterns("node_modules"))
-    done = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund", "--prefer-offline"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=2 * WAIT_TIMEOUT_S,
-    )
-    privileged.require("npm packages", done.returncode == 0, f"npm ci: {done.stderr[-300:]}")
-    return (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+    return (packages_of(AXE) / "axe-core/axe.min.js").read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,16 @@ import pytest
 
 from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
+from tests.support.node import installed
 from tests.support.paths import ROOT
-from tests.support.privileged import require
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 @pytest.fixture
-async def agui_client(tmp_path: Path) -> Path:
+def agui_client(tmp_path: Path) -> Path:
     """The program that uses `@ag-ui/client`, which is installed by its lock file."""
-    require("node and npm", bool(shutil.which("node") and shutil.which("npm")), "AG-UI's client")
-    folder = tmp_path / "client"
-    shutil.copytree(ROOT / "tests/gateway/agui/node", folder, ignore=shutil.ignore_patterns("node_modules"))
-    await output_of(folder, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-    return folder
+    return installed(ROOT / "tests/gateway/agui/node", tmp_path / "client")
 
 
 async def output_of(folder: Path, *command: str) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import privileged
+from tests.support.node import packages_of
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.contracts.frames import Detail
@@ -43,10 +44,10 @@ class Observed:
 
 def install(folder: Path) -> Path:
     """Install the packed client and what its tests need below `folder`, and return the folder."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    privileged.require("node and npm", bool(node and npm), "the client for JavaScript needs them")
+    packages = packages_of(NODE)
     shutil.copytree(NODE, folder, ignore=shutil.ignore_patterns("node_modules"))
-    _npm(folder, "ci", "--prefer-offline")
+    # A copy: the next command adds the packed client to it.
+    shutil.copytree(packages, folder / "node_modules", symlinks=True)
     _npm(folder, "pack", str(CLIENT), "--pack-destination", str(folder))
     (tarball,) = folder.glob("*.tgz")
     _npm(folder, "install", "--no-save", "--prefer-offline", f"./{tarball.name}")
