@@ -35,7 +35,8 @@ test('the step that cost most is named with its share', () => {
   assert.equal(mostExpensive([steps[0]], 0.01), null);
 });
 
-test('steps are ordered by cost and by duration', () => {
+test('steps are ordered by their beginning, where a call follows its approval, by cost and by duration', () => {
+  assert.deepEqual(ordered(steps, 'time').map((step) => step.step_id), ['a', 'p', 'k', 'b']);
   assert.deepEqual(ordered(steps, 'cost').map((step) => step.step_id), ['b', 'a', 'k', 'p']);
   assert.equal(ordered(steps, 'duration')[0].step_id, 'p');
 });

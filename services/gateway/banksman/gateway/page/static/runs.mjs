@@ -36,9 +36,14 @@ export function mostExpensive(steps, cost) {
 
 /** @param {'time' | 'cost' | 'duration'} order */
 export function ordered(steps, order) {
-  if (order === 'time') return steps;
+  if (order === 'time') return steps.toSorted((a, b) => beginOf(a) - beginOf(b));
   const weight = order === 'cost' ? (step) => step.usage?.cost_usd ?? -1 : (step) => step.duration_ms ?? 0;
   return steps.toSorted((a, b) => weight(b) - weight(a));
+}
+
+/** When a step began in milliseconds: a call waits for its decision first. */
+function beginOf({ kind, began_at: began, ended_at: ended, duration_ms: took }) {
+  return kind === 'tool' && ended && took !== null ? Date.parse(ended) - took : Date.parse(began);
 }
 
 /** Where a step lies in its run: fractions of the time from the first step's beginning to the last one's end. */
