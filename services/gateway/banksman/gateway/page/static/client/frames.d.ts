@@ -684,7 +684,7 @@ export type WorkflowStart = {
 
 /** A call changed files of the workspace. */
 export type WorkspaceChanged = {
-  paths: Array<Record<string, JsonValue>>;
+  paths: Array<PathChange>;
 };
 
 /** The workspace was rebuilt on another runner, and changes may be missing. */
