@@ -30,6 +30,8 @@ from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
 """Characters of one call that are published while it runs; the result has its own limit."""
+SHORT_BYTES = 8 * 1024
+"""Bytes of an output that is read at once. A thread, for long ones, costs as much as starting the sandbox."""
 LOCKED = "it runs no command until the user deletes files of the conversation, or starts another conversation"
 FENCED = (
     "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "
@@ -72,7 +74,11 @@ class Bash:
                 outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
-        ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
+        # One that is cut off is stored as a file of the workspace.
+        if outcome.output.total_bytes <= min(SHORT_BYTES, self._limits.max_output_chars):
+            ended = self._result(outcome, run.workspace, timeout_s)
+        else:
+            ended = await asyncio.to_thread(self._result, outcome, run.workspace, timeout_s)
         if self._proxy is None and _wants_network(run):
             ended.value["note"] = (
                 "The operator of this runner does not allow commands to connect to any host."
