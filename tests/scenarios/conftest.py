@@ -72,10 +72,17 @@ def webhook_port() -> int:
     return free_port()
 
 
+@pytest.fixture(scope="session")
+def mcp_port() -> int:
+    """The port that the system's runner may connect to, on which a test may serve MCP."""
+    return free_port()
+
+
 @pytest.fixture(scope="package")
 def system(
     model: ScriptedModel,
     json_api: str,
+    mcp_port: int,
     backboard_port: int,
     webhook_port: int,
     tmp_path_factory: pytest.TempPathFactory,
@@ -90,7 +97,9 @@ def system(
         "BANKSMAN_TENANTS__NAMED": json.dumps(TENANTS),
         "BANKSMAN_MODELS__BACKBOARD_BASE_URL": f"http://127.0.0.1:{backboard_port}/api",
         "BANKSMAN_GATEWAY__WEBHOOK_ADDRESSES": json.dumps([f"127.0.0.1:{webhook_port}"]),
-        "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps([json_api]),
+        "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_PRIVATE_ADDRESSES": json.dumps(
+            [json_api, f"127.0.0.1:{mcp_port}"]
+        ),
         "BANKSMAN_TOOL_RUNNER__EGRESS__ALLOW_COMMANDS": "true",
     }
     running = System(data, model, environment)

@@ -56,18 +56,21 @@ async def _browser() -> AsyncGenerator[Browser]:
 
 
 @asynccontextmanager
-async def opened(url: str, *, bypass_csp: bool = False, offline_shell: bool = False) -> AsyncGenerator[Page]:
+async def opened(
+    url: str, *, also: str = "about:", bypass_csp: bool = False, offline_shell: bool = False
+) -> AsyncGenerator[Page]:
     """Open the page. An error in it or a request to another host fails the test.
 
     Args:
         url: The gateway's address.
+        also: Begin of the addresses of another site, to which a test leads the page.
         bypass_csp: Allow scripts of the test to run in the page.
         offline_shell: Allow the page its service worker, which answers some requests in place of the gateway.
     """
     problems: list[str] = []
 
     def check(address: str) -> None:
-        if not address.startswith((url, "data:", "blob:", "about:")):
+        if not address.startswith((url, also, "data:", "blob:", "about:")):
             problems.append(address)
 
     async with _browser() as browser:

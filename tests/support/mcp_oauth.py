@@ -17,6 +17,7 @@ from mcp.server.auth.provider import (
     AccessToken,
     AuthorizationCode,
     AuthorizationParams,
+    AuthorizeError,
     OAuthAuthorizationServerProvider,
     ProviderTokenVerifier,
     RefreshToken,
@@ -42,6 +43,8 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
     expires_in: int = 3600
     refuses: bool = False
     """Whether it refuses each refresh token."""
+    denies: bool = False
+    """Whether its user refuses to give access."""
     clients: dict[str, OAuthClientInformationFull] = field(default_factory=dict[str, Any])
     codes: dict[str, AuthorizationCode] = field(default_factory=dict[str, Any])
     tokens: dict[str, AccessToken] = field(default_factory=dict[str, Any])
@@ -60,6 +63,8 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         self.clients[client_info.client_id] = client_info
 
     async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        if self.denies:
+            raise AuthorizeError("access_denied")
         code = secrets.token_urlsafe(32)
         self.codes[code] = AuthorizationCode(
             code=code,
@@ -132,6 +137,8 @@ class Protected:
 
     url: str
     authorizations: AuthorizationServer
+    description: str = "Returns the headers of its request."
+    """What it states about its tool."""
     tokens: list[str] = field(default_factory=list[str])
     """The tokens of the calls."""
 
@@ -143,7 +150,9 @@ async def protected(port: int) -> AsyncGenerator[Protected]:
     state = Protected(f"{origin}/mcp", AuthorizationServer())
 
     async def list_tools(context: Any, params: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name="echo", input_schema={"type": "object"})])
+        return ListToolsResult(
+            tools=[Tool(name="echo", description=state.description, input_schema={"type": "object"})]
+        )
 
     async def call(context: Any, params: Any) -> CallToolResult:
         headers = dict(context.request.headers)
