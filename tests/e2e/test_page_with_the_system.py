@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, WebSocketRoute, expect
+from playwright.async_api import Locator, Page, WebSocketRoute, expect
 
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.polling import eventually
@@ -261,6 +261,72 @@ async def test_a_message_is_scheduled_run_now_paused_and_deleted(page: Page, dem
     await schedule.get_by_role("button", name="Delete: Morning report").click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(page.get_by_text("There are no schedules yet.")).to_be_visible(timeout=WAIT_TIMEOUT_MS)
+
+
+async def test_a_workflow_is_built_run_and_scheduled_on_the_page_and_is_there_after_a_restart(
+    page: Page, demo: System
+) -> None:
+    """R15, R22, R41, R112: from a prompt, a tool, a question and an approval, without code."""
+    await page.get_by_role("link", name="Workflows").click()
+    await page.get_by_role("link", name="New workflow").click()
+    await page.get_by_label("Name").fill("Plan a version")
+    await page.get_by_role("button", name="Add a field").click()
+    await page.get_by_label("Label").fill("Version")
+    await page.get_by_role("button", name="Add a prompt").click()
+    await _step(page, 1).get_by_label("What should the agent do?").fill("Give me two ideas for ")
+    await _step(page, 1).get_by_role("button", name="parameters.version").click()
+    await page.get_by_role("button", name="Add a tool").click()
+    await _step(page, 2).get_by_role("combobox").select_option("write_file")
+    await _step(page, 2).get_by_role("textbox", name="path").fill("PLAN.md")
+    content = _step(page, 2).locator(".form-field", has=page.get_by_role("textbox", name="content"))
+    await content.get_by_role("button", name="steps.prompt1").click()
+    await page.get_by_role("button", name="Add a question").click()
+    await _step(page, 3).get_by_label("What do you ask the user?").fill("Who leads it?")
+    await page.get_by_role("button", name="Add an approval").click()
+    await _step(page, 4).get_by_label("What should the user approve?").fill("Send it to ")
+    await _step(page, 4).get_by_role("button", name="steps.input1").click()
+    await page.get_by_label("What the user reads").fill("The plan is with ")
+    await page.get_by_role("button", name="steps.input1").last.click()
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("heading", name="Plan a version")).to_be_visible()
+
+    await page.get_by_role("main").get_by_role("link", name="Workflows").click()
+    await page.get_by_role("button", name="Start Plan a version").click()
+    await page.get_by_role("textbox", name="Version").fill("2.1")
+    await page.get_by_role("button", name="Start", exact=True).click()
+    await page.get_by_role("group", name="Approve write_file?").get_by_role("button", name="Approve").click()
+    question = page.get_by_role("group", name="Input requested")
+    await question.filter(has_text="Who leads it?").get_by_role("textbox").fill("Grace")
+    await question.get_by_role("button", name="Submit").click()
+    await question.filter(has_text="Send it to Grace").get_by_role("button", name="Approve").click()
+    await expect(page.get_by_text("The plan is with Grace")).to_be_visible()
+    conversation = page.url
+
+    await page.get_by_role("link", name="Schedules").click()
+    await page.get_by_role("button", name="New schedule").click()
+    await page.get_by_label("What runs").select_option("Plan a version")
+    await page.get_by_label("When, in words").fill("every Monday at 8:30")
+    await page.get_by_role("textbox", name="Version").fill("2.2")
+    await page.get_by_role("button", name="Create schedule").click()
+    await expect(page.get_by_role("region", name="Plan a version")).to_be_visible()
+
+    demo.stop()
+    demo.start()
+
+    await page.goto(f"{demo.url}/#/schedules")
+    await page.reload()
+    await expect(page.get_by_role("region", name="Plan a version")).to_contain_text("Every Monday at 08:30")
+    await page.get_by_role("link", name="Workflows").click()
+    await page.get_by_role("main").get_by_role("link", name="Plan a version").click()
+    await expect(page.get_by_role("listitem", name=re.compile("^Step "))).to_have_count(4)
+    await page.goto(conversation)
+    await expect(page.get_by_text("The plan is with Grace")).to_be_visible()
+    await page.get_by_role("button", name="Files", exact=True).click()
+    await expect(page.get_by_role("complementary", name="Files")).to_contain_text("PLAN.md")
+
+
+def _step(page: Page, number: int) -> Locator:
+    return page.get_by_role("listitem", name=f"Step {number}")
 
 
 async def _same_bubbles(page: Page, other: Page) -> list[str] | None:

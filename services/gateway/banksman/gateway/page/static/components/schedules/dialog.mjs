@@ -21,7 +21,7 @@ export function ScheduleDialog({ onClose }) {
   const workflow = workflows.find((one) => one.name === what);
   const create = async (values) => {
     const start = workflow ? { type: 'workflow', workflow: what, parameters: values } : { type: 'prompt', content: values.content };
-    await store.api.createSchedule({ title: title.trim(), start, missed: times.missed, ...timesOf(times) });
+    await store.api.createSchedule({ title: title.trim() || workflow?.title || '', start, missed: times.missed, ...timesOf(times) });
     onClose();
   };
   return html`<${Dialog} title=${t('schedule.new')} onClose=${onClose}>
