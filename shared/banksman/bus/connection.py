@@ -250,6 +250,7 @@ class Bus:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         *,
+        until_reconnect: bool = False,
         unless: asyncio.Future[None] | None = None,
     ) -> bytes:
         """Send a request and return the first reply. One that times out while disconnected is never sent.
@@ -259,6 +260,7 @@ class Bus:
             payload: The request.
             timeout_s: Seconds to wait for the connection and the reply.
             headers: Headers of the request.
+            until_reconnect: See `Replies.request`: for requests that are safe to repeat.
             unless: Ends the wait when it is done: the reply is empty.
 
         Raises:
@@ -272,7 +274,14 @@ class Bus:
         except TimeoutError as error:
             raise TimedOut(subject, timeout_s) from error
         left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-        reply = await self.replies.request(subject, payload, headers=headers, timeout_s=left_s, unless=unless)
+        reply = await self.replies.request(
+            subject,
+            payload,
+            headers=headers,
+            timeout_s=left_s,
+            until_reconnect=until_reconnect,
+            unless=unless,
+        )
         return reply.data
 
     async def request_ack(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -140,13 +140,18 @@ class Owner:
 
 
 @asynccontextmanager
-async def owning(secured: SecuredNats, runner: RunnerProcess) -> AsyncIterator[Owner]:
-    """Create an owner with its own tenant and conversation."""
+async def owning(
+    secured: SecuredNats, runner: RunnerProcess, *, hears_reports: bool = True
+) -> AsyncIterator[Owner]:
+    """Create an owner with its own tenant and conversation, beside an agent that hears workspace reports."""
     async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
         tickets = await CallTickets.load(bus)
         owner = Owner(bus, gateway, runner, tickets, new_id("t"), new_id("c"))
         await watch_slots(bus, owner.on_fact, tenant=owner.tenant)
-        async with hearing_reports(bus), Relay(bus, tickets, TenantRedaction(bus, b"")):
+        async with AsyncExitStack() as agent:
+            if hears_reports:
+                await agent.enter_async_context(hearing_reports(bus))
+            await agent.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
             await bus.ready()
             yield owner
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.support.fixtures import SecuredNats
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
-from tests.tool_runner.service.owner import Owner, owning
+from tests.tool_runner.service.owner import Owner, hearing_reports, owning
 from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_end, wait_for_start
 
 from banksman.bus.messages import Message
@@ -149,6 +150,18 @@ async def test_invalid_request_gets_an_error_reply(owner: Owner) -> None:
     for body in (b"", b"{}", b"\xff", b'{"attempt":"a","attempt":"b"}'):
         reply = await owner.bus.request(subject, body, 5)
         assert json.loads(reply)["code"] == "bad_request"
+
+
+async def test_call_begins_as_soon_as_an_agent_takes_the_report_that_it_waits_for(
+    runner: RunnerProcess, runners_nats: SecuredNats
+) -> None:
+    """P1: after a restart of the broker, runners are connected before agents. The call is not sent again."""
+    async with owning(runners_nats, runner, hears_reports=False) as owner:
+        request = await owner.accepted(owner.request("bash", command="echo late"))
+        await eventually(lambda: f"{owner.conversation}: no process serves it" in runner.log)
+        async with hearing_reports(owner.bus):
+            result = await owner.result(request)
+    assert result.content["stdout"] == "late\n"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ class ConfirmingReports(Reports):
     def __init__(self) -> None:
         pass
 
-    async def send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
+    async def send(
+        self, tenant: str, conversation_id: str, report: WorkspaceReport, *, repeats: bool = False
+    ) -> WorkspaceReportReply:
         return WorkspaceReportReply(mine=True)
 
 

@@ -86,6 +86,7 @@ class CallExecutor:
                 request.place,
                 changes=not self.admission.may_repeat(request),
                 has_turn=takes_workspace(_turn_of(request)),
+                repeats=True,
             )
         except SnapshotLost as error:
             return str(error)

@@ -41,11 +41,16 @@ class Installer:
         self._records = records
         self._runner_epoch = runner_epoch
 
-    async def install(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> None:
+    async def install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
         """Replace the directory by the files of a term.
 
         The stored record marks the directory as incomplete meanwhile. After a crash, the next process
         installs the files again.
+
+        Args:
+            entry: The workspace.
+            place: The term.
+            repeats: See `Reports.send`.
 
         Raises:
             SnapshotLost: the snapshot cannot be restored; the directory is empty.
@@ -53,7 +58,7 @@ class Installer:
             Unavailable: the platform does not reply.
             OSError: the files cannot be written.
         """
-        first_files = await self._report_arrival(entry, place)
+        first_files = await self._report_arrival(entry, place, repeats=repeats)
         await self._records.mark_incomplete(entry)
         await self._workspaces.delete(*entry.key)
         lost = None
@@ -70,7 +75,7 @@ class Installer:
             raise SnapshotLost(lost)
 
     async def _report_arrival(
-        self, entry: WorkspaceEntry, place: WorkspacePlacement
+        self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool
     ) -> tuple[AssistantFile, ...]:
         """Report that this runner has no files of the term, and return the files that a new workspace gets.
 
@@ -81,7 +86,7 @@ class Installer:
         report = WorkspaceReport(
             runner_epoch=self._runner_epoch, term=place.term, starts=starts, missing=True
         )
-        verdict = await self._reports.send(*entry.key, report)
+        verdict = await self._reports.send(*entry.key, report, repeats=repeats)
         if not verdict.mine:
             entry.state.past = place.term
             raise WorkspaceMoved

@@ -97,7 +97,13 @@ class WorkspaceRegistry:
         entry.last_used = asyncio.get_running_loop().time()
 
     async def prepare(
-        self, entry: WorkspaceEntry, place: WorkspacePlacement, *, changes: bool, has_turn: bool
+        self,
+        entry: WorkspaceEntry,
+        place: WorkspacePlacement,
+        *,
+        changes: bool,
+        has_turn: bool,
+        repeats: bool = False,
     ) -> None:
         """Bring the files of the request's term to this runner, and report the first change of a workspace.
 
@@ -106,6 +112,8 @@ class WorkspaceRegistry:
             place: Where the request was placed.
             changes: Whether the request may change files.
             has_turn: Whether the caller holds the workspace's turn.
+            repeats: Whether reports are repeated until they have a reply. The sender of a file request does
+                not wait for that.
 
         Raises:
             SnapshotLost: the files cannot be restored; the next request finds an empty workspace.
@@ -125,22 +133,29 @@ class WorkspaceRegistry:
             if not entry.state.admits(place):
                 raise WorkspaceMoved
             if place.term > entry.state.term or not self.workspaces.exists(*entry.key):
-                await self._installer.install(entry, place)
+                await self._installer.install(entry, place, repeats=repeats)
             if changes:
-                await self._begin_change(entry)
+                await self._begin_change(entry, repeats=repeats)
 
     def _replaces_files(self, entry: WorkspaceEntry, place: WorkspacePlacement) -> bool:
         """Return whether `install` would delete files of an earlier term."""
         newer = entry.state.admits(place) and place.term > entry.state.term
         return newer and self.workspaces.exists(*entry.key)
 
-    async def report(self, entry: WorkspaceEntry, report: WorkspaceReport) -> WorkspaceReportReply:
+    async def report(
+        self, entry: WorkspaceEntry, report: WorkspaceReport, *, repeats: bool = False
+    ) -> WorkspaceReportReply:
         """Send a report and adopt the state of the platform's record. The caller holds `entry.lock`.
+
+        Args:
+            entry: The workspace.
+            report: The report.
+            repeats: See `Reports.send`.
 
         Raises:
             Unavailable: no reply; whether the report was received is unknown.
         """
-        verdict = await self._reports.send(*entry.key, report)
+        verdict = await self._reports.send(*entry.key, report, repeats=repeats)
         if verdict.mine and verdict.known:
             entry.state.apply(verdict)
             entry.snapshot = verdict.snapshot and verdict.snapshot.id
@@ -150,14 +165,14 @@ class WorkspaceRegistry:
             await self.store(entry)
         return verdict
 
-    async def _begin_change(self, entry: WorkspaceEntry) -> None:
+    async def _begin_change(self, entry: WorkspaceEntry, *, repeats: bool) -> None:
         """Allow the files to change. The platform's record must state the change before it happens.
 
         Otherwise another runner could take over the workspace from a snapshot that misses the change.
         """
         state = entry.state
         if (report := state.report_of_change(self.runner_epoch)) is not None:
-            verdict = await self.report(entry, report)
+            verdict = await self.report(entry, report, repeats=repeats)
             if not verdict.known:
                 state.changed = True
             if not verdict.mine:

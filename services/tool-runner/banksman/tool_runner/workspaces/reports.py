@@ -8,8 +8,13 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import WorkspaceReport, WorkspaceReportReply
+from banksman.runtime.backoff import Backoff, retry
 
 REPLY_S = 5.0
+REPEATED_FOR_S = 15.0
+"""Seconds for which a report that a call waits for is repeated. After a restart of the broker, runners may be
+connected a second before the first agent."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
 
 
 class Reports:
@@ -19,14 +24,35 @@ class Reports:
         self._bus = bus
         self._runner = runner
 
-    async def send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
+    async def send(
+        self, tenant: str, conversation_id: str, report: WorkspaceReport, *, repeats: bool = False
+    ) -> WorkspaceReportReply:
         """Send a report and return the resulting state of the platform's record.
+
+        Args:
+            tenant: The tenant.
+            conversation_id: The conversation of the workspace.
+            report: The report.
+            repeats: Whether to send it again for `REPEATED_FOR_S` until a reply arrives. That is safe: a
+                report states what is.
 
         Raises:
             Unavailable: no reply within `REPLY_S`, or a reply that is not valid.
         """
+        if not repeats:
+            return await self._send(tenant, conversation_id, report)
+        return await retry(
+            lambda: self._send(tenant, conversation_id, report),
+            again=lambda error: isinstance(error, Unavailable),
+            backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+            budget_s=REPEATED_FOR_S,
+            failure=f"{tenant}/{conversation_id}: its workspace is not reported",
+        )
+
+    async def _send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:
         subject = subjects.workspace_report(self._runner, tenant, conversation_id)
-        reply = await self._bus.request(subject, report.model_dump_json().encode(), REPLY_S)
+        payload = report.model_dump_json().encode()
+        reply = await self._bus.request(subject, payload, REPLY_S, until_reconnect=True)
         try:
             return WorkspaceReportReply.model_validate_json(reply)
         except ValidationError as error:
