@@ -36,7 +36,7 @@ async def test_an_administrator_adds_a_server_signs_in_and_approves_its_tools_an
         assert page.url == f"{system.url}/#/mcp/cranes"
         remote.authorizations.denies = False
         await page.get_by_role("button", name="Sign in", exact=True).click()
-        await expect(page.get_by_text("signed in,")).to_be_visible()
+        await expect(page.get_by_text("signed in (")).to_be_visible()
 
         await page.get_by_role("button", name="Approve 1 tool").press("Enter")
         await expect(state).to_contain_text("Connected")

@@ -365,7 +365,7 @@ export default {
   'mcp.account': 'Konto beim Server',
   'mcp.signIn': 'Anmelden',
   'mcp.signInText': 'Der Server muss wissen, mit wessen Konto er arbeitet. Melden Sie sich dort an: Die Agenten Ihres ganzen Teams nutzen seine Werkzeuge dann mit Ihrem Konto.',
-  'mcp.signedIn': '{user} hat sich angemeldet, {when}. Die Agenten Ihres Teams nutzen die Werkzeuge mit diesem Konto.',
+  'mcp.signedIn': '{user} hat sich angemeldet ({when}). Die Agenten Ihres Teams nutzen die Werkzeuge mit diesem Konto.',
   'mcp.signInAgain': 'Neu anmelden',
   'mcp.signOut': 'Abmelden',
   'mcp.ownClient': 'Eigene Client-ID verwenden',

@@ -365,7 +365,7 @@ export default {
   'mcp.account': 'Account at the server',
   'mcp.signIn': 'Sign in',
   'mcp.signInText': 'The server must know whose account it works with. Sign in there: the agents of your whole team then use its tools with your account.',
-  'mcp.signedIn': '{user} signed in, {when}. The agents of your team use the tools with this account.',
+  'mcp.signedIn': '{user} signed in ({when}). The agents of your team use the tools with this account.',
   'mcp.signInAgain': 'Sign in again',
   'mcp.signOut': 'Sign out',
   'mcp.ownClient': 'Use a client ID of your own',
