@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.history.checks import BACKLOG, CHECKS, breaches
 from tests.support.history.folded import Folded
-from tests.support.history.outcomes import unknown_outcomes
+from tests.support.history.outcomes import needless_timeouts, unknown_outcomes
 from tests.support.history.records import (
     Began,
     Calm,
@@ -504,6 +504,14 @@ def test_an_unknown_outcome_is_necessary_after_a_fault_that_ends_a_lease(
     [found] = unknown_outcomes(history)
     assert (found.call_id, found.tool, found.reason) == ("k1", "bash", "lost")
     assert found.cause == cause
+
+
+@pytest.mark.parametrize(("away_s", "found"), [(5.0, ["c1.r1"]), (60.0, [])])
+def test_a_run_reaches_its_time_limit_only_because_of_a_long_fault(away_s: float, found: list[str]) -> None:
+    story = good()
+    change(story, seen(story, "run.finished"), data={"status": "timed_out"})
+    story.add(Outage(target="nats", seconds=away_s))
+    assert needless_timeouts(Folded(story.lines)) == found
 
 
 @pytest.mark.parametrize(("up_s", "cause"), [(0.5, "nats was away for 8.5 s"), (1.5, None)])

@@ -27,7 +27,7 @@ from tests.support.chaos.held import BOTH, Direction, HeldWire, held_wires
 from tests.support.chaos.plans import Kind
 from tests.support.chaos.traffic import USERS
 from tests.support.chaos.verdict import Verdict, under_traffic
-from tests.support.history.outcomes import unknown_outcomes
+from tests.support.history.outcomes import needless_timeouts, unknown_outcomes
 from tests.support.history.records import Decide, Fault, Line, Outage, Recording, Send, Start
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
@@ -194,6 +194,7 @@ async def programme_on(
         for one in unknown_outcomes(verdict.history)
         if one.cause is None
     ]
+    verdict.problems += [f"run {one} reached its time limit" for one in needless_timeouts(verdict.history)]
     return verdict
 
 

@@ -16,6 +16,8 @@ RECONNECTED_S = 1.0
 """Seconds in which a process reconnects: a shorter return of the broker ends no outage."""
 AFTER_S = 30.0
 """Seconds after a fault within which an owner declares the outcomes of the calls that it ended."""
+LONG_S = 60.0
+"""Seconds of a fault for which a run may reach its time limit, which is five minutes."""
 _HOLDERS = ("tool-runner", "ledger", "workflows")
 """Processes that execute calls."""
 _DEADLY = ("kill", "freeze", "restart", "cut")
@@ -43,6 +45,14 @@ def unknown_outcomes(history: Folded) -> list[UnknownOutcome]:
         for call in history.calls.values()
         if call.error_kind == "unknown_outcome"
     ]
+
+
+def needless_timeouts(history: Folded) -> list[str]:
+    """Return the runs that reached their time limit although no fault was long: something hung."""
+    if any(outage.seconds >= LONG_S for outage in history.of(Outage)):
+        return []
+    ended = {run.run_id: run.ends[0].data.get("status") for run in history.runs.values() if run.ends}
+    return [run_id for run_id, status in ended.items() if status == "timed_out"]
 
 
 def _faults(history: Folded) -> Iterator[tuple[float, float, str]]:
