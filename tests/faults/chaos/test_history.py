@@ -489,7 +489,7 @@ def interrupted(*faults: Line) -> Story:
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [
-        (Outage(target="nats", seconds=7.2), None),
+        (Outage(target="nats", seconds=8.7), None),
         (Outage(target="nats", seconds=9.0), "nats was away for 9.0 s"),
         (Outage(target="tool-runner-2", seconds=9.0), "tool-runner-2 was away for 9.0 s"),
         (Outage(target="agent-1", seconds=20.0), None),
@@ -514,13 +514,13 @@ def test_a_run_reaches_its_time_limit_only_because_of_a_long_fault(away_s: float
     assert needless_timeouts(Folded(story.lines)) == found
 
 
-@pytest.mark.parametrize(("up_s", "cause"), [(0.5, "nats was away for 8.5 s"), (1.5, None)])
+@pytest.mark.parametrize(("up_s", "cause"), [(0.5, "nats was away for 9.5 s"), (1.5, None)])
 def test_outages_with_a_short_return_between_them_are_one(up_s: float, cause: str | None) -> None:
     """A process reconnects within a second, if the broker stays."""
     story = interrupted()
     at = story.lines[seen(story, "tool_call.completed")[0]].t
-    for end in (at - 4.0 - up_s, at):
-        outage = Outage(target="nats", seconds=4.0).model_copy(update={"t": end})
+    for end in (at - 4.5 - up_s, at):
+        outage = Outage(target="nats", seconds=4.5).model_copy(update={"t": end})
         story.lines.insert(seen(story, "tool_call.completed")[0], outage)
     [found] = unknown_outcomes(Folded([Began(seed=7, at=NOON), *story.lines]))
     assert found.cause == cause
