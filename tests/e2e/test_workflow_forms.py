@@ -58,7 +58,8 @@ async def test_files_lists_secrets_and_dates_have_their_controls(published: Stag
         chosen = page.get_by_role("group", name="Targets")
         await expect(chosen.get_by_role("checkbox", name="web")).to_be_checked()
         await chosen.get_by_role("checkbox", name="desk").check()
-        await expect(page.get_by_label("Key")).to_have_attribute("type", "password")
+        key = page.get_by_role("textbox", name="Key")
+        await expect(key).to_have_attribute("type", "password")
         await page.get_by_label("Day").fill("2027-02-03")
         async with page.expect_file_chooser() as choosing:
             await page.get_by_role("button", name="Upload a file for Source").click()
