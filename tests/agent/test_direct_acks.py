@@ -123,17 +123,22 @@ async def test_agent_replies_to_each_message_under_older_permissions(
     account: str | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The new agent and the new publisher, with a broker that was not configured again."""
+    """The broker alone was not configured again. Nothing is sent twice."""
+    sent: list[Message] = []
     async with (
         relay_of(older_nats) as agent,
+        await older_nats.connect(AGENT) as another,
         watching(older_nats, user, account, server) as arrived,
         await older_nats.connect(user) as publisher,
         DirectAcks(publisher, server, account),
     ):
+        await another.listen(subjects.all_of("relay"), sent.append)
+        await another.ready()
         await stores_a_call(publisher, agent, server, account or tenant)
         await stores_a_call(publisher, agent, server, account or tenant)
         assert publisher.stats.forbidden == 0
-    assert (len(arrived.replies), arrived.direct) == (4, [])
+        await another.ready()
+    assert (len(sent), len(arrived.replies), arrived.direct) == (4, 4, [])
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
