@@ -144,9 +144,20 @@ async def people(page: Page, stage: Stage) -> None:
     await expect(page.get_by_role("cell", name="grace laptop")).to_be_visible()
 
 
-async def invitation(page: Page, stage: Stage) -> None:
+async def own_key(page: Page, stage: Stage) -> None:
     await page.get_by_role("button", name="Invite a person").click()
-    await page.get_by_label("Name or e-mail address").fill("linus")
+    await page.get_by_label("Your name or e-mail address").fill("ada")
+
+
+async def own_key_created(page: Page, stage: Stage) -> None:
+    stage.resources["POST context/keys"] = {**scenes.KEY, "user": "ada", "key": "bk-" + "1" * 40}
+    await page.get_by_role("button", name="Create my key").click()
+    await expect(page.get_by_role("button", name="I have stored it")).to_be_visible()
+
+
+async def invitation(page: Page, stage: Stage) -> None:
+    await page.get_by_role("button", name="I have stored it").click()
+    await page.get_by_label("Name or e-mail address", exact=True).fill("linus")
 
 
 async def invited(page: Page, stage: Stage) -> None:
@@ -278,9 +289,9 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, invitation, invited, schedules, new_schedule, operations,
-    cancellation, letter, mcp_servers, new_mcp_server, mcp_server, audit, settings, palette, one_run,
-    one_step, two_runs, rules, workflows, built_workflow, assistant, models, ended, login,
+    refused, inbox, people, own_key, own_key_created, invitation, invited, schedules, new_schedule,
+    operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server, audit, settings, palette,
+    one_run, one_step, two_runs, rules, workflows, built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 
