@@ -105,8 +105,11 @@ async def test_discard_old_is_reported_because_it_loses_messages(bus: Bus, tenan
 
 
 async def test_larger_limits_are_not_reported(bus: Bus, tenant: str) -> None:
-    await provision(bus, small(tenant, max_bytes=20_000_000))
-    assert await verify(bus, small(tenant)) == ()
+    """Services of the version before an upgrade stay ready beside it."""
+    await provision(bus, small(tenant, max_bytes=20_000_000, max_age_s=1200))
+    assert await verify(bus, small(tenant, max_age_s=600)) == ()
+    await provision(bus, small(tenant))
+    assert await verify(bus, small(tenant, max_age_s=600)) == ()
 
 
 async def test_consumer_with_max_deliver_or_backoff_is_reported_and_updated(bus: Bus, tenant: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -37,8 +38,8 @@ _UNKNOWN_SYNC = (
     "server: BANKSMAN_NATS__MONITORING_URL is not set; a single server reports its sync_interval there"
 )
 
-_AT_LEAST = ("max_bytes", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
-"""Settings whose larger values are not weaker."""
+_AT_LEAST = ("max_bytes", "max_age", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
+"""Settings whose larger values are not weaker: services of an earlier version stay ready beside them."""
 
 
 async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
@@ -217,7 +218,7 @@ def _weaknesses(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) 
     return [
         f"{what}: {field} is {found.get(field)!r}, expected {wanted[field]!r}"
         for field in _differences(found, wanted)
-        if not (field in _AT_LEAST and _exceeds(found.get(field), wanted[field]))
+        if not (field in _AT_LEAST and _size(field, found.get(field)) > _size(field, wanted[field]))
     ]
 
 
@@ -226,6 +227,7 @@ def _same(found: object, wanted: object) -> bool:
     return found == wanted or (not found and not wanted)
 
 
-def _exceeds(found: object, wanted: object) -> bool:
-    unlimited = found == -1
-    return isinstance(found, int) and isinstance(wanted, int) and (unlimited or found > wanted)
+def _size(field: str, value: int | None) -> float:
+    """Return a limit as a number. An age of 0 is no limit, as -1 is for the others."""
+    unlimited = 0 if field == "max_age" else -1
+    return math.inf if (value or 0) == unlimited else value or 0
