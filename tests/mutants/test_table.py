@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.mutants import page
 from tests.mutants.table import MUTANTS
+from tests.runs.mutants import MUTANTS as PROTOCOL_MUTANTS
 
 NUMBERS = [f"R{number}" for number in range(1, 115)]
 
@@ -23,6 +24,11 @@ def test_every_mutant_can_be_applied() -> None:
     problems = {f"{mutant.requirement} {mutant.name}": mutant.problem() for mutant in MUTANTS}
 
     assert {label: problem for label, problem in problems.items() if problem is not None} == {}
+
+
+def test_every_mutant_of_the_protocol_can_be_applied() -> None:
+    """`python -m tests.runs.mutants` takes minutes; a text that a change of the source moved shows here."""
+    assert [mutant.name for mutant in PROTOCOL_MUTANTS if mutant.occurrences != 1] == []
 
 
 def test_the_page_shows_which_test_killed_each_mutant() -> None:

@@ -39,6 +39,11 @@ class Mutant:
     package: Path = RUNS
     """The package that contains the file."""
 
+    @property
+    def occurrences(self) -> int:
+        """How often the source contains the text to replace; 1 for a mutant that can be applied."""
+        return (ROOT / self.package / self.file).read_text().count(self.old)
+
 
 MUTANTS = (
     Mutant(
@@ -129,8 +134,8 @@ MUTANTS = (
     Mutant(
         "an approval request is not published again",
         "claim.py",
-        "            case RepublishApproval():\n                await publish_requests(ports, state)\n",
-        "            case RepublishApproval():\n",
+        "                await publish_requests(ports, state)\n                return None\n",
+        "                return None\n",
         "An approval request that a crash omitted is lost.",
     ),
     Mutant(
@@ -143,8 +148,8 @@ MUTANTS = (
     Mutant(
         "the owner does not wait for the broker",
         "loop.py",
-        "            await owned.wait_for_broker(cause)\n",
-        "            raise\n",
+        "            await owned.wait_for_broker(cause)\n            # What was refused",
+        "            raise\n            # What was refused",
         "A run ends because the broker was temporarily unavailable.",
     ),
     Mutant(
@@ -171,8 +176,8 @@ MUTANTS = (
     Mutant(
         "results in the order of their arrival",
         "history.py",
-        "    results.sort(\n",
-        "    sorted(results,\n",
+        "    results.sort(key=lambda message: places.get(message.result.tool_call_id, len(places)))\n",
+        "",
         "A provider refuses the history.",
     ),
     Mutant(
@@ -444,11 +449,11 @@ def main() -> int:
 
 def killed(mutant: Mutant) -> bool:
     """Return True if a test fails with the mutant."""
-    source = (ROOT / mutant.package / mutant.file).read_text()
-    if source.count(mutant.old) != 1:
+    if mutant.occurrences != 1:
         return _print_outcome(
-            mutant, f"{mutant.file} contains its text {source.count(mutant.old)} times", alive=True
+            mutant, f"{mutant.file} contains its text {mutant.occurrences} times", alive=True
         )
+    source = (ROOT / mutant.package / mutant.file).read_text()
     with tempfile.TemporaryDirectory() as directory:
         copied = Path(directory) / "banksman" / mutant.package.name
         shutil.copytree(ROOT / mutant.package, copied)
