@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from banksman.runtime.backoff import Backoff
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.egress.proxy.connection import serve
@@ -17,6 +18,8 @@ from banksman.tool_runner.limits import ProxyLimits
 logger = logging.getLogger(__name__)
 
 _LINGER_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+"""Seconds until a connection is accepted for which the process or the machine had no room."""
 
 
 class CommandProxy:
@@ -74,12 +77,26 @@ class ProxySession:
             while self._total < self.limits.max_total_connections:
                 # The slot is taken before accept, so that waiting connections stay in the kernel's backlog.
                 await self._slots.acquire()
-                connected, _ = await loop.sock_accept(listener)
+                connected = await self._next(listener)
                 self._total += 1
                 task = loop.create_task(self._serve(connected))
                 self._connections.add(task)
                 task.add_done_callback(self._ended)
         logger.warning("%s: proxy: no more than %d connections are served", self.label, self._total)
+
+    async def _next(self, listener: socket.socket) -> socket.socket:
+        """Return the next connection; it waits in the kernel's backlog while it cannot be accepted."""
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
+            try:
+                connected, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:
+                # accept(2) fails while the process or the machine has too many open files or too little
+                # memory (EMFILE, ENFILE, ENOBUFS, ENOMEM), and for a connection that ended (ECONNABORTED).
+                logger.warning("%s: proxy: no connection is accepted: %s", self.label, error)
+                await backoff.pause()
+            else:
+                return connected
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
