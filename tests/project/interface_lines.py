@@ -101,6 +101,8 @@ ENDPOINTS = {
     "POST /context/keys": KEYS + "test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gateway",
     "DELETE /context/keys/{key_id}": KEYS
     + "test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gateway",
+    "GET /context/identity-providers": "gateway/http/test_oidc.py::"
+    "test_an_administrator_reads_which_roles_of_the_provider_grant_which_rights",
     "GET /context/webhooks": WEBHOOKS + "test_a_replaced_webhook_keeps_its_secret_and_gets_what_it_names_now",
     "POST /context/webhooks": WEBHOOKS
     + "test_a_finished_run_and_an_approval_request_arrive_signed_without_what_a_vendor_returned",

@@ -159,6 +159,47 @@ async def test_claims_may_be_nested_and_their_values_translated(
     assert (own.status_code, foreign.status_code) == (200, 403)
 
 
+async def test_an_administrator_reads_which_roles_of_the_provider_grant_which_rights(
+    start_gateway: GatewayFactory, provider: Provider
+) -> None:
+    """What a colleague's account needs, without a secret, and no role of operators for others."""
+    options = settings(
+        provider,
+        rights_claim="roles",
+        rights={"leads": ("chat", "admin"), "root": ("admin", "operator")},
+        default_tenant="umbrella",
+        default_rights=("chat",),
+    )
+    async with start_gateway(oidc=options) as served, served.http as http:
+        lead = bearer(provider.token(roles=["leads"]))
+        root = bearer(provider.token(roles=["root"], tenant=None))
+        await eventually(lambda: opens(http, provider.token(roles=["leads"])))
+        by_lead = await http.get("/context/identity-providers", headers=lead)
+        by_root = (await http.get("/context/identity-providers", headers=root)).json()["items"]
+    leads = {"value": "leads", "rights": ["chat", "admin"]}
+    assert by_lead.json()["items"] == [
+        {
+            "issuer": provider.issuer,
+            "on_page": True,
+            "tenant": "acme",
+            "tenant_claim": "tenant",
+            "default_tenant": False,
+            "rights_claim": "roles",
+            "roles": [leads],
+            "default_rights": ["chat"],
+        }
+    ]
+    assert CLIENT_SECRET not in by_lead.text
+    assert (by_root[0]["tenant"], by_root[0]["default_tenant"]) == ("umbrella", True)
+    assert by_root[0]["roles"] == [leads, {"value": "root", "rights": ["admin", "operator"]}]
+
+
+async def test_a_gateway_without_a_provider_lists_none(start_gateway: GatewayFactory) -> None:
+    async with start_gateway() as served, served.http as http:
+        listed = await http.get("/context/identity-providers")
+    assert listed.json()["items"] == []
+
+
 async def test_a_websocket_closes_when_its_token_expires(signed: Served, provider: Provider) -> None:
     """The provider's clock may be 30 s behind, so a token is accepted for as long."""
     expiring = provider.token(exp=int(time.time()) - 27)

@@ -93,6 +93,7 @@ REQUIRED: dict[str, frozenset[Right]] = {
     "POST /context/keys": ADMIN,
     "GET /context/keys/{key_id}": ADMIN,
     "DELETE /context/keys/{key_id}": ADMIN,
+    "GET /context/identity-providers": ADMIN,
     "GET /context/webhooks": ADMIN,
     "POST /context/webhooks": ADMIN,
     "GET /context/webhooks/{webhook_id}": ADMIN,

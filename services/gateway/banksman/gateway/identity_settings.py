@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime, Field, SecretStr, field_validator
 
-from banksman.contracts.rights import DEFAULT_RIGHTS, Right
+from banksman.contracts.rights import DEFAULT_RIGHTS, RIGHTS, Right
 from banksman.contracts.wire import Token
 from banksman.runtime.settings import Section
 
@@ -67,6 +67,11 @@ class OidcSettings(Section):
     def audiences(self) -> tuple[str, ...]:
         """The audiences of accepted tokens."""
         return tuple(one for one in (self.audience, self.client_id) if one is not None)
+
+    @property
+    def roles(self) -> Mapping[str, tuple[Right, ...]]:
+        """The rights of each value of `rights_claim`; other values grant nothing."""
+        return self.rights or {right: (right,) for right in RIGHTS}
 
     @field_validator("issuer")
     @classmethod

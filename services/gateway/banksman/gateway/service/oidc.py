@@ -19,7 +19,7 @@ import jwt
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
 from banksman.contracts.ids import check_token, digest
 from banksman.gateway.identity_settings import OidcSettings, Right
-from banksman.gateway.service.auth import ALL_RIGHTS, Caller
+from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.oidc_provider import RETRY_AFTER_S, Code, Endpoints, OidcProvider
 from banksman.runtime.background import Background
 
@@ -186,13 +186,8 @@ class OidcTokens:
         values = found.split() if isinstance(found, str) else found
         granted: set[Right] = set()
         for value in cast(list[object], values) if isinstance(values, list) else ():
-            granted.update(self._granted_by(str(value)))
+            granted.update(self._settings.roles.get(str(value), ()))
         return frozenset(granted)
-
-    def _granted_by(self, value: str) -> tuple[Right, ...]:
-        if self._settings.rights:
-            return self._settings.rights.get(value, ())
-        return tuple(right for right in ALL_RIGHTS if right == value)
 
 
 @asynccontextmanager
