@@ -14,7 +14,7 @@ from banksman.bus.jetstream import count_below
 from banksman.bus.messages import Message
 from banksman.bus.names import DEAD
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.frames import error_frame
 from banksman.contracts.nats_api import REQUEST_ID
 
@@ -25,7 +25,7 @@ MAX_LETTERS = 1_000
 MAX_LETTER_BYTES = 64 * 1024
 """Bytes of a request that is dead-lettered."""
 WITH_SECRETS = frozenset({"secret.set", "mcp.create", "mcp.update", "mcp.sign_in", "mcp.finish"})
-"""Requests whose bodies may hold secrets of the tenant: their dead letters have no body."""
+"""Requests whose bodies may hold secrets of the tenant: reports of their failures show nothing of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,10 @@ class Failures:
 
     async def report(self, request: Message, error: BanksmanError) -> None:
         """Publish a failure on `api.{t}.error`, and dead-letter the request."""
-        tenant = request.subject.split(".")[1]
+        _, tenant, *action = request.subject.split(".")
+        secret = ".".join(action[:2]) in WITH_SECRETS
+        if secret and isinstance(error, BadInput):
+            error = BadInput(error.field, None, error.expected)
         await self.bus.publish(subjects.api(tenant, "error"), _frame(request, error))
         # It cannot be replayed, so without room in DEAD little is lost; its sender received the error.
         if len(request.data) > MAX_LETTER_BYTES or not await self._has_room():
@@ -48,7 +51,7 @@ class Failures:
             stream=NATS_API,
             stream_seq=time.time_ns(),
             reason=str(error),
-            payload=b"" if ".".join(request.subject.split(".")[2:4]) in WITH_SECRETS else request.data,
+            payload=b"" if secret else request.data,
             headers=request.headers,
         )
 
