@@ -317,6 +317,9 @@ async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Pl
 
     begun = await http.post(f"{SERVER}/sign-in")
     cookie = begun.headers["set-cookie"]
+    below = {"gateway_url": "https://proxy.test/banksman/"}
+    cookie_below = (await http.post(f"{SERVER}/sign-in", json=below)).headers["set-cookie"]
+    begun = await http.post(f"{SERVER}/sign-in")
     elsewhere = await platform.returned(begun.json()["url"], httpx.Cookies())
     before = await platform.stored()
     by_cookie = await platform.returned(begun.json()["url"])
@@ -330,6 +333,7 @@ async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Pl
     trail = (await http.get("/v1/audit")).json()["items"]
 
     assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/context/mcp-sign-in;" in cookie
+    assert "Path=/banksman/context/mcp-sign-in;" in cookie_below and "Secure" in cookie_below
     assert (elsewhere.status_code, before.signed_in) == (202, None)
     assert "this sign-in was not begun in this browser" in elsewhere.text
     assert (by_cookie.status_code, "set-cookie" in by_cookie.headers) == (200, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastapi import Query, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
@@ -61,7 +61,8 @@ async def begin_mcp_sign_in(
         _cookie(begun.state),
         begun.browser + (TO_PAGE if body.to_page else ""),
         max_age=int(SIGN_IN_TIME.total_seconds()),
-        path=CALLBACK,
+        # A proxy may serve the gateway below a path.
+        path=f"{quote(urlsplit(base).path, safe='/%')}{CALLBACK}",
         secure=base.startswith("https:"),
         httponly=True,
         # Not strict: the browser returns from another site.
@@ -132,6 +133,7 @@ async def finish_mcp_sign_in(
 
 def _page(state: str, cookie: str) -> Response:
     """Return the way to the page's view of the server that a state names."""
+    # Relative, because a proxy may serve the gateway below a path. There, the cookie stays until it expires.
     view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}"
     response = RedirectResponse(view, 303, headers=HEADERS)
     response.delete_cookie(cookie, path=CALLBACK)

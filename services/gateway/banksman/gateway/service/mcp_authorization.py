@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -16,8 +16,8 @@ from banksman.contracts.mcp_sign_in import Authorization, PendingSecrets, Reques
 class Returned:
     """What a user brought back from the authorization server."""
 
-    state: str
-    code: str | None
+    state: str = field(repr=False)
+    code: str | None = field(repr=False)
     issuer: str | None
     error: str | None
 

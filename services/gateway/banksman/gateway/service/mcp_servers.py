@@ -142,7 +142,7 @@ class McpServers:
         try:
             return await self.look(tenant, server.id)
         except Unavailable as error:
-            return LookedAt(server.model_copy(update={"problem": str(error)}))
+            return LookedAt(server.model_copy(update={"problem": error.public}))
 
     async def look(self, tenant: str, server_id: str) -> LookedAt:
         """List the tools of a server. Changed and removed ones are withdrawn; new and changed ones wait.

@@ -50,8 +50,8 @@ T = TypeVar("T")
 class Begun:
     """A sign-in that a user may finish."""
 
-    url: str
-    """The page of the authorization server."""
+    url: str = field(repr=False)
+    """The page of the authorization server, with the state."""
     state: str = field(repr=False)
     browser: str = field(repr=False)
     """What the browser must bring back to finish it without a key."""
@@ -161,7 +161,7 @@ class McpSignIns:
         try:
             updated = await self._granted(tenant, server, pending, returned)
         except (Conflict, Unavailable) as error:
-            await self._servers.failed(tenant, server_id, str(error))
+            await self._servers.failed(tenant, server_id, error.public)
             raise
         return pending.user, await self._servers.looked(tenant, updated)
 
