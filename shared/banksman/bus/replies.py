@@ -89,17 +89,23 @@ class Replies:
             if not replied.done():
                 replied.set_exception(error)
 
+        def ended(_: asyncio.Future[None]) -> None:
+            received(Message(subject, b""))
+
         expected = self.expect(subject, received, failed, until_reconnect=until_reconnect, token=token)
         with expected as inbox:
             await self.send(subject, payload, reply or inbox, headers)
             if unless is not None:
-                unless.add_done_callback(lambda _: received(Message(subject, b"")))
+                unless.add_done_callback(ended)
             # A quarter of the cost of `asyncio.timeout`, for some twenty requests in each run.
             timer = loop.call_later(timeout_s, lambda: failed(TimedOut(subject, timeout_s)))
             try:
                 message = await replied
             finally:
                 timer.cancel()
+                if unless is not None:
+                    # It may outlive many requests.
+                    unless.remove_done_callback(ended)
         if message.status == STATUS_NO_RESPONDERS and not message.data:
             raise NoResponders(subject)
         return message

@@ -16,7 +16,6 @@ from banksman.contracts.subjects import ANY
 
 STORE_S: Final = 4.0
 """Seconds to wait for JetStream; less than the publisher waits for the reply."""
-_ONLY = "only"
 
 
 class AcknowledgedWrites:
@@ -50,10 +49,11 @@ class AcknowledgedWrites:
             BadInput: The publisher named no inbox in the form of the header.
             Unavailable, Forbidden, MessageTooLarge: As `Replies.request`.
         """
-        address = message.headers.get(ACK)
-        if address is None:
+        if ACK not in message.headers:
             stored = await self._bus.request_ack(write.subject, write.data, write.headers, STORE_S)
             return stored.data
+        inbox, number, only = _address(message.headers[ACK])
+        source = message.subject.split(".")[1]
         token = self._bus.replies.new_token()
         stored = await self._bus.replies.request(
             write.subject,
@@ -62,22 +62,18 @@ class AcknowledgedWrites:
             timeout_s=STORE_S,
             until_reconnect=True,
             token=token,
-            reply=self._subject(message, write, address, token),
+            reply=subjects.stored_ack(source, write.publisher, inbox, number, self._agent, token),
         )
-        return None if address.endswith(f".{_ONLY}") else stored.data
-
-    def _subject(self, message: Message, write: Write, address: str, token: str) -> str:
-        inbox, number = _inbox(address)
-        source = message.subject.split(".")[1]
-        return subjects.stored_ack(source, write.publisher, inbox, number, self._agent, token)
+        return None if only else stored.data
 
     def _received(self, message: Message) -> None:
         self._bus.replies.deliver(message.subject.rpartition(".")[2], message)
 
 
-def _inbox(address: str) -> tuple[str, str]:
-    match address.split("."):
-        case [inbox, number] | [inbox, number, "only"]:
-            return check_token(inbox, ACK), check_token(number, ACK)
+def _address(text: str) -> tuple[str, str, bool]:
+    """Return the inbox and the number that a publisher names, and whether it waits for no other reply."""
+    match text.split("."):
+        case [inbox, number, *rest] if rest in ([], ["only"]):
+            return check_token(inbox, ACK), check_token(number, ACK), bool(rest)
         case _:
-            raise BadInput(ACK, address[:80], "`{inbox}.{number}`")
+            raise BadInput(ACK, text[:80], "`{inbox}.{number}` or `{inbox}.{number}.only`")

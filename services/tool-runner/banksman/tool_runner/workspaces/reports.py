@@ -37,7 +37,7 @@ class Reports:
                 report states what is.
 
         Raises:
-            Unavailable: no reply within `REPLY_S`, or a reply that is not valid.
+            Unavailable: no reply within `REPLY_S`, or `REPEATED_FOR_S` if it is repeated; or no valid one.
         """
         if not repeats:
             return await self._send(tenant, conversation_id, report)
