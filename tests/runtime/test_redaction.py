@@ -80,8 +80,10 @@ def test_ids_and_words_that_contain_the_beginning_of_a_key_are_kept(text: str) -
     assert redacted(text) == text
 
 
-@pytest.mark.parametrize("before", ["key=", "my_", '{"error": "no\\n', "%3A", "\\u003a"])
-def test_a_key_behind_an_escaped_character_is_removed(before: str) -> None:
+@pytest.mark.parametrize(
+    "before", ["key=", "my_", '{"error": "no\\n', "%3A", "\\u003a", "\x1b[m", "\x1b[0m", "\\u001b[1;31m"]
+)
+def test_a_key_behind_an_escaped_character_or_a_colour_is_removed(before: str) -> None:
     assert redacted(f"{before}sk-proj-abcdefgh12345678") == before + redaction.HIDDEN
 
 

@@ -21,12 +21,15 @@ LEAST_CHARS = 8
 PREFIX_CHARS = 16
 """Characters of a secret that are hidden also where the rest is missing: an echo may be cut off."""
 
-_BEGINS = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
-"""Matches where a word begins, also behind an escaped character. `sk-` and the like also stand within
-words such as `task-`, and within one of 205 of our run ids."""
+_BEGINS = (
+    r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
+    r"|(?<=\[m)|(?<=[\[;][0-9]m)|(?<=[\[;][0-9]{2}m))"
+)
+"""Matches where a word begins, also behind an escaped character or the colour of a terminal. `sk-` and the
+like also stand within words such as `task-`, and within one of 205 of our run ids."""
 KEYS = re.compile(
-    # The look-ahead skips most places at the price of one comparison.
-    r"(?=[sprgxhe])"
+    # The look-ahead skips most places at the price of a few comparisons.
+    r"(?=[sprgxhe][a-z0-9]{1,5}[-_])"
     + _BEGINS
     + r"(?:sk|pk|rk|gsk|xai|pplx|hf|r8|espr|glpat|github_pat|gh[pousr]|xox[abprs])[-_][A-Za-z0-9_-]{8,}"
     r"|AIza[0-9A-Za-z_-]{30,}|(?:AKIA|ASIA)[0-9A-Z]{16}|S[UAO][A-Z2-7]{54,}"
