@@ -139,21 +139,21 @@ class Lease:
         loop = asyncio.get_running_loop()
         sent = loop.time()
         ends_at = self._renewed_at + self._stop_after_s
+        value = self._value()
         try:
             async with asyncio.timeout_at(ends_at):
                 self._revision = await renew_lease(
-                    self._bus, self._value(), self._revision, budget_s=ends_at - sent, key=self._key
+                    self._bus, value, self._revision, budget_s=ends_at - sent, key=self._key
                 )
         except (TimeoutError, Unavailable) as error:
             raise LeaseLost(f"the lease was not renewed for {self._stop_after_s:g} s") from error
         except WrongLastSequence as error:
             raise LeaseLost("the lease ended, or another process of this runner holds it") from error
         # The broker counts from when it stored this, which is later.
-        self._renewed_at = sent
+        self._renewed_at, self._reported_load = sent, value.load
         if (took_s := loop.time() - sent) > _SLOW_S:
             logger.warning("the broker took %.1f s to renew the lease", took_s)
 
     def _value(self) -> RunnerLease:
-        self._reported_load = self._load()
-        current = {"load": self._reported_load, "serving": self._problem is None, "problem": self._problem}
+        current = {"load": self._load(), "serving": self._problem is None, "problem": self._problem}
         return self._lease.model_copy(update=current)

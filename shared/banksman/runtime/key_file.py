@@ -30,10 +30,11 @@ def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(file.with_suffix(".lock")):
+        text = json.dumps(change(read_keys(file)), indent=1)
         new = file.with_suffix(".new")
         new.unlink(missing_ok=True)
         new.touch(mode=0o600)
-        new.write_text(json.dumps(change(read_keys(file)), indent=1), encoding="utf-8")
+        new.write_text(text, encoding="utf-8")
         new.replace(file)
 
 
