@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import re
+from collections.abc import AsyncGenerator, Generator
 
 import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from banksman.agent.heads_recorder import HeadsRecorder
-from banksman.agent.log_guard import LogGuard
-from banksman.agent.registry import ToolRegistry
-from banksman.agent.runner_stores import RunnerStores
-from banksman.agent.usage import UsageLedger
-from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
-from banksman.bus.names import RUNNERS, TOOLS
-from banksman.bus.outcomes import Done, Outcome, WorkMessage
+from banksman.bus.names import RUNNERS
 from banksman.bus.watch import BucketView
-from banksman.bus.work import work
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.registry import ToolRegistration
-from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import LogHeads
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import SchemaChecker
 from banksman.runtime.background import UNREADY_FAILURES, Background
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, arm
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.settings import HealthSettings
-from tests.support.nats import Broker
+from tests.runtime.loops import AFTER_RECONNECT, LOOPS
+from tests.support.fixtures import provision_all, settings_of
+from tests.support.nats import Broker, broker
+from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 STEADY_S = 0.2
@@ -88,80 +76,20 @@ async def log() -> AsyncGenerator[Log]:
     logger.setLevel(level)
 
 
+@pytest.fixture(scope="module")
+def server() -> Generator[Broker]:
+    """A server for one module: whole services register their workflows and tools there."""
+    with broker() as server:
+        provision_all(server)
+        yield server
+
+
 @pytest.fixture
-async def supervised(bus: Bus) -> AsyncGenerator[Bus]:
+async def supervised(server: Broker) -> AsyncGenerator[Bus]:
     """A connection whose background tasks soon count as steady."""
     background = Background(steady_s=STEADY_S)
-    async with await Bus.connect(bus.settings, name="supervised", background=background) as connected:
+    async with await Bus.connect(settings_of(server), name="supervised", background=background) as connected:
         yield connected
-
-
-Component = Callable[[Bus], AbstractAsyncContextManager[object]]
-
-
-@asynccontextmanager
-async def guard(bus: Bus) -> AsyncGenerator[object]:
-    async with DamagedLogs(bus) as damaged:
-        checked = LogGuard(bus, damaged, write_every_s=0.1, scrub_after_s=0.01)
-        assert await checked.checked(asyncio.Event())
-        async with checked:
-            yield checked
-
-
-@asynccontextmanager
-async def registry(bus: Bus) -> AsyncGenerator[object]:
-    async with (
-        BrokerClock(bus) as clock,
-        Placements(bus, clock) as placements,
-        BucketView(Bucket(bus, TOOLS, ToolRegistration)) as registered,
-        SchemaChecker() as schemas,
-        ToolRegistry(bus, clock, registered, placements, schemas) as serving,
-    ):
-        yield serving
-
-
-@asynccontextmanager
-async def following(bus: Bus) -> AsyncGenerator[object]:
-    async with LiveHub(EventLog(bus), check_s=0.1, first_check_s=0.1) as hub, hub.tail("t-live", "c-live"):
-        yield hub
-
-
-@asynccontextmanager
-async def heads(bus: Bus) -> AsyncGenerator[object]:
-    async with HeadsRecorder(LogHeads(bus), write_every_s=0.1, standby_s=0.1) as keeper:
-        yield keeper
-
-
-@asynccontextmanager
-async def upstreams(bus: Bus) -> AsyncGenerator[object]:
-    async with Upstreams((), bus.background, timeout_s=1.0) as listing:
-        yield listing
-
-
-@asynccontextmanager
-async def working(bus: Bus) -> AsyncGenerator[object]:
-    async def handler(message: WorkMessage) -> Outcome:
-        return Done()
-
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(work(bus, "RUNS", "agents", handler, slots=1, stop=stop))
-        yield stop
-        stop.set()
-
-
-LOOPS: dict[str, Component] = {
-    "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
-    "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
-    "live": following,
-    "heads": heads,
-    "heartbeats": working,
-    "log-scrub": guard,
-    "snapshots": lambda bus: RunnerStores(bus, collect_every_s=0.1),
-    "tool-registry": registry,
-    "upstream-models": upstreams,
-    "usage-write": lambda bus: UsageLedger(bus, write_every_s=0.1),
-}
 
 
 @pytest.mark.parametrize("task", LOOPS)
@@ -174,16 +102,16 @@ async def test_every_loop_continues_after_unforeseen_exceptions(supervised: Bus,
     assert restarts(task) == before + UNREADY_FAILURES
 
 
-async def test_the_check_of_all_logs_continues_after_unforeseen_exceptions(
-    own_nats: Broker, own_bus: Bus, log: Log
+@pytest.mark.parametrize("task", AFTER_RECONNECT)
+async def test_every_loop_that_follows_a_reconnect_continues_after_unforeseen_exceptions(
+    server: Broker, supervised: Bus, task: str, log: Log
 ) -> None:
-    """The check runs after a reconnect, because a server may have lost data."""
-    before = restarts("log-check")
-    fail("log-check", UNREADY_FAILURES)
-    async with guard(own_bus):
-        own_nats.restart()
-        await fails_and_recovers(own_bus, "log-check", log)
-    assert restarts("log-check") == before + UNREADY_FAILURES
+    before = restarts(task)
+    fail(task, UNREADY_FAILURES)
+    async with AFTER_RECONNECT[task](supervised):
+        server.restart()
+        await fails_and_recovers(supervised, task, log)
+    assert restarts(task) == before + UNREADY_FAILURES
 
 
 async def fails_and_recovers(bus: Bus, task: str, log: Log) -> None:
@@ -193,6 +121,52 @@ async def fails_and_recovers(bus: Bus, task: str, log: Log) -> None:
     )
     await log.contains(f"background task {task} works again", 1)
     assert await bus.background.problem() is None
+
+
+def test_every_supervised_loop_of_the_sources_is_tested() -> None:
+    """Each background task of the sources has a component in `loops`, and each component is of one."""
+    tested = LOOPS.keys() | AFTER_RECONNECT.keys()
+    found = supervised_loops()
+    assert {name for name in found if not any(re.fullmatch(name, loop) for loop in tested)} == set()
+    assert {loop for loop in tested if not any(re.fullmatch(name, loop) for name in found)} == set()
+
+
+def supervised_loops() -> set[str]:
+    """Return the names of the background tasks that the sources start, as patterns."""
+    calls = (
+        call
+        for folder in ("shared", "services", "cli")
+        for source in (ROOT / folder).rglob("*.py")
+        if "ackground" in (text := source.read_text(encoding="utf-8"))
+        for call in ast.walk(ast.parse(text, source))
+        if isinstance(call, ast.Call)
+    )
+    return {pattern(call.args[0]) for call in calls if starts_task(call)}
+
+
+def starts_task(call: ast.Call) -> bool:
+    """Return whether a call is `run`, `repeat` or `running` of a `Background`."""
+    match call.func:
+        case ast.Attribute(
+            attr="run" | "repeat" | "running",
+            value=ast.Name(id=receiver) | ast.Attribute(attr=receiver),
+        ):
+            return receiver.removeprefix("_") == "background"
+        case _:
+            return False
+
+
+def pattern(name: ast.expr) -> str:
+    """Return a regular expression for the name of a task; one that is no literal is not a word."""
+    match name:
+        case ast.Constant(value=str(text)):
+            return re.escape(text)
+        case ast.JoinedStr(values=parts):
+            return "".join(pattern(part) for part in parts)
+        case ast.FormattedValue():
+            return r"\w+"
+        case _:
+            return f"a name that is no literal: {ast.unparse(name)}"
 
 
 async def test_an_entry_that_breaks_a_subscriber_does_not_stop_the_view(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import BaseModel
 
@@ -391,3 +392,35 @@ async def test_name_of_a_withdrawn_tool_is_free_for_others(
             listed = {tool.definition.name: tool.definition.description for tool in await one.list()}
 
     assert (listed[name], listed[keeps]) == ("second", "stays")
+
+
+async def test_server_that_is_cancelled_while_it_registers_leaves_no_connection(
+    nats_server: NatsServer, bus: Bus, name: str, box: Toolbox
+) -> None:
+    @box.tool(description="Repeat a word.")
+    def echo(word: str) -> str:
+        return word
+
+    requested = asyncio.Event()
+
+    async def leave_without_reply(_message: object) -> None:
+        requested.set()
+
+    async def connected() -> bool:
+        async with httpx.AsyncClient(base_url=nats_server.monitoring_url, verify=False) as http:
+            connections = (await http.get("/connz", params={"limit": 1024})).json()["connections"]
+        return any(one.get("name") == f"tool server {name}" for one in connections)
+
+    async def disconnected() -> bool:
+        return not await connected()
+
+    registry = await bus.subscribe(subjects.registry("tool", "register"), leave_without_reply)
+    serving = asyncio.create_task(server(nats_server, name, box).serve())
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        await requested.wait()
+    assert await connected()
+    serving.cancel()
+    await asyncio.wait({serving})
+    await registry.unsubscribe()
+    await eventually(disconnected)
+    assert serving.cancelled()

@@ -109,10 +109,11 @@ class BucketView(Generic[T]):
             bus.on_reconnect(self._stale.set),
             bus.on_slow_consumer(lambda subject: self._stale.set() if subject == pattern else None),
         ]
-        name = f"bucket-{self._bucket.name}"
-        self._tasks = (bus.background.repeat(name, self._check, wait=self._wait),)
+        name = self._bucket.name
+        self._tasks = (bus.background.repeat(f"bucket-{name}", self._check, wait=self._wait),)
         if self._ttl_s is not None:
-            self._tasks += (bus.background.repeat(f"{name}-expiry", self._expire, wait=self._wait_to_expire),)
+            expiry = bus.background.repeat(f"bucket-{name}-expiry", self._expire, wait=self._wait_to_expire)
+            self._tasks += (expiry,)
         return self
 
     async def __aexit__(

@@ -137,8 +137,16 @@ class ToolServer:
         self._connected = bus
         self._serving = asyncio.create_task(self._serve(bus), name=f"tool server {self.name}")
         offered = asyncio.create_task(self._offered.wait())
-        await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
-        offered.cancel()
+        try:
+            await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # No block begins, so `__aexit__` is not called.
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+            await bus.close()
+            raise
+        finally:
+            offered.cancel()
         if self._serving.done():
             await bus.close()
             self._serving.result()

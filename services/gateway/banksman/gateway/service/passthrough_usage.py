@@ -39,8 +39,11 @@ class TenantLimitReached(Overloaded):
 class PassthroughUsage:
     """The usage of passthrough. As a context manager it stores the counts."""
 
-    def __init__(self, bus: Bus, clock: Clock, settings: TenantSettings) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, settings: TenantSettings, *, write_every_s: float = WRITE_EVERY_S
+    ) -> None:
         self._bus = bus
+        self._write_every_s = write_every_s
         self._clock = clock
         self._settings = settings
         self._bucket = Bucket(bus, USAGE, UsageTotals)
@@ -52,7 +55,7 @@ class PassthroughUsage:
         self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=_wait)
+        self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=self._wait)
         return self
 
     async def __aexit__(
@@ -129,6 +132,5 @@ class PassthroughUsage:
                 self.add(tenant, usage)
             self._totals.pop(tenant, None)
 
-
-async def _wait() -> None:
-    await asyncio.sleep(WRITE_EVERY_S)
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._write_every_s)

@@ -1,0 +1,253 @@
+"""What runs each supervised loop of the services, by the name of its background task."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from faststream import AckPolicy
+from faststream.nats import JStream, NatsRouter
+
+from banksman.agent.heads_recorder import HeadsRecorder
+from banksman.agent.log_guard import LogGuard
+from banksman.agent.registry import ToolRegistry
+from banksman.agent.runner_presence import RunnerPresence
+from banksman.agent.runner_stores import RunnerStores
+from banksman.agent.usage import UsageLedger
+from banksman.bus.clock import BrokerClock
+from banksman.bus.connection import Bus
+from banksman.bus.control import ControlPlane, Work, inbox_of, one_at_a_time
+from banksman.bus.kv import Bucket
+from banksman.bus.live import LiveHub
+from banksman.bus.log import EventLog
+from banksman.bus.names import RUNNERS, TOOLS
+from banksman.bus.outcomes import Done, Outcome, WorkMessage
+from banksman.bus.publish import durable
+from banksman.bus.slots import CallSlots
+from banksman.bus.watch import BucketView
+from banksman.bus.work import work
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.registry import ToolRegistration
+from banksman.deployment.streams import provision
+from banksman.deployment.topology import Consumer, Stream, Topology
+from banksman.gateway.app import serving
+from banksman.gateway.identity_settings import OidcSettings
+from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.oidc import oidc_tokens
+from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.log_integrity.heads import LogHeads
+from banksman.runs.placement import Placements
+from banksman.runs.schemas import SchemaChecker
+from banksman.runtime.health import Health
+from banksman.runtime.service import ServiceProcess
+from banksman.runtime.settings import ApprovalSettings
+from banksman.runtime.tenants import TenantLimits, TenantSettings
+from banksman.tool_runner import app as tool_runner
+from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
+from banksman.tool_runner.workspaces.quota import delete_tree
+from banksman.workflows import app as workflows
+from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
+from tests.support.polling import eventually
+
+TENANT = "t-loops"
+UNREACHABLE = "http://127.0.0.1:9"
+
+Component = Callable[[Bus], AbstractAsyncContextManager[object]]
+
+
+@asynccontextmanager
+async def guard(bus: Bus) -> AsyncGenerator[object]:
+    async with DamagedLogs(bus) as damaged:
+        checked = LogGuard(bus, damaged, write_every_s=0.1, scrub_after_s=0.01)
+        assert await checked.checked(asyncio.Event())
+        async with checked:
+            yield checked
+
+
+@asynccontextmanager
+async def registry(bus: Bus) -> AsyncGenerator[object]:
+    async with (
+        BrokerClock(bus) as clock,
+        Placements(bus, clock) as placements,
+        BucketView(Bucket(bus, TOOLS, ToolRegistration)) as registered,
+        SchemaChecker() as schemas,
+        ToolRegistry(bus, clock, registered, placements, schemas) as serving,
+    ):
+        yield serving
+
+
+@asynccontextmanager
+async def presence(bus: Bus) -> AsyncGenerator[object]:
+    async with (
+        BrokerClock(bus) as clock,
+        Placements(bus, clock) as placements,
+        RunnerPresence(bus, placements) as checking,
+    ):
+        yield checking
+
+
+@asynccontextmanager
+async def following(bus: Bus) -> AsyncGenerator[object]:
+    async with LiveHub(EventLog(bus), check_s=0.1, first_check_s=0.1) as hub, hub.tail(TENANT, "c-live"):
+        yield hub
+
+
+@asynccontextmanager
+async def heads(bus: Bus) -> AsyncGenerator[object]:
+    async with HeadsRecorder(LogHeads(bus), write_every_s=0.1, standby_s=0.1) as keeper:
+        yield keeper
+
+
+@asynccontextmanager
+async def upstreams(bus: Bus) -> AsyncGenerator[object]:
+    async with Upstreams((), bus.background, timeout_s=1.0) as listing:
+        yield listing
+
+
+@asynccontextmanager
+async def working(bus: Bus) -> AsyncGenerator[object]:
+    async def handler(message: WorkMessage) -> Outcome:
+        return Done()
+
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work(bus, "RUNS", "agents", handler, slots=1, stop=stop))
+        yield stop
+        stop.set()
+
+
+@asynccontextmanager
+async def handling(bus: Bus) -> AsyncGenerator[object]:
+    """A FastStream handler that has a message of a stream until the block ends."""
+    stream = Stream(name="LOOPS", subjects=("LOOPS.>",), retention="workqueue", max_bytes=10_000_000)
+    consumer = Consumer(stream="LOOPS", durable="readers", filter="LOOPS.*", ack_wait_s=2)
+    await provision(bus, Topology("TEST", (stream,), (consumer,)))
+    router, release = NatsRouter(), asyncio.Event()
+
+    @router.subscriber(
+        "LOOPS.*",
+        stream=JStream("LOOPS", declare=False),
+        durable="readers",
+        pull_sub=one_at_a_time(bus),
+        ack_policy=AckPolicy.MANUAL,
+        inbox_prefix=inbox_of(bus),
+        no_reply=True,
+    )
+    async def handle(message: Work) -> Outcome:
+        await release.wait()
+        return Done()
+
+    async with ControlPlane(bus, router, title="test") as control:
+        await durable(bus, "LOOPS.one", b"{}", msg_id="loops-one")
+        yield control
+        release.set()
+
+
+@asynccontextmanager
+async def removing(bus: Bus) -> AsyncGenerator[object]:
+    slots = CallSlots(bus)
+    await slots.forget(TENANT, ("a-removed",))
+    yield slots
+
+
+@asynccontextmanager
+async def passthrough_usage(bus: Bus) -> AsyncGenerator[object]:
+    async with (
+        BrokerClock(bus) as clock,
+        PassthroughUsage(bus, clock, TenantSettings(), write_every_s=0.1) as usage,
+    ):
+        yield usage
+
+
+@asynccontextmanager
+async def gateway(bus: Bus) -> AsyncGenerator[object]:
+    settings = GatewayServiceSettings(
+        nats=bus.settings,
+        approvals=ApprovalSettings.model_validate({"signing_key": "k" * 32}),
+        gateway=GatewaySettings(port=0, keyless_tenant=TENANT, default_model="demo:demo"),
+        tenants=TenantSettings(named={TENANT: TenantLimits(retention_days=7)}),
+        allow_weak_durability=True,
+    )
+    async with serving(settings, Health("gateway", background=bus.background)) as running:
+        yield running
+
+
+def reachable_directory() -> Path:
+    """Return a new directory that the sandbox user can reach, other than pytest's own ones."""
+    directory = Path(tempfile.mkdtemp(prefix="banksman-test-", dir="/var/tmp"))
+    directory.chmod(0o711)
+    return directory
+
+
+@asynccontextmanager
+async def runner(bus: Bus) -> AsyncGenerator[object]:
+    directory = reachable_directory()
+    settings = ToolRunnerServiceSettings(
+        nats=bus.settings,
+        data_dir=directory,
+        tool_runner=ToolRunnerSettings(workspaces_dir=directory, drain_s=0.0),
+        allow_weak_durability=True,
+    )
+    try:
+        process = ServiceProcess(Health("tool-runner", background=bus.background))
+        async with started(process, tool_runner.main(settings, process)):
+            yield process
+    finally:
+        delete_tree(directory)
+
+
+@asynccontextmanager
+async def workflows_with_example_tools(bus: Bus) -> AsyncGenerator[object]:
+    settings = WorkflowServiceSettings(
+        nats=bus.settings,
+        workflows=WorkflowSettings(drain_s=0.0, example_tools=bus.settings),
+        allow_weak_durability=True,
+    )
+    process = ServiceProcess(Health("workflows", background=bus.background))
+    async with started(process, workflows.main(settings, process)):
+        yield process
+
+
+@asynccontextmanager
+async def started(process: ServiceProcess, main: Coroutine[object, object, None]) -> AsyncGenerator[None]:
+    """Run a service, composed as in production, in this process."""
+    running = asyncio.create_task(main)
+    await eventually(lambda: process.health.started or running.done())
+    assert not running.done(), running.exception()
+    yield
+    process.drain()
+    await running
+
+
+LOOPS: dict[str, Component] = {
+    "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
+    "bucket-runners-expiry": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), ttl_s=0.1),
+    "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
+    "example tools": workflows_with_example_tools,
+    "heads": heads,
+    "heartbeat": handling,
+    "heartbeats": working,
+    "live": following,
+    "log-scrub": guard,
+    "oidc": lambda bus: oidc_tokens(OidcSettings(issuer=UNREACHABLE, audience="loops"), bus.background),
+    "overdue schedules": gateway,
+    "passthrough-usage": passthrough_usage,
+    "retention": gateway,
+    "runner-presence": presence,
+    "schedules": gateway,
+    "slots": removing,
+    "snapshots": lambda bus: RunnerStores(bus, collect_every_s=0.1),
+    "tool-registry": registry,
+    "upstream-models": upstreams,
+    "usage-write": lambda bus: UsageLedger(bus, write_every_s=0.1),
+    "webhook-deliveries": gateway,
+    "webhook-queue": gateway,
+    "workspaces": runner,
+}
+AFTER_RECONNECT: dict[str, Component] = {"log-check": guard}
+"""A loop whose work is due after a reconnect only, because a server may have lost data."""
