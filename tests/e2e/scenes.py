@@ -178,6 +178,22 @@ KEY: dict[str, Any] = {
     "expires_at": None,
 }
 
+PROVIDER: dict[str, Any] = {
+    "issuer": "https://id.example.org/acme",
+    "on_page": True,
+    "tenant": "acme",
+    "tenant_claim": "org",
+    "default_tenant": False,
+    "rights_claim": "realm.roles",
+    "roles": [
+        {"value": "staff", "rights": ["chat"]},
+        {"value": "admins", "rights": ["admin"]},
+        {"value": "leads", "rights": ["chat", "approve"]},
+    ],
+    "default_rights": [],
+}
+"""A provider without a role for all of `chat`, `approve` and `admin`."""
+
 SCHEDULE: dict[str, Any] = {
     "id": "s1",
     "title": "Morning report",

@@ -140,6 +140,7 @@ async def inbox(page: Page, stage: Stage) -> None:
 
 
 async def people(page: Page, stage: Stage) -> None:
+    stage.resources["context/identity-providers"] = {"items": [scenes.PROVIDER]}
     await page.get_by_role("link", name="People").click()
     await expect(page.get_by_role("cell", name="grace laptop")).to_be_visible()
 
@@ -160,7 +161,13 @@ async def invitation(page: Page, stage: Stage) -> None:
     await page.get_by_label("Name or e-mail address", exact=True).fill("linus")
 
 
+async def account_invitation(page: Page, stage: Stage) -> None:
+    await page.get_by_label("signs in with").select_option("an account at id.example.org/acme")
+    await expect(page.get_by_text("leads", exact=True)).to_be_visible()
+
+
 async def invited(page: Page, stage: Stage) -> None:
+    await page.get_by_label("signs in with").select_option("a key")
     stage.resources["POST context/keys"] = {**scenes.KEY, "user": "linus", "key": "bk-" + "0" * 40}
     await page.get_by_role("button", name="Create the key").click()
     await expect(page.get_by_text("The key is shown only now")).to_be_visible()
@@ -289,9 +296,10 @@ async def login(page: Page, stage: Stage) -> None:
 
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
-    refused, inbox, people, own_key, own_key_created, invitation, invited, schedules, new_schedule,
-    operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server, audit, settings, palette,
-    one_run, one_step, two_runs, rules, workflows, built_workflow, assistant, models, ended, login,
+    refused, inbox, people, own_key, own_key_created, invitation, account_invitation, invited, schedules,
+    new_schedule, operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server, audit,
+    settings, palette, one_run, one_step, two_runs, rules, workflows, built_workflow, assistant, models,
+    ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

@@ -162,6 +162,38 @@ async def test_a_colleague_is_invited_by_a_key_that_is_shown_once(stage: Stage) 
     assert [frame.get("token") for frame in stage.received if frame["type"] == "hello"] == [None, "bk-own"]
 
 
+async def test_a_colleague_is_invited_with_an_account_of_the_identity_provider(stage: Stage) -> None:
+    """By the roles that give exactly the chosen rights, and one sentence to send."""
+    stage.token = "bk-ada"
+    stage.resources["context/identity-providers"] = {"items": [scenes.PROVIDER]}
+    async with opened(stage.url) as page:
+        await page.get_by_label("Key").fill("bk-ada")
+        await page.get_by_role("button", name="Sign in").click()
+        await page.get_by_role("link", name="People").click()
+        await page.get_by_role("button", name="Invite a person").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("signs in with").select_option("an account at id.example.org/acme")
+        lines = dialog.locator(".field")
+        await expect(lines.nth(0)).to_contain_text(re.compile("claim realm.roles.*leads", re.DOTALL))
+        await expect(lines.nth(1)).to_contain_text(re.compile("claim org.*acme", re.DOTALL))
+        await dialog.get_by_label("manage people").check()
+        await expect(lines.locator("pre")).to_have_text(["leads", "admins", "acme", f"{stage.url}/"])
+        await page.evaluate("() => navigator.clipboard.writeText = async (text) => { window.copied = text }")
+        await dialog.get_by_role("button", name="Copy all as a message").click()
+        await page.wait_for_function("() => window.copied")
+        message = await page.evaluate("() => window.copied")
+        await dialog.get_by_label("work with agents").uncheck()
+        await expect(dialog).to_contain_text("No role at id.example.org/acme gives exactly these rights")
+        await dialog.get_by_role("button", name="Done").click()
+        await expect(dialog).to_have_count(0)
+    assert message == (
+        f"Open {stage.url}/ and sign in with your account at id.example.org/acme, to which an administrator "
+        "there first gives the role leads (claim realm.roles), the role admins (claim realm.roles), "
+        "and the tenant acme (claim org)."
+    )
+    assert "context/keys" not in stage.uploads
+
+
 async def test_a_user_signs_in_with_a_key_where_none_is_needed(stage: Stage) -> None:
     """R34: so that decisions show the name of the key."""
 

@@ -343,6 +343,11 @@ export class Api {
     return this.#json('DELETE', `context/keys/${id}`);
   }
 
+  /** The identity providers of the gateway, and the roles there that people of the tenant need. */
+  async identityProviders() {
+    return (await this.#json('GET', 'context/identity-providers')).items;
+  }
+
   /** What the system holds and what waits in it; needs the right `operator`, as those below. */
   operatorOverview() {
     return this.#json('GET', 'operator/overview');

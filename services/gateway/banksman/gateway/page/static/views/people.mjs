@@ -1,8 +1,10 @@
-/** People: invite a colleague by a key, which is shown once, and withdraw keys. */
+/** People: invite a colleague by a key, which is shown once, or with an account of a provider, and withdraw keys. */
 
 import { useEffect, useState } from 'preact/hooks';
 
 import { Records } from '../components/operator/records.mjs';
+import { Account, providerName } from '../components/people/account.mjs';
+import { Address, Line, pageAddress } from '../components/people/sent.mjs';
 import { CopyButton, Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { explain, parts, t } from '../strings.mjs';
@@ -11,17 +13,21 @@ import { formatWhen } from '../text.mjs';
 const RIGHTS = ['chat', 'approve', 'admin', 'operator'];
 const DAYS = [7, 30, 90, 365, 0];
 const DAY_MS = 86_400_000;
-const LOOPBACK = /^(?:localhost|127\.|\[::1\])/;
 
 export default function PeopleView() {
   const store = useStore();
   const [keys, setKeys] = useState(null);
   const [error, setError] = useState(null);
+  const [providers, setProviders] = useState([]);
   const [inviting, setInviting] = useState(false);
   const [starting, setStarting] = useState(false);
   const [withdrawn, setWithdrawn] = useState(null);
   const read = () => store.api.keys().then((items) => (setKeys(items), setError(null)), (failure) => setError(explain(failure)));
-  useEffect(() => void read(), []);
+  useEffect(() => {
+    read();
+    // Without this list, people are invited by keys.
+    store.api.identityProviders().then((items) => setProviders(items.filter((one) => one.on_page)), () => {});
+  }, []);
   const actions = html`<button type="button" class="button primary" onClick=${() => (store.token ? setInviting : setStarting)(true)}><${Icon} name="plus" size=${16} />${t('people.invite')}</button>`;
   return html`<${Frame} title=${t('people.title')} actions=${actions}>
     <p class="muted">${t('people.intro')}</p>
@@ -30,7 +36,7 @@ export default function PeopleView() {
     ${!store.token && html`<p class="notice info" role="note">${t('people.withoutKey')}</p>`}
     ${keys?.length === 0 && html`<p class="empty">${t('people.none')}</p>`}
     ${keys?.length > 0 && html`<${KeyTable} keys=${keys} onWithdraw=${setWithdrawn} />`}
-    ${inviting && html`<${Invitation} onClose=${() => (setInviting(false), read())} />`}
+    ${inviting && html`<${Invitation} providers=${providers} onClose=${() => (setInviting(false), read())} />`}
     ${starting && html`<${FirstKey} onClose=${() => setStarting(false)} onCreated=${() => (setStarting(false), setInviting(true), read())} />`}
     ${withdrawn && html`<${Withdrawal} entry=${withdrawn} onClose=${() => (setWithdrawn(null), read())} />`}
   <//>`;
@@ -87,8 +93,9 @@ function FirstKey({ onClose, onCreated }) {
   <//>`;
 }
 
-function Invitation({ onClose }) {
+function Invitation({ providers, onClose }) {
   const store = useStore();
+  const [provider, setProvider] = useState(null);
   const [user, setUser] = useState('');
   const [rights, setRights] = useState(['chat', 'approve']);
   const [days, setDays] = useState(90);
@@ -98,6 +105,7 @@ function Invitation({ onClose }) {
   const toggle = (right) => setRights(rights.includes(right) ? rights.filter((one) => one !== right) : [...rights, right]);
   const submit = async (event) => {
     event.preventDefault();
+    if (provider) return onClose();
     const expiry = days ? { expires_at: new Date(Date.now() + days * DAY_MS).toISOString() } : {};
     try {
       setCreated(await store.api.createKey({ user: user.trim(), rights, ...expiry }));
@@ -108,46 +116,58 @@ function Invitation({ onClose }) {
   if (created) return html`<${Created} entry=${created} onClose=${onClose} />`;
   return html`<${Dialog} title=${t('people.invite')} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      <label class="form-field"><span>${t('people.name')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>
+      ${providers.length > 0 && html`<${Means} providers=${providers} chosen=${provider} onChoose=${setProvider} />`}
+      ${!provider && html`<label class="form-field"><span>${t('people.name')}</span><input required maxlength="200" autofocus value=${user} onInput=${(event) => setUser(event.target.value)} /></label>`}
       <fieldset class="form-field rights">
         <legend>${t('people.may')}</legend>
         ${RIGHTS.filter((right) => own.includes(right)).map(
           (right) => html`<div class="form-field check"><label><input type="checkbox" checked=${rights.includes(right)} onChange=${() => toggle(right)} />${t(`right.${right}.text`)}</label></div>`,
         )}
       </fieldset>
-      <label class="form-field"><span>${t('people.expires')}</span>
-        <select value=${String(days)} onChange=${(event) => setDays(Number(event.target.value))}>
-          ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t('people.days', { count }) : t('people.never')}</option>`)}
-        </select>
-      </label>
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
-      <div class="dialog-actions">
-        <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button class="button primary" disabled=${!user.trim() || !rights.length}>${t('people.create')}</button>
-      </div>
+      ${provider
+        ? html`<${Account} provider=${provider} rights=${rights} />`
+        : html`<${Expiry} days=${days} onChange=${setDays} />
+          ${error && html`<p class="form-error" role="alert">${error}</p>`}
+          <div class="dialog-actions">
+            <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
+            <button class="button primary" disabled=${!user.trim() || !rights.length}>${t('people.create')}</button>
+          </div>`}
     </form>
   <//>`;
 }
 
+/** With what the person signs in: a key, or an account at a provider. */
+function Means({ providers, chosen, onChoose }) {
+  const choose = (event) => onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
+  return html`<label class="form-field"><span>${t('people.means')}</span>
+    <select value=${chosen?.issuer ?? ''} onChange=${choose}>
+      <option value="">${t('people.byKey')}</option>
+      ${providers.map((one) => html`<option value=${one.issuer}>${t('people.byAccount', { provider: providerName(one) })}</option>`)}
+    </select>
+  </label>`;
+}
+
+function Expiry({ days, onChange }) {
+  return html`<label class="form-field"><span>${t('people.expires')}</span>
+    <select value=${String(days)} onChange=${(event) => onChange(Number(event.target.value))}>
+      ${DAYS.map((count) => html`<option value=${String(count)}>${count ? t('people.days', { count }) : t('people.never')}</option>`)}
+    </select>
+  </label>`;
+}
+
 /** The key, which is stored nowhere and shown only here. It is never part of an address. */
 function Created({ entry, onClose }) {
-  const address = location.origin + location.pathname;
   return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
     <div class="dialog-body">
       <p>${t('people.once')}</p>
-      <${Line} label=${t('people.address')} text=${address} />
+      <${Address} />
       <${Line} label=${t('people.key')} text=${entry.key} />
-      ${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note">${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</p>`}
       <div class="dialog-actions">
-        <${CopyButton} text=${t('people.message', { address, key: entry.key })} label=${t('people.copyMessage')} />
+        <${CopyButton} text=${t('people.message', { address: pageAddress(), key: entry.key })} label=${t('people.copyMessage')} />
         <button type="button" class="button primary" onClick=${onClose}>${t('people.done')}</button>
       </div>
     </div>
   <//>`;
-}
-
-function Line({ label, text }) {
-  return html`<div class="field"><div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div><pre tabindex="0">${text}</pre></div>`;
 }
 
 function Withdrawal({ entry, onClose }) {

@@ -1,0 +1,20 @@
+/** What a person is sent to use Banksman. */
+
+import { parts, t } from '../../strings.mjs';
+import { CopyButton, html } from '../ui.mjs';
+
+const LOOPBACK = /^(?:localhost|127\.|\[::1\])/;
+
+/** The address of this page, without the view that it shows. */
+export const pageAddress = () => location.origin + location.pathname;
+
+/** The address, and whether others can open it. */
+export function Address() {
+  return html`<${Line} label=${t('people.address')} text=${pageAddress()} />
+    ${LOOPBACK.test(location.hostname) && html`<p class="notice info" role="note"><span>${parts('people.loopback', { command: html`<code>BANKSMAN_GATEWAY__HOST</code>` })}</span></p>`}`;
+}
+
+/** @param {{label: string, text: string}} properties */
+export function Line({ label, text }) {
+  return html`<div class="field"><div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div><pre tabindex="0">${text}</pre></div>`;
+}
