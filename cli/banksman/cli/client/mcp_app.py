@@ -45,7 +45,7 @@ def add(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Configure a server and list its tools, which then wait for `approve`."""
+    """Configure a server and list its tools, which wait for `approve`."""
     from banksman.cli.client import mcp_servers
 
     transport = mcp_servers.transport(command or [], at, secret or [])
@@ -63,7 +63,7 @@ def show(server: Server, url: Url = None, json: Json = False) -> None:
 
 @app.command()
 def look(server: Server, url: Url = None, json: Json = False) -> None:
-    """List the tools of a server again: changed ones are withdrawn until they are approved."""
+    """List the tools again: changed ones are withdrawn until approved."""
     from banksman.cli.client import mcp_servers
 
     exit_with(mcp_servers.look(gateway(url), server, as_json=json))
@@ -76,7 +76,7 @@ def approve(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Show the new and changed tools of a server, and offer them to models after confirmation."""
+    """Show new and changed tools; offer them to models once confirmed."""
     from banksman.cli.client import mcp_servers
 
     exit_with(mcp_servers.approve(gateway(url), server, confirmed=yes, as_json=json))
@@ -117,7 +117,7 @@ def finish(
 
 @app.command("sign-out")
 def sign_out(server: Server, url: Url = None, json: Json = False) -> None:
-    """Forget the tokens of a server: its tools are not called before the next sign-in."""
+    """Forget the tokens: its tools need a new sign-in to be called."""
     from banksman.cli.client import mcp_servers
 
     exit_with(mcp_servers.sign_out(gateway(url), server, as_json=json))
