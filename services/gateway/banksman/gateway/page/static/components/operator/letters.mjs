@@ -19,7 +19,7 @@ export function DeadLetters({ items, next, error, readMore, refresh }) {
   const [shown, setShown] = useState(null);
   // Where further pages are shown, a message that was handled stays in its place.
   const [handled, setHandled] = useState(new Set());
-  const done = (id) => (setHandled(new Set([...handled, id])), refresh());
+  const done = (id) => (setHandled((before) => new Set([...before, id])), refresh());
   const replay = ({ id }) => store.api.replayDeadLetter(id).then(() => done(id), (failure) => store.toast(explain(failure)));
   const actions = (letter) => html`<span class="row-actions">
     <button type="button" class="link" aria-label=${t('operator.showOf', { id: String(letter.id) })} onClick=${() => setShown(letter.id)}>${t('operator.show')}</button>
