@@ -145,7 +145,7 @@ class ControlPlane:
                 of_stream = not isinstance(subscriber, CoreSubscriber)
                 item.item_decoder = _work_decoder(item) if of_stream else _request_decoder(item, body)
                 if not of_stream and (subject := subscriber.subject.broker_address) in at_once:
-                    self._broker.at_once[subject] = self._answering(item, body)
+                    self._broker.at_once[subject] = self._replying(item, body)
         self._specification = AsyncAPI(self._broker, title=title, version=version, description=description)
         self._app = FastStream(self._broker, logger=None, after_startup=[self._served])
 
@@ -174,7 +174,7 @@ class ControlPlane:
     ) -> None:
         await self.stop()
 
-    def _answering(self, item: Any, body: Callable[[Any], Decode]) -> Callable[[Msg], Awaitable[None]]:
+    def _replying(self, item: Any, body: Callable[[Any], Decode]) -> Callable[[Msg], Awaitable[None]]:
         decode: Decode | None = None
 
         async def handled(message: Message) -> BaseModel | None:
