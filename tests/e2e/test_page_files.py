@@ -15,6 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from banksman.contracts.categories import category_of
 from banksman.gateway.app import DEMO_NOTICE
 from banksman.gateway.page.routes import IMMUTABLE, routes
 from tests.support.paths import ROOT
@@ -23,6 +24,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
+CATEGORIES = ("project", "code", "research", "conversation", "workspace", "web")
 INLINE_SCRIPT = re.compile(r"<script(?: type=.importmap.)?>(.*?)</script>", re.DOTALL)
 IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
 IMPORT = re.compile(r"(?:from|import)\s*\(?'([^']+\.m?js|[^'.]+)'")
@@ -162,6 +164,18 @@ def test_the_page_has_the_sentence_that_gateways_send_about_the_demo_model() -> 
     """R38: it is shown in the language of the page, which finds it by its English text."""
     texts = (STATIC / "strings/en.mjs").read_text(encoding="utf-8").replace("\\'", "'")
     assert f"'notice.demo': '{DEMO_NOTICE}'," in texts
+
+
+def test_the_page_has_the_icon_of_every_category() -> None:
+    """R41; a category that names another icon gets one that stands for any workflow."""
+    drawn = (STATIC / "components/icons.mjs").read_text()
+    categories = [category_of(name) for name in CATEGORIES]
+    named = {category.name: category.icon for category in categories if category.icon}
+
+    assert named.keys() == set(CATEGORIES)
+    assert [
+        icon for icon in named.values() if not re.search(rf"^  '?{icon}'?: 'M", drawn, re.MULTILINE)
+    ] == []
 
 
 def test_the_vendored_files_are_the_recorded_ones() -> None:

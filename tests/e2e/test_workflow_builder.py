@@ -54,6 +54,7 @@ async def test_a_workflow_is_built_from_steps_and_started_from_the_list(stage: S
         await page.get_by_role("button", name="Save").click()
         await expect(page.get_by_role("heading", name="Announce a version")).to_be_visible()
         await page.goto(f"{stage.url}/#/workflows")
+        await expect(page.get_by_role("heading", name="General").locator(".icon")).to_be_visible()
         await page.get_by_role("button", name="Start Announce a version").click()
         await page.get_by_role("textbox", name="Version").fill("2.1")
         await page.get_by_role("button", name="Start", exact=True).click()

@@ -42,6 +42,10 @@ const PATHS = {
   back: 'M15 6l-6 6 6 6',
   key: 'M8 19a4.5 4.5 0 1 0 0-9 4.5 4.5 0 0 0 0 9zM11.2 11.3L19.5 3M16 6.5l2.5 2.5',
   exit: 'M10 4.5H5v15h5M15 8l4 4-4 4M19 12H10',
+  'folder-plus': 'M3.5 18.5v-13h6l2 2.5h9v10.5zM12 10.5v5.5M9.25 13.25h5.5',
+  code: 'M8.5 7l-5 5 5 5M15.5 7l5 5-5 5',
+  book: 'M12 6.5C10 5.2 7.5 5 4.5 5v13c3 0 5.5.2 7.5 1.5c2-1.3 4.5-1.5 7.5-1.5V5c-3 0-5.5.2-7.5 1.5zM12 6.5v13',
+  message: 'M4 5h16v11h-8.5l-4 3.5V16H4z',
 };
 
 /** @param {string} name @returns {string} the path's data */
@@ -50,6 +54,11 @@ export function icon(name) {
 }
 
 const TOOL_ICONS = { bash: 'terminal', read_file: 'file', write_file: 'pencil', web_fetch: 'globe' };
+
+/** The icon of a category of workflows. Others than the platform's may name none, or one that is not here. */
+export function categoryIcon({ icon: name }) {
+  return PATHS[name] ? name : 'workflow';
+}
 
 /** The icon that stands for a tool. */
 export function toolIcon(tool) {

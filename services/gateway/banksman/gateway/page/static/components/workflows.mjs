@@ -6,6 +6,7 @@ import { fieldsOf, initialValues, readForm } from '../forms.mjs';
 import { withoutPattern } from '../pattern_words.mjs';
 import { explain, t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
+import { categoryIcon } from './icons.mjs';
 import { lazy } from './lazy.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
 
@@ -43,7 +44,7 @@ export function WorkflowDialog() {
         ${categories && !found.length && html`<p class="empty">${t(query ? 'app.noResults' : 'workflow.none')}</p>`}
         ${found.map(
           (category) => html`<section>
-            <h3>${category.title || category.name}</h3>
+            <h3 class="category"><${Icon} name=${categoryIcon(category)} size=${16} />${category.title || category.name}</h3>
             <ul>
               ${category.workflows.map(
                 (workflow) => html`<li>

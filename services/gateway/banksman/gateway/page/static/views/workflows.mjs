@@ -3,6 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { WorkflowBuilder } from '../components/workflow_builder/builder.mjs';
+import { categoryIcon } from '../components/icons.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
@@ -29,7 +30,7 @@ function WorkflowList() {
     ${!categories && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${categories?.every((one) => !one.workflows.length) && html`<p class="empty">${t('workflow.none')}</p>`}
     ${categories?.filter((one) => one.workflows.length).map(
-      (category) => html`<section key=${category.name}><h2>${category.title || category.name}</h2>
+      (category) => html`<section key=${category.name}><h2 class="category"><${Icon} name=${categoryIcon(category)} />${category.title || category.name}</h2>
         <ul class="assistants">${category.workflows.map((workflow) => html`<${Entry} key=${workflow.name} workflow=${workflow} />`)}</ul>
       </section>`,
     )}
