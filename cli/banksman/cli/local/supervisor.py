@@ -82,12 +82,17 @@ class Supervisor:
         return child
 
     async def _stop_on_error(self, part: Coroutine[None, None, None]) -> None:
-        """Run a part of the system. An error stops the system in order, and `run` raises the first one."""
+        """Run a part of the system. An error stops the system in order, and `run` raises the first one.
+
+        An error during a stop is none: what a signal interrupts may fail, because the server that it talks to
+        ends meanwhile.
+        """
         try:
             await part
         except Exception as error:
-            self._failure = self._failure or error
-            self._stop.set()
+            if not self._stop.is_set():
+                self._failure = error
+                self._stop.set()
 
     async def _wait_until_ready(self, children: list[Child]) -> None:
         """Wait until all are ready. After the timeout, name those that are not; wait for the needed ones."""
