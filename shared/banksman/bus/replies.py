@@ -29,6 +29,21 @@ class _Waiter:
     until_reconnect: bool
 
 
+def _first() -> tuple[asyncio.Future[Message], Callable[[Message], None], Callable[[BanksmanError], None]]:
+    """Return what waits for one message, and the callbacks of which the first one called ends the wait."""
+    waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def received(message: Message) -> None:
+        if not waiting.done():
+            waiting.set_result(message)
+
+    def failed(error: BanksmanError) -> None:
+        if not waiting.done():
+            waiting.set_exception(error)
+
+    return waiting, received, failed
+
+
 class Replies:
     """The inbox of a connection."""
 
@@ -79,15 +94,7 @@ class Replies:
             MessageTooLarge: The request exceeds the server's limit.
         """
         loop = asyncio.get_running_loop()
-        replied: asyncio.Future[Message] = loop.create_future()
-
-        def received(message: Message) -> None:
-            if not replied.done():
-                replied.set_result(message)
-
-        def failed(error: BanksmanError) -> None:
-            if not replied.done():
-                replied.set_exception(error)
+        replied, received, failed = _first()
 
         def ended(_: asyncio.Future[None]) -> None:
             received(Message(subject, b""))
@@ -120,16 +127,7 @@ class Replies:
             Unavailable: The connection is closed or was lost.
             Forbidden: This user may not publish to this inbox.
         """
-        returned: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-        def received(message: Message) -> None:
-            if not returned.done():
-                returned.set_result(message)
-
-        def failed(error: BanksmanError) -> None:
-            if not returned.done():
-                returned.set_exception(error)
-
+        returned, received, failed = _first()
         with self.expect(None, received, failed, until_reconnect=True) as inbox:
             await self.send(inbox, b"", "")
             await returned
