@@ -192,8 +192,9 @@ def _fetch_plugin(directory: Path) -> None:
     make_archive(archive, (PLUGIN,), variant="extract", release=PLUGIN_RELEASE)
     try:
         partial.mkdir()
+        # Filters of members came to tarfile with Python 3.11.4.
         with tarfile.open(archive) as packed:
-            packed.extract(f"./usr/libexec/docker/cli-plugins/{PLUGIN}", partial, filter="data")
+            packed.extract(f"./usr/libexec/docker/cli-plugins/{PLUGIN}", partial)
         (partial / "usr/libexec/docker/cli-plugins").rename(partial / "cli-plugins")
         partial.rename(directory)
     finally:
