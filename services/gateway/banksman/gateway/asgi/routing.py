@@ -7,7 +7,6 @@ clients get an error for the first three, on HTTP as on the websocket, and may l
 from __future__ import annotations
 
 import json
-import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar, cast
@@ -26,9 +25,6 @@ from banksman.gateway.service.audited import BY_HTTP, AuditedAction
 from banksman.gateway.service.auth import Caller
 
 M = TypeVar("M", bound=BaseModel)
-
-_BUILDING = threading.RLock()
-"""Held while a route is built."""
 
 
 class StrictJson:
@@ -74,15 +70,22 @@ class LazyRoute(APIRoute):
         self._options = options
 
     def __getattr__(self, name: str) -> Any:
-        # Python calls this for an attribute that is not set yet; the build sets all of them. The document of
-        # the interface is made in a thread, which may be building the route that a request needs.
-        with _BUILDING:
-            options = vars(self).pop("_options", None)
-            if options is not None:
-                super().__init__(self.path, self.endpoint, **options)
-        if name not in vars(self):
+        # Python calls this for an attribute that is not set yet; the build sets all of them.
+        attributes = vars(self)
+        if "_options" not in attributes:
             raise AttributeError(name)
-        return vars(self)[name]
+        # The document of the interface is made in a thread, which may be building the route that a request
+        # needs. With a lock, the event loop would wait for that thread: each builds a route of its own, and
+        # the first one stays. A failed build leaves nothing, and the next use repeats it.
+        built: LazyRoute = attributes.get("_built") or attributes.setdefault("_built", self._build())
+        if name not in vars(built):
+            raise AttributeError(name)
+        return attributes.setdefault(name, vars(built)[name])
+
+    def _build(self) -> LazyRoute:
+        route = object.__new__(type(self))
+        APIRoute.__init__(route, self.path, self.endpoint, **self._options)
+        return route
 
 
 def _name_of(route: APIRoute) -> str:
