@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from tests.support.polling import eventually
@@ -49,3 +50,23 @@ async def test_connection_that_cannot_be_accepted_yet_is_served_later(
             client.sendall(b"GET nothing HTTP/1.1\r\n\r\n")
             response = await asyncio.to_thread(client.recv, 4096)
     assert response.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_connection_that_cannot_be_served_is_closed_and_logged(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A socket of packets is accepted like one of streams, and only its use fails."""
+    proxy = CommandProxy(Egress(FetchLimits(), ssl_context=TLS), ProxyLimits())
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(tmp_path / "proxy"))
+    listener.listen()
+    async with proxy.session(HostRules(), "c-packets") as session:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(WAIT_TIMEOUT_S)
+            session.listen(listener)
+            client.connect(str(tmp_path / "proxy"))
+            end = await asyncio.to_thread(client.recv, 4096)
+    assert end == b""
+    logged = [line for line in caplog.messages if line.startswith("c-packets: ")]
+    assert len(logged) == 1
+    assert logged[0].startswith("c-packets: proxy: a connection could not be served: ")

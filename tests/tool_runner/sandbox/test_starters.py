@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +108,25 @@ async def test_killed_starter_ends_its_command_and_the_next_one_runs(runner: Run
     assert call.result().error_kind == "unavailable"
     assert not any(exists(f"/proc/{pid}") for pid in tree)
     assert (await runner.bash("echo again")).value["stdout"] == "again\n"
+
+
+async def test_orphan_that_is_left_after_the_last_starter_is_killed(runner: Runner, tmp_path: Path) -> None:
+    """A spawner that is killed takes its starters with it, so there may be no starter when an orphan is."""
+    program = tmp_path / "bwrap"
+    shutil.copy("/usr/bin/sleep", program)
+    sweep = asyncio.create_task(runner.sandbox.sweep())
+    call = asyncio.create_task(runner.bash("sleep 778202"))
+    (starter,) = await eventually(starters, interval_s=0.005)
+    os.kill(starter, signal.SIGKILL)
+    await call
+    orphan = subprocess.Popen([program, "600"])  # noqa: ASYNC220 - the runner starts its processes so
+    try:
+        await eventually(lambda: not exists(f"/proc/{orphan.pid}"))
+        assert starters() == set()
+    finally:
+        sweep.cancel()
+        orphan.kill()
+        orphan.wait()
 
 
 async def test_starter_that_was_killed_while_unused_is_replaced(runner: Runner) -> None:

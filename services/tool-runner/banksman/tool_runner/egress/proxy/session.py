@@ -106,7 +106,13 @@ class ProxySession:
         """Serve one connection and log it."""
         exchange = Exchange()
         started = time.monotonic()
-        reader, writer = await asyncio.open_connection(sock=connected)
+        try:
+            reader, writer = await asyncio.open_connection(sock=connected)
+        except (OSError, ValueError) as error:
+            # The kernel has no room to watch it, or the listener was none of streams.
+            connected.close()
+            logger.warning("%s: proxy: a connection could not be served: %s", self.label, error)
+            return
         try:
             await serve(reader, writer, exchange, self.egress, self.rules, self._meter, self.limits)
         except Exception:
