@@ -10,7 +10,9 @@ from pydantic import TypeAdapter
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import CLIENT_FRAME, ClientFrame
-from banksman.contracts.wire import parse_as
+from banksman.contracts.wire import parse, parse_as
+from banksman.gateway.service.bodies import SecretBody
+from banksman.gateway.service.mcp_bodies import McpClientBody, NewMcpServer
 
 SEND: dict[str, Any] = {"type": "chat.send", "id": "1", "conversation_id": "c1", "content": "hi"}
 CREATE: dict[str, Any] = {"type": "conversation.create", "id": "1"}
@@ -72,6 +74,47 @@ def test_invalid_frame_is_described_by_field_value_and_expectation(frame: Any, m
         parse_as(CLIENT_FRAME, frame, request=ClientFrame)
 
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "message"),
+    [
+        (ClientFrame, {"type": "hello", "token": 5_550_100}, "token must be a string"),
+        (
+            NewMcpServer,
+            {
+                "id": "s",
+                "transport": {"type": "http", "url": "https://a.b", "headers": {"X-Key": "5550100\n"}},
+            },
+            "transport.headers.X-Key must match ",
+        ),
+        (
+            NewMcpServer,
+            {"id": "s", "transport": {"type": "stdio", "command": ["a"], "env": ["5550100"]}},
+            "transport.env must be an object",
+        ),
+        (NewMcpServer, [{"transport": {"headers": {"X-Key": "5550100"}}}], "body must be an object"),
+        (McpClientBody, {"client_id": "a", "client_secret": "5550100 "}, "client_secret must match "),
+        (SecretBody, {"value": 5_550_100}, "value must be a string"),
+    ],
+)
+def test_error_about_a_secret_does_not_show_it(model: Any, body: Any, message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        if model is ClientFrame:
+            parse_as(CLIENT_FRAME, body, request=ClientFrame)
+        else:
+            parse(model, body)
+
+    assert str(refused.value).startswith(message)
+    assert "5550100" not in str(refused.value)
+    assert refused.value.value is None
+
+
+def test_error_beside_a_secret_shows_its_value() -> None:
+    transport = {"type": "http", "url": "no address", "headers": {"X-Key": "5550100"}}
+
+    with pytest.raises(BadInput, match=r"^transport\.url must match .*, got 'no address'$"):
+        parse(NewMcpServer, {"id": "s", "transport": transport})
 
 
 def test_unknown_frame_type_lists_the_known_types() -> None:

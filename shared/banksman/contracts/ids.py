@@ -9,6 +9,8 @@ import time
 
 from banksman.contracts.errors import BadInput
 
+TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+TOKEN_RULE = "1 to 64 letters, digits, '-' or '_'"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 

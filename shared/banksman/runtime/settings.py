@@ -28,7 +28,7 @@ from pydantic_settings import (
 )
 
 from banksman.contracts.errors import BadInput
-from banksman.contracts.wire import expected
+from banksman.contracts.validation_errors import expected
 from banksman.runtime import failpoints, redaction
 
 PREFIX = "BANKSMAN_"

@@ -10,7 +10,8 @@ from typing import Any, Self, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from banksman.contracts.wire import JsonObject, Timestamp, bad_input
+from banksman.contracts.validation_errors import bad_input
+from banksman.contracts.wire import JsonObject, Timestamp
 
 _UNNAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -110,7 +111,7 @@ class Parameters:
         try:
             model = self._model.model_validate_json(json.dumps(arguments), strict=True)
         except ValidationError as error:
-            raise bad_input(error, "arguments") from error
+            raise bad_input(error, "arguments", annotation=self._model) from error
         return {name: getattr(model, field) for name, field in self._fields.items()}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from banksman.contracts.wire import bad_input
+from banksman.contracts.validation_errors import bad_input
 from banksman.model_server.script import Script, ScriptName
 from banksman.model_server.server import serving
 from banksman.model_server.settings import ModelServerSection, ModelServerSettings

@@ -16,7 +16,8 @@ from starlette.routing import Match
 
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode
 from banksman.contracts.frames import error_frame
-from banksman.contracts.wire import JsonObject, Stored, bad_input, expected
+from banksman.contracts.validation_errors import bad_input, expected
+from banksman.contracts.wire import JsonObject, Stored
 
 logger = logging.getLogger(__name__)
 
