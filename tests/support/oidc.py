@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote_plus
 
 import jwt
 from aiohttp import web
@@ -86,7 +87,7 @@ class Provider:
         form = await request.post()
         asked = self._codes.pop(str(form["code"]), None)
         challenge = base64.urlsafe_b64encode(hashlib.sha256(str(form["code_verifier"]).encode()).digest())
-        basic = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode()
+        basic = base64.b64encode(f"{CLIENT_ID}:{quote_plus(CLIENT_SECRET)}".encode()).decode()
         valid = (
             asked is not None
             and asked["code_challenge_method"] == "S256"

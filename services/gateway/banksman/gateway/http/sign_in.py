@@ -12,11 +12,11 @@ from datetime import datetime
 from fastapi import Request
 from pydantic import Field
 
-from banksman.contracts.errors import NotFound
+from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.wire import Stored, Wire, parse
 from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.service.audited import SIGNED_IN
-from banksman.gateway.service.auth import Keys
+from banksman.gateway.service.auth import READING, Keys
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.oidc_provider import Code
 
@@ -70,6 +70,12 @@ async def sign_in(request: Request) -> SignedIn:
         raise NotFound("sign-in", "provider")
     given = parse(SignInCode, await request.body())
     token, caller = await keys.tokens.sign_in(Code(given.code, given.code_verifier, given.redirect_uri))
+    if caller.rights.isdisjoint(READING):
+        # Refused here and not at the websocket, whose reason would name rights and no remedy.
+        raise Forbidden(
+            f"the account {caller.user} may neither chat nor approve here: "
+            "an administrator can give it a role"
+        )
     gateway: Gateway | None = request.app.state.gateway
     # The page signs users in before the gateway has connected to NATS.
     if gateway is not None:

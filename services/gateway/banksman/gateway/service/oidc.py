@@ -169,12 +169,15 @@ class OidcTokens:
         settings = self._settings
         user = _claim(claims, settings.user_claim)
         if not isinstance(user, str) or not 0 < len(user) <= USER_CHARS:
-            raise Unauthorized(f"the token has no claim {settings.user_claim} with the name of a user")
+            raise Unauthorized(f"the token has no claim {settings.user_claim!r} with the name of a user")
         tenant = _claim(claims, settings.tenant_claim) or settings.default_tenant
         try:
             tenant = check_token(tenant if isinstance(tenant, str) else "", "tenant")
         except BadInput as error:
-            raise Forbidden(f"the token has no claim {settings.tenant_claim} with a tenant") from error
+            raise Forbidden(
+                f"the account {user} belongs to no tenant: "
+                f"its claim {settings.tenant_claim!r} is {tenant!r}, not the name of a tenant"
+            ) from error
         expires_at = datetime.fromtimestamp(int(claims["exp"]) + LEEWAY_S, UTC)
         return Caller(tenant, user, rights=self._rights(claims), expires_at=expires_at)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import quote_plus
 
 import aiohttp
 
@@ -96,7 +97,8 @@ class OidcProvider:
         auth = None
         if (secret := self._settings.client_secret) is not None:
             if endpoints.basic_auth:
-                auth = aiohttp.encode_basic_auth(client, secret.get_secret_value())
+                # Encoded as in a form: RFC 6749, section 2.3.1.
+                auth = aiohttp.encode_basic_auth(quote_plus(client), quote_plus(secret.get_secret_value()))
             else:
                 form["client_secret"] = secret.get_secret_value()
         headers = {"accept": "application/json", **({"authorization": auth} if auth else {})}

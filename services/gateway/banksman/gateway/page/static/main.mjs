@@ -23,9 +23,10 @@ const store = new Store({ api, session: sessionStorage, preferences: localStorag
 
 // The provider sends the user back with a `state`; no other visit needs the module.
 const signIn = new URLSearchParams(location.search).has('state') ? await import('./signin.mjs') : null;
-const signedIn = await signIn?.complete(api, { session: sessionStorage, location, history });
+const signedIn = await signIn?.complete(api, { session: sessionStorage, preferences: localStorage, location, history });
 if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
 store.signInError = signedIn?.error ?? null;
+store.outbox.draft.value = signedIn?.draft ?? '';
 
 await languageLoaded;
 render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.getElementById('app'));

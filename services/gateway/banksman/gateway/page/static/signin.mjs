@@ -8,6 +8,7 @@
 import { explain, t } from './strings.mjs';
 
 const PENDING = 'banksman.signin';
+const SIGNED_OUT = 'banksman.signedOut';
 
 const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
 const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
@@ -15,10 +16,16 @@ const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
 /** The address of this page without its parameters: where the provider sends the user back to. */
 const here = (location) => location.origin + location.pathname;
 
-/** Send the user to the provider. @param {{authorization_endpoint: string, client_id: string, scope: string}} provider */
-export async function begin(provider, { session, location }) {
+/**
+ * Send the user to the provider. After a sign-out or a refused account the provider asks for the password
+ * again: its own session may still be that of the user before.
+ *
+ * @param {{authorization_endpoint: string, client_id: string, scope: string}} provider
+ * @param {{session: Storage, preferences: Storage, location: Location, draft: string}} page
+ */
+export async function begin(provider, { session, preferences, location, draft }) {
   const [state, verifier] = [random(), random()];
-  session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash }));
+  session.setItem(PENDING, JSON.stringify({ state, verifier, hash: location.hash, draft }));
   const challenge = new Uint8Array(await crypto.subtle.digest('SHA-256', new TextEncoder().encode(verifier)));
   const url = new URL(provider.authorization_endpoint);
   const parameters = {
@@ -29,6 +36,7 @@ export async function begin(provider, { session, location }) {
     state,
     code_challenge: base64url(challenge),
     code_challenge_method: 'S256',
+    ...(preferences.getItem(SIGNED_OUT) ? { prompt: 'login' } : {}),
   };
   for (const [name, value] of Object.entries(parameters)) url.searchParams.set(name, value);
   location.assign(url.href);
@@ -37,22 +45,27 @@ export async function begin(provider, { session, location }) {
 /**
  * Complete a sign-in if the provider has sent the user back to this page.
  *
- * @returns {Promise<{token: string} | {error: string} | null>} null if the user does not come from the provider
+ * @returns {Promise<{token?: string, error?: string, draft: string} | null>} null if the user does not come from
+ * the provider; `draft` is the message that the user was writing
  */
-export async function complete(api, { session, location, history }) {
+export async function complete(api, { session, preferences, location, history }) {
   const returned = new URLSearchParams(location.search);
   const pending = JSON.parse(session.getItem(PENDING) ?? 'null');
   if (!pending || !returned.has('state')) return null;
   session.removeItem(PENDING);
   // The code must not stay in the address, and a reload must not send it again.
   history.replaceState(null, '', here(location) + pending.hash);
-  if (returned.get('state') !== pending.state) return { error: t('login.notOurs') };
+  const { draft } = pending;
+  if (returned.get('state') !== pending.state) return { draft, error: t('login.notOurs') };
   const code = returned.get('code');
-  if (!code) return { error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
+  if (!code) return { draft, error: returned.get('error_description') ?? returned.get('error') ?? t('login.failed') };
   try {
     const { token } = await api.signIn({ code, code_verifier: pending.verifier, redirect_uri: here(location) });
-    return { token };
+    preferences.removeItem(SIGNED_OUT);
+    return { draft, token };
   } catch (failure) {
-    return { error: explain(failure) };
+    // Else the next attempt would bring back the same account.
+    preferences.setItem(SIGNED_OUT, 'yes');
+    return { draft, error: explain(failure) };
   }
 }

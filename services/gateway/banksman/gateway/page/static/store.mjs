@@ -101,6 +101,9 @@ export class Store {
   async logout() {
     await this.inbox.endPush().catch(() => {});
     this.session.removeItem('banksman.token');
+    // Read by `signin.mjs`, also in other tabs.
+    this.preferences.setItem('banksman.signedOut', 'yes');
+    this.welcome.value = null;
     this.socket.close();
     this.unauthorized();
   }

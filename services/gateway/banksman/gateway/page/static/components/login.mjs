@@ -10,7 +10,8 @@ export function Login() {
   const [token, setToken] = useState('');
   const [provider, setProvider] = useState(null);
   const [failure, setFailure] = useState(store.signInError);
-  const refused = Boolean(store.token);
+  // An account has a JSON Web Token, which always expires.
+  const refused = store.token && t(store.token.split('.').length === 3 ? 'login.expired' : 'login.wrong');
   const { optional } = store.connection.value;
   useEffect(() => {
     store.api.provider().then(setProvider, (error) => setFailure(explain(error)));
@@ -21,7 +22,8 @@ export function Login() {
   };
   const signIn = async () => {
     const { begin } = await import('../signin.mjs');
-    await begin(provider, { session: sessionStorage, location });
+    const draft = store.outbox.draft.value;
+    await begin(provider, { session: sessionStorage, preferences: localStorage, location, draft });
   };
   return html`<main class="login">
     <form onSubmit=${submit}>
@@ -29,7 +31,7 @@ export function Login() {
       <h1>Banksman</h1>
       <p>${t('login.intro')}</p>
       ${failure && html`<p class="form-error" role="alert">${failure}</p>`}
-      ${refused && html`<p class="form-error" role="alert">${t('login.wrong')}</p>`}
+      ${refused && html`<p class="form-error" role="alert">${refused}</p>`}
       ${provider?.authorization_endpoint && html`<button type="button" class="button primary" onClick=${signIn}>${t('login.account')}</button>`}
       <label for="token">${t('login.token')}</label>
       <input id="token" type="password" autocomplete="current-password" autofocus value=${token} onInput=${(event) => setToken(event.target.value)} />

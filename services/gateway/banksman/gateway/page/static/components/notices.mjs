@@ -27,7 +27,10 @@ export function ConnectionBanner() {
         <button type="button" class="link" onClick=${() => location.reload()}>${t('connection.reload')}</button>
       </div>`;
     case 'stopped':
-      return html`<div class="banner warning" role="alert"><span>${t('connection.stopped', { reason })}</span>${again(t('connection.again'))}</div>`;
+      return html`<div class="banner warning" role="alert"><span>${t('connection.stopped', { reason })}</span>
+        ${again(t('connection.again'))}
+        ${store.token && html`<button type="button" class="link" onClick=${() => store.logout()}>${t('connection.other')}</button>`}
+      </div>`;
     default:
       return null;
   }

@@ -27,6 +27,7 @@ export default {
   // Sign-in
   'login.intro': 'Melden Sie sich an, um mit den Agenten Ihres Teams zu arbeiten.',
   'login.wrong': 'Der Schlüssel ist falsch oder abgelaufen.',
+  'login.expired': 'Ihre Anmeldung ist abgelaufen. Melden Sie sich erneut an.',
   'login.account': 'Mit Ihrem Konto anmelden',
   'login.token': 'Schlüssel',
   'login.submit': 'Anmelden',
@@ -43,6 +44,7 @@ export default {
   'connection.reload': 'Neu laden',
   'connection.stopped': 'Die Verbindung wurde geschlossen: {reason}.',
   'connection.again': 'Erneut verbinden',
+  'connection.other': 'Anders anmelden',
   'notices.hide': 'Ausblenden',
   'notices.dismiss': 'Schließen',
 

@@ -27,6 +27,7 @@ export default {
   // Sign-in
   'login.intro': 'Sign in to work with your team’s agents.',
   'login.wrong': 'The key is wrong or has expired.',
+  'login.expired': 'Your sign-in has expired. Sign in again.',
   'login.account': 'Sign in with your account',
   'login.token': 'Key',
   'login.submit': 'Sign in',
@@ -43,6 +44,7 @@ export default {
   'connection.reload': 'Reload',
   'connection.stopped': 'The connection was closed: {reason}.',
   'connection.again': 'Connect again',
+  'connection.other': 'Sign in another way',
   'notices.hide': 'Hide',
   'notices.dismiss': 'Dismiss',
 
