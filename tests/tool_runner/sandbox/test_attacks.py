@@ -71,6 +71,9 @@ PROBES = {
         for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE,
                       resource.RLIMIT_CORE, resource.RLIMIT_DATA, resource.RLIMIT_CPU):
             soft, hard = resource.getrlimit(limit)
+            # Docker limits processes by a cgroup and not here, and one more than infinity is 0.
+            if hard == resource.RLIM_INFINITY:
+                continue
             attempt(lambda: resource.setrlimit(limit, (hard + 1, hard + 1)))
         attempt(lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
         attempt(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))

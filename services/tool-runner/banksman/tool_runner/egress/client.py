@@ -181,8 +181,10 @@ def _headers(url: httpx.URL) -> list[tuple[bytes, bytes]]:
 
 
 def _described(error: Exception) -> str:
-    # The error of a connection that the server closes has no text.
-    return f"{type(error).__name__}: {str(error) or 'the connection was closed'}"
+    # The error of a connection that the server closes has no text, or, during a handshake, one of OpenSSL.
+    closed = any(isinstance(cause, ssl.SSLZeroReturnError | ssl.SSLEOFError) for cause in error.args)
+    text = "" if closed else str(error)
+    return f"{type(error).__name__}: {text or 'the connection was closed'}"
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:
