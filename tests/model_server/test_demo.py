@@ -206,6 +206,7 @@ def flat(exchange: Exchange) -> list[tuple[str, dict[str, Any]]]:
 SENTENCES: list[Any] = [
     ("run `ls`", [("bash", {"command": "ls"})], ["exit code 0", "a.txt"]),
     ("Please run uname -a.", [("bash", {"command": "uname -a"})], ["ran uname -a"]),
+    ("Run ls -la and explain the result.", [("bash", {"command": "ls -la"})], ["exit code 0"]),
     ("```\nfirst\nsecond\n```", [("bash", {"command": "first\nsecond"})], ["exit code 0"]),
     ("List the files, please.", [("bash", {"command": "ls"})], ["2 entries", "`b.md`"]),
     ("list the files in src", [("bash", {"command": "ls src"})], ["`src` holds"]),

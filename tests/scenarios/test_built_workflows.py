@@ -115,6 +115,20 @@ async def test_a_rejected_approval_point_ends_the_run_before_the_next_step(
     assert len(end["tool_calls"]) == 1
 
 
+@pytest.mark.parametrize(("earlier", "result"), [([("news", "ready")], "ready"), ([], "Approved.")])
+async def test_an_approval_at_the_end_leaves_the_user_the_value_before_it(
+    http: httpx.AsyncClient, name: str, earlier: list[tuple[str, str]], result: str
+) -> None:
+    steps = [{"type": "input", "name": one, "message": "What is new?"} for one, _ in earlier]
+    approval = {"type": "approval", "name": "sure", "message": "Sure?"}
+    await http.post("/workflows", json={"name": name, "built": {"steps": [*steps, approval]}})
+    run = await started(http, name, {})
+    for _, value in earlier:
+        await provide(http, run, value)
+    await provide(http, run, True)
+    assert (await ended(http, run))["content"] == result
+
+
 async def test_open_runs_go_on_as_they_began_when_their_workflow_changes_or_is_deleted(
     http: httpx.AsyncClient, name: str
 ) -> None:

@@ -18,7 +18,9 @@ _SEPARATOR = re.compile(
     rf"|,?\s+(?:and\s+)?then\s+(?={TOKEN}\s*(?:$|[;,.])))",
     re.IGNORECASE,
 )
-_IGNORED = re.compile(r"(?:tell|show|give)\s+(?:me|us)\b.*|thanks|thank\s+you", re.IGNORECASE | re.DOTALL)
+_IGNORED = re.compile(
+    r"(?:(?:tell|show|give)\s+(?:me|us)|explain)\b.*|thanks|thank\s+you", re.IGNORECASE | re.DOTALL
+)
 """Clauses that the final reply fulfils anyway."""
 _IN_ORDER = re.compile(r"then|after|finally|next|[;\n]", re.IGNORECASE)
 

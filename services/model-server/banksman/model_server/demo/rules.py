@@ -14,7 +14,7 @@ from banksman.model_server.json_values import loads_object
 
 VERBS = (
     "run|execute|list|show|read|open|write|save|create|make|put|fetch|get|download|summari[sz]e|delete|remove|"
-    "draw|use|call|what|what's|how|tell"
+    "draw|use|call|what|what's|how|tell|explain"
 )
 """Pattern of the words that begin a clause."""
 READING = frozenset({"list", "read", "summarise", "fetch"})

@@ -40,7 +40,9 @@ async def _execute(built: Built, context: WorkflowContext, values: Values) -> st
         values.steps[step.name] = await _value_of(step, context, values)
     if built.result:
         return values.text("result", built.result)
-    last = values.steps[built.steps[-1].name]
+    # The value of an approval is always true, which tells the user nothing.
+    named = [step.name for step in built.steps if not isinstance(step, ApprovalStep)]
+    last = values.steps[named[-1]] if named else "Approved."
     return last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=2)
 
 

@@ -1014,7 +1014,7 @@ export default {
   'builder.message.approval': 'Was soll freigegeben werden?',
   'builder.insert': 'Wert einfügen',
   'builder.end': 'Am Ende',
-  'builder.result': 'Was am Ende zu lesen ist; leer für den Wert des letzten Schritts',
+  'builder.result': 'Was am Ende zu lesen ist; leer für das Ergebnis des letzten Schritts',
   'builder.save': 'Speichern',
   'builder.saved': 'Der Workflow ist gespeichert.',
   'builder.noSteps': 'Fügen Sie mindestens einen Schritt hinzu.',

@@ -1014,7 +1014,7 @@ export default {
   'builder.message.approval': 'What should the user approve?',
   'builder.insert': 'Insert a value',
   'builder.end': 'At the end',
-  'builder.result': 'What the user reads; if empty, the value of the last step',
+  'builder.result': 'What the user reads at the end; if empty, the result of the last step',
   'builder.save': 'Save',
   'builder.saved': 'The workflow is saved.',
   'builder.noSteps': 'Add at least one step.',
