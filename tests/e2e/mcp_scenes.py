@@ -21,7 +21,10 @@ def server(id: str, **more: Any) -> dict[str, Any]:
     return {
         "id": id,
         "transport": {"type": "http", "url": f"https://{id}.example.org/mcp", "secrets": ["X-Team"]},
+        "description": "",
         "trusted": False,
+        "timeout_s": 60,
+        "revision": 1,
         "tools": [],
         "changes": [],
         "changes_digest": None,

@@ -38,6 +38,8 @@ class Stage:
     """JSON, or bytes, by path, with a query for this one alone; for another method, by method and path."""
     refused: dict[str, Frame] = field(default_factory=dict[str, Frame])
     """Error frames by the type of the request that gets them."""
+    failures: dict[str, tuple[int, Frame]] = field(default_factory=dict[str, tuple[int, Frame]])
+    """Status and error of the HTTP requests that fail, by method and path."""
     uploads: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """What the page stored, by path."""
     token: str | None = None
@@ -109,6 +111,10 @@ class Stage:
                 return [{"type": "ack", "conversation_id": CONVERSATION, "run_id": RUN, **to}]
 
 
+def _failed(status: int, error: Frame) -> Response:
+    return Response(json.dumps({"error": error}), status, media_type="application/json")
+
+
 @asynccontextmanager
 async def staged() -> AsyncGenerator[Stage]:
     """Serve the page with an empty conversation."""
@@ -123,6 +129,8 @@ async def staged() -> AsyncGenerator[Stage]:
 
     @app.get("/{path:path}")
     async def resource(request: Request, path: str) -> Response:
+        if failure := stage.failures.get(f"GET {path}"):
+            return _failed(*failure)
         found = stage.resources.get(f"{path}?{request.url.query}", stage.resources.get(path, {"items": []}))
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
@@ -131,6 +139,8 @@ async def staged() -> AsyncGenerator[Stage]:
     @app.api_route("/{path:path}", methods=["PUT", "PATCH", "POST", "DELETE"])
     async def store(request: Request, path: str) -> Response:
         stage.uploads[path] = await request.body()
+        if failure := stage.failures.get(f"{request.method} {path}"):
+            return _failed(*failure)
         created = json.dumps(stage.resources.get(f"{request.method} {path}", {}))
         return Response(created, 201, media_type="application/json")
 

@@ -218,6 +218,16 @@ async def mcp_server(page: Page, stage: Stage) -> None:
     await expect(page.locator(".diff")).to_be_visible()
 
 
+async def changed_mcp_server(page: Page, stage: Stage) -> None:
+    error = {"code": "bad_request", "message": "url must match …", "field": "transport.url"}
+    stage.failures["PUT context/mcp-servers/issues"] = (400, error)
+    await page.get_by_role("button", name="Change").click()
+    await page.get_by_label("Address").fill("https://other.example.org/mcp")
+    await page.get_by_label("Value").fill("new")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("alert")).to_be_visible()
+
+
 async def audit(page: Page, stage: Stage) -> None:
     await page.goto(f"{stage.url}/#/audit")
     await expect(page.get_by_text("created a key")).to_be_visible()
@@ -297,9 +307,9 @@ async def login(page: Page, stage: Stage) -> None:
 VIEWS: tuple[View, ...] = (
     welcome, conversation, details, editing, files, preview, workflow_list, form, menu, rename, delete,
     refused, inbox, people, own_key, own_key_created, invitation, account_invitation, invited, schedules,
-    new_schedule, operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server, audit,
-    settings, palette, one_run, one_step, two_runs, rules, workflows, built_workflow, assistant, models,
-    ended, login,
+    new_schedule, operations, cancellation, letter, mcp_servers, new_mcp_server, mcp_server,
+    changed_mcp_server, audit, settings, palette, one_run, one_step, two_runs, rules, workflows,
+    built_workflow, assistant, models, ended, login,
 )  # fmt: skip
 """Each begins where the one before it ended."""
 

@@ -130,6 +130,40 @@ async def test_a_change_of_a_server_withdraws_its_tools_until_they_are_approved_
     assert after_approval == 200
 
 
+async def test_a_change_keeps_secrets_at_the_same_place_only_and_replaces_one_revision(
+    client: Client, http: httpx.AsyncClient, play: Play
+) -> None:
+    """An administrator reads no secret by sending it to an address or a program of their own."""
+    async with configured(http) as server:
+        await approved(http, server)
+        path = f"{SERVERS}/{server['id']}"
+        same = {"type": "stdio", "command": transport()["command"], "env": {"TOKEN": None, "NEW": "added"}}
+        body = {"transport": same, "timeout_s": 30, "description": "Notes", "revision": server["revision"]}
+        changed = await http.put(path, json=body)
+        late = await http.put(path, json=body)
+        elsewhere = {**same, "command": ["/usr/bin/env"]}
+        refused = [
+            await http.put(path, json={"transport": elsewhere}),
+            await http.put(path, json={"transport": {**same, "env": {"OTHER": None}}}),
+        ]
+        call = ToolCall(name=f"{server['id']}__echo", arguments={"text": "x"})
+        model = play(Reply(tool_calls=(call,)), Reply(text="done"))
+        auto = await created(http, model=model, **AUTO)
+        ran = await client.run(await client.create(assistant=auto), "go")
+
+    assert changed.status_code == 200, changed.text
+    shown = changed.json()
+    assert (shown["revision"], shown["timeout_s"], shown["description"]) == (2, 30, "Notes")
+    assert sorted(shown["transport"]["secrets"]) == ["NEW", "TOKEN"]
+    assert (len(shown["tools"]), shown["changes"]) == (7, [])
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
+    errors = [response.json()["error"] for response in refused]
+    assert [error["field"] for error in errors] == ["transport.env.TOKEN", "transport.env.OTHER"]
+    assert "because the program changes" in errors[0]["message"]
+    # The program received the token that stayed: it repeats it, and the runner hides it.
+    assert ran["tool_calls"][0]["result"]["result"] == "x «hidden»"
+
+
 async def test_odd_names_stay_different_and_a_schema_that_is_too_expensive_is_refused(
     system: System, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:

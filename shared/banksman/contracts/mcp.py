@@ -112,6 +112,8 @@ class McpServer(Stored):
     """Whether tools that the server calls read-only run without approval."""
     timeout_s: float = Field(default=60.0, gt=0, le=600)
     """Seconds of a call, with the start of the server."""
+    revision: int = Field(default=1, exclude_if=lambda revision: revision == 1)
+    """Increased by each change of the configuration, and by nothing else."""
     tools: tuple[ServedTool, ...] = ()
     """The tools that an administrator approved: only these are offered, while they are served unchanged."""
     changes: tuple[ServedTool, ...] = ()

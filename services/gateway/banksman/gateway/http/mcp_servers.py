@@ -9,10 +9,13 @@ from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
 from banksman.gateway.service.mcp_bodies import (
     Approval,
-    McpServerBody,
     McpServerDescription,
-    NewMcpServer,
     described,
+)
+from banksman.gateway.service.mcp_server_bodies import (
+    McpServerChange,
+    NewMcpServer,
+    change_request,
     server_request,
 )
 from banksman.gateway.service.mcp_servers import LookedAt
@@ -44,10 +47,13 @@ async def read_mcp_server(server_id: str, gateway: ServiceDep, caller: AdminDep)
 
 @routes.put("/context/mcp-servers/{server_id}")
 async def replace_mcp_server(
-    server_id: str, body: StrictBody[McpServerBody], gateway: ServiceDep, caller: AdminDep
+    server_id: str, body: StrictBody[McpServerChange], gateway: ServiceDep, caller: AdminDep
 ) -> McpServerDescription:
-    """Replace a server, with all of its secrets. With another address or program its approvals end."""
-    return described(await gateway.mcp_servers.replace(caller.tenant, server_id, server_request(body)))
+    """Replace the configuration of a server. With another address or program its approvals end.
+
+    A secret that is null stays as it is stored; one that is not named is removed.
+    """
+    return described(await gateway.mcp_servers.replace(caller.tenant, server_id, change_request(body)))
 
 
 @routes.delete("/context/mcp-servers/{server_id}", status_code=204, response_class=Response)

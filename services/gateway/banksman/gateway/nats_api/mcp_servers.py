@@ -10,12 +10,15 @@ from banksman.gateway.service.bodies import Listing
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.mcp_bodies import (
     Approval,
-    McpServerBody,
     McpServerDescription,
     McpSignInReturned,
     McpSignInStarted,
-    NewMcpServer,
     described,
+)
+from banksman.gateway.service.mcp_server_bodies import (
+    McpServerChange,
+    NewMcpServer,
+    change_request,
     server_request,
 )
 from banksman.gateway.service.mcp_servers import LookedAt
@@ -46,10 +49,10 @@ def add_mcp_servers(api: Endpoints, gateway: Gateway) -> None:
         """Read an MCP server, with its tools as they were listed last."""
         return described(LookedAt(await gateway.mcp_servers.get(tenant_of(message), named_by(message))))
 
-    @api.serve("mcp", "update", "{server}", errors=(MISSING,))
-    async def replace_mcp_server(request: McpServerBody, message: Received) -> McpServerDescription:
-        """Replace an MCP server, with all of its secrets. With another place its approvals end."""
-        server = server_request(request)
+    @api.serve("mcp", "update", "{server}", errors=(MISSING, CONFLICT))
+    async def replace_mcp_server(request: McpServerChange, message: Received) -> McpServerDescription:
+        """Replace the configuration of an MCP server. A secret that is null stays as it is stored."""
+        server = change_request(request)
         return described(await gateway.mcp_servers.replace(tenant_of(message), named_by(message), server))
 
     @api.serve("mcp", "delete", "{server}", errors=(MISSING,))

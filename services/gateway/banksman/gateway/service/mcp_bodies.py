@@ -1,4 +1,4 @@
-"""The bodies about servers of the Model Context Protocol, which HTTP and NATS share."""
+"""What clients receive of servers of the Model Context Protocol, and the bodies about signing in at them."""
 
 from __future__ import annotations
 
@@ -7,60 +7,18 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from banksman.contracts.mcp import (
-    HeaderName,
     HttpServer,
     McpServer,
-    McpServerId,
     McpTransport,
     RefusedTool,
-    SecretValue,
     ServedTool,
     StdioServer,
-    VariableName,
     definition_of,
 )
 from banksman.contracts.mcp_sign_in import OAuthClient
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 from banksman.gateway.service.bodies import RequestBody
-from banksman.gateway.service.mcp_servers import LookedAt, McpServerRequest
-
-NewValue = Annotated[SecretValue, StringConstraints(max_length=8_000)]
-"""A value, or one with references to secrets of the tenant: `Bearer ${secret.NAME}`."""
-
-
-class Program(StdioServer):
-    """A program in the sandbox."""
-
-    env: dict[VariableName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
-    """Environment variables; their values are secrets."""
-
-
-class RemoteServer(HttpServer):
-    """A server at an address."""
-
-    headers: dict[HeaderName, NewValue] = Field(default_factory=dict, max_length=32, repr=False)
-    """Headers of each request; their values are secrets."""
-
-    url: Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s#@]*)?$", max_length=2_000)]
-    """An address that the rules of `web_fetch` allow, without a user name or password."""
-
-
-class McpServerBody(RequestBody):
-    """How to reach a server, and how its tools are treated."""
-
-    transport: Annotated[Program | RemoteServer, Field(discriminator="type")]
-    description: str = Field(default="", max_length=200)
-    trusted: bool = False
-    """Whether tools that the server calls read-only run without approval."""
-    timeout_s: float = Field(default=60.0, gt=0, le=600)
-    """Seconds of a call, with the start of the server."""
-
-
-class NewMcpServer(McpServerBody):
-    """A server to configure."""
-
-    id: McpServerId
-    """Models see its tools as `{id}__{tool}`."""
+from banksman.gateway.service.mcp_servers import LookedAt
 
 
 class Approval(RequestBody):
@@ -117,6 +75,8 @@ class McpServerDescription(Stored):
     description: str
     trusted: bool
     timeout_s: float
+    revision: int
+    """Increased by each change of the configuration."""
     tools: tuple[McpToolDescription, ...]
     """The approved tools."""
     changes: tuple[McpToolChange, ...]
@@ -181,20 +141,6 @@ class McpSignInReturned(RequestBody):
     """The address at which the browser ended: it has `state` and the code."""
 
 
-def server_request(body: McpServerBody) -> McpServerRequest:
-    """Return the server that a body configures."""
-    return McpServerRequest(
-        transport=_transport(body.transport),
-        description=body.description,
-        trusted=body.trusted,
-        timeout_s=body.timeout_s,
-    )
-
-
-def _transport(given: StdioServer | RemoteServer) -> McpTransport:
-    return HttpServer(**dict(given)) if isinstance(given, RemoteServer) else given
-
-
 def described(looked_at: LookedAt) -> McpServerDescription:
     """Return the description of a server, without its secrets."""
     server, signed_in = looked_at.server, looked_at.server.signed_in
@@ -204,6 +150,7 @@ def described(looked_at: LookedAt) -> McpServerDescription:
         description=server.description,
         trusted=server.trusted,
         timeout_s=server.timeout_s,
+        revision=server.revision,
         tools=tuple(_described_tool(server, tool) for tool in server.tools),
         changes=tuple(_described_change(server, tool) for tool in server.changes),
         changes_digest=looked_at.changes_digest,

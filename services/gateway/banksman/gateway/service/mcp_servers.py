@@ -25,15 +25,14 @@ from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.mcp import (
-    HttpServer,
     McpServer,
-    McpTransport,
     OfferedTools,
     OfferTools,
     RefusedTool,
     definition_of,
 )
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.gateway.service.mcp_configuration import McpServerChangeRequest, McpServerRequest, replaced
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 
@@ -44,16 +43,6 @@ MAX_SERVERS = 20
 MAX_PROBLEM_CHARS = 1_000
 OFFER_TIMEOUT_S = 30.0
 """Seconds in which an agent checks the schemas of all tools of a server."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServerRequest:
-    """A server to configure."""
-
-    transport: McpTransport
-    description: str
-    trusted: bool
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +106,18 @@ class McpServers:
             raise Conflict(f"server {server_id!r} exists already")
         return await self.looked(tenant, server)
 
-    async def replace(self, tenant: str, server_id: str, asked: McpServerRequest) -> LookedAt:
+    async def replace(self, tenant: str, server_id: str, asked: McpServerChangeRequest) -> LookedAt:
         """Replace the configuration. The approvals remain if only secrets, the texts or the trust change.
 
         Raises:
             NotFound: The tenant has no such server.
+            Conflict: The stored configuration has another revision than the one named.
+            BadInput: A value shall stay that is not stored, or that was for another address or program.
         """
-        transport = sealed_transport(tenant, server_id, asked.transport, self._box)
+        given = sealed_transport(tenant, server_id, asked.transport, self._box)
 
         def changed(server: McpServer) -> McpServer:
-            same = place_of(server.transport) == place_of(transport)
-            approved = {"tools": server.tools, "replaced": server.replaced} if same else _NONE_APPROVED
-            fields = {**approved, "changes": (), **{name: getattr(asked, name) for name in _ASKED}}
-            # A token is for one address: another server must never receive it.
-            access = {} if same else {"signed_in": None, "pending": None}
-            return server.model_copy(
-                update={**fields, **access, "transport": transport, "needs_sign_in": False}
-            )
+            return replaced(server, asked, given)
 
         return await self.looked(tenant, await self.update(tenant, server_id, changed))
 
@@ -266,12 +250,3 @@ class McpServers:
             return OfferedTools.model_validate_json(reply).refused
         except ValidationError as error:
             raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error
-
-
-_ASKED = ("description", "trusted", "timeout_s")
-_NONE_APPROVED = {"tools": (), "replaced": ()}
-
-
-def place_of(transport: McpTransport) -> object:
-    """Return where a server is, without its secrets."""
-    return transport.url if isinstance(transport, HttpServer) else transport.command

@@ -34,7 +34,8 @@ from banksman.contracts.mcp_sign_in import (
     RequestToken,
 )
 from banksman.gateway.service.mcp_authorization import Returned, authorization_url, check_issuer, exchange
-from banksman.gateway.service.mcp_servers import LookedAt, McpServers, place_of
+from banksman.gateway.service.mcp_configuration import place_of
+from banksman.gateway.service.mcp_servers import LookedAt, McpServers
 from banksman.runs.ports import Clock
 
 CALLBACK: Final = "/context/mcp-sign-in"

@@ -2,11 +2,12 @@
 
 /** An HTTP response that is not a success, or none (status 0). */
 export class ApiError extends Error {
-  constructor(status, message, code = null) {
+  constructor(status, message, { code = null, field = null } = {}) {
     super(message);
     this.name = 'ApiError';
     this.status = status;
     this.code = code;
+    this.field = field;
   }
 }
 
@@ -306,6 +307,11 @@ export class Api {
     return this.#json('POST', 'context/mcp-servers', server);
   }
 
+  /** Replace the configuration of a server; refused if another revision than `server.revision` is stored. */
+  replaceMcpServer(id, server) {
+    return this.#json('PUT', `context/mcp-servers/${id}`, server);
+  }
+
   deleteMcpServer(id) {
     return this.#json('DELETE', `context/mcp-servers/${id}`);
   }
@@ -470,7 +476,7 @@ async function errorOf(response) {
   const fallback = `The gateway responded with ${response.status}.`;
   try {
     const { error } = await response.json();
-    return new ApiError(response.status, error?.message ?? fallback, error?.code);
+    return new ApiError(response.status, error?.message ?? fallback, error ?? {});
   } catch {
     return new ApiError(response.status, fallback);
   }

@@ -1,84 +1,122 @@
-/** Add a server: at an address, or a program in the sandbox, with the secrets that it needs. */
+/** Add a server or change one: at an address, or a program in the sandbox, with the secrets that it needs. */
 
-import { useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
+import { bodyOf, controlOf, draftOf, placeStays, valueStays } from '../../mcp_servers.mjs';
 import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
 import { Dialog, IconButton, html, useStore } from '../ui.mjs';
 
 const KINDS = ['http', 'stdio'];
-const EMPTY = { id: '', type: 'http', url: '', command: '', secrets: [], trusted: false };
 const MAX_SECRETS = 32;
 
 export function NewServer({ onClose }) {
   const store = useStore();
-  const [draft, setDraft] = useState(EMPTY);
+  const create = async (body) => {
+    const { id } = await store.api.createMcpServer(body);
+    location.hash = addressOf('mcp', id);
+  };
+  return html`<${ServerForm} title=${t('mcp.add')} submitLabel=${t('mcp.connect')} onSubmit=${create} onClose=${onClose} />`;
+}
+
+/** @param {{server: object, onChanged: (server: object) => void, onClose: () => void}} properties the server as it is stored */
+export function ChangedServer({ server, onChanged, onClose }) {
+  const store = useStore();
+  const replace = async (body) => {
+    onChanged(await store.api.replaceMcpServer(server.id, body));
+    onClose();
+  };
+  const reload = async () => onChanged(await store.api.mcpServer(server.id));
+  return html`<${ServerForm} key=${server.revision} title=${t('mcp.changeTitle', { name: server.id })} submitLabel=${t('mcp.save')} server=${server} onSubmit=${replace} onReload=${reload} onClose=${onClose} />`;
+}
+
+function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose }) {
+  const [draft, setDraft] = useState(() => draftOf(server));
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const change = (fields) => setDraft({ ...draft, ...fields });
-  const submit = async (event) => {
-    event.preventDefault();
+  const attempt = async (action) => {
     setBusy(true);
+    setError(null);
     try {
-      const { id } = await store.api.createMcpServer(bodyOf(draft));
-      location.hash = addressOf('mcp', id);
+      await action();
     } catch (failure) {
-      setError(explain(failure));
+      setError({ control: controlOf(failure), text: explain(failure), outdated: Boolean(server) && failure.code === 'conflict' });
       setBusy(false);
     }
   };
-  return html`<${Dialog} title=${t('mcp.add')} onClose=${onClose}>
+  const submit = (event) => {
+    event.preventDefault();
+    return attempt(() => onSubmit(bodyOf(draft, server)));
+  };
+  return html`<${Dialog} title=${title} onClose=${onClose}>
     <form class="dialog-body" onSubmit=${submit}>
-      <label class="form-field"><span>${t('mcp.name')}</span>
-        <input required autofocus pattern="[a-z][a-z0-9\\-]{0,23}" title=${t('mcp.nameText')} value=${draft.id} onInput=${(event) => change({ id: event.target.value.trim() })} />
-        <small>${t('mcp.nameText')}</small>
-      </label>
+      ${!server &&
+      html`<${Field} of="id" label=${t('mcp.name')} hint=${t('mcp.nameText')} error=${error}
+        input=${{ required: true, autofocus: true, pattern: '[a-z][a-z0-9\\-]{0,23}', title: t('mcp.nameText'), value: draft.id, onInput: (event) => change({ id: event.target.value.trim() }) }} />`}
       <label class="form-field"><span>${t('mcp.kind')}</span>
         <select value=${draft.type} onChange=${(event) => change({ type: event.target.value })}>
           ${KINDS.map((kind) => html`<option value=${kind}>${t(`mcp.kind.${kind}`)}</option>`)}
         </select>
       </label>
       ${draft.type === 'http'
-        ? html`<label class="form-field"><span>${t('mcp.url')}</span><input type="url" required maxlength="2000" placeholder=${'https://'} value=${draft.url} onInput=${(event) => change({ url: event.target.value.trim() })} /></label>`
-        : html`<label class="form-field"><span>${t('mcp.command')}</span>
-            <input required value=${draft.command} onInput=${(event) => change({ command: event.target.value })} /><small>${t('mcp.commandText')}</small>
-          </label>`}
-      <${Secrets} type=${draft.type} secrets=${draft.secrets} onChange=${(secrets) => change({ secrets })} />
+        ? html`<${Field} of="url" label=${t('mcp.url')} error=${error}
+            input=${{ type: 'url', required: true, maxlength: 2000, placeholder: 'https://', value: draft.url, onInput: (event) => change({ url: event.target.value.trim() }) }} />`
+        : html`<${Field} of="command" label=${t('mcp.command')} hint=${t('mcp.commandText')} error=${error}
+            input=${{ required: true, value: draft.command, onInput: (event) => change({ command: event.target.value }) }} />`}
+      <${Secrets} draft=${draft} server=${server} error=${error} onChange=${(secrets) => change({ secrets })} />
+      <${Field} of="description" label=${t('mcp.description')} error=${error}
+        input=${{ maxlength: 200, value: draft.description, onInput: (event) => change({ description: event.target.value }) }} />
+      <${Field} of="timeoutS" label=${t('mcp.timeout')} error=${error}
+        input=${{ type: 'number', required: true, min: 1, max: 600, step: 'any', value: draft.timeoutS, onInput: (event) => change({ timeoutS: event.target.value }) }} />
       <div class="form-field check"><label><input type="checkbox" checked=${draft.trusted} onChange=${(event) => change({ trusted: event.target.checked })} />${t('mcp.trusted')}</label></div>
-      ${error && html`<p class="form-error" role="alert">${error}</p>`}
+      ${server && !placeStays(draft, server) && html`<p class="notice warning" role="note">${t('mcp.placeChanges')}</p>`}
+      ${error && !error.control && html`<p class="form-error" role="alert">${error.outdated ? t('mcp.outdated') : error.text} ${error.outdated && html`<button type="button" class="link" onClick=${() => attempt(onReload)}>${t('assistant.reload')}</button>`}</p>`}
       <div class="dialog-actions">
         <button type="button" class="button" onClick=${onClose}>${t('app.cancel')}</button>
-        <button class="button primary" disabled=${busy}>${busy ? html`<span class="spinner" /> ` : null}${t('mcp.connect')}</button>
+        <button class="button primary" disabled=${busy}>${busy ? html`<span class="spinner" /> ` : null}${submitLabel}</button>
       </div>
     </form>
   <//>`;
 }
 
+const problemId = (control) => `mcp-problem-${control}`;
+
+/** One line of the form. An error about it is shown below it, and gets the focus there. */
+function Field({ of: control, label, hint, error, input }) {
+  const ref = useRef(null);
+  const wrong = error?.control === control;
+  useEffect(() => void (wrong && ref.current.focus()), [wrong]);
+  const marks = wrong ? { 'aria-invalid': true, 'aria-describedby': problemId(control) } : {};
+  return html`<div class="form-field">
+    <label class="form-field"><span>${label}</span><input ref=${ref} ...${input} ...${marks} />${hint && html`<small>${hint}</small>`}</label>
+    <${Problem} of=${control} error=${error} />
+  </div>`;
+}
+
+function Problem({ of: control, error }) {
+  return error?.control === control ? html`<p class="form-error" role="alert" id=${problemId(control)}>${error.text}</p>` : null;
+}
+
 /** Names with their values, which are sent once and never shown again. */
-function Secrets({ type, secrets, onChange }) {
+function Secrets({ draft, server, error, onChange }) {
+  const { type, secrets } = draft;
   const replace = (at, fields) => onChange(secrets.with(at, { ...secrets[at], ...fields }));
-  return html`<fieldset class="form-field mcp-secrets">
+  const value = (secret, at) => {
+    const stays = valueStays(secret, draft, server);
+    return html`<input required=${!stays} type="password" autocomplete="off" aria-label=${t('mcp.value')} placeholder=${t(stays ? 'mcp.valueStays' : 'mcp.value')} value=${secret.value} onInput=${(event) => replace(at, { value: event.target.value })} />`;
+  };
+  return html`<fieldset class="form-field mcp-secrets" aria-describedby=${error?.control === 'secrets' ? problemId('secrets') : null}>
     <legend>${t(`mcp.values.${type}`)}</legend>
     <small>${parts('mcp.valuesText', { secret: html`<code>${'${secret.NAME}'}</code>` })}</small>
     ${secrets.map(
       (secret, at) => html`<div key=${at}>
         <input required aria-label=${t('mcp.valueName')} placeholder=${t('mcp.valueName')} value=${secret.name} onInput=${(event) => replace(at, { name: event.target.value.trim() })} />
-        <input required type="password" autocomplete="off" aria-label=${t('mcp.value')} placeholder=${t('mcp.value')} value=${secret.value} onInput=${(event) => replace(at, { value: event.target.value })} />
+        ${value(secret, at)}
         <${IconButton} name="trash" label=${t('mcp.removeValue', { name: secret.name })} onClick=${() => onChange(secrets.toSpliced(at, 1))} />
       </div>`,
     )}
     <button type="button" class="button small" disabled=${secrets.length >= MAX_SECRETS} onClick=${() => onChange([...secrets, { name: '', value: '' }])}>${t(`mcp.addValue.${type}`)}</button>
+    <${Problem} of="secrets" error=${error} />
   </fieldset>`;
-}
-
-function bodyOf({ id, type, url, command, secrets, trusted }) {
-  const values = Object.fromEntries(secrets.map(({ name, value }) => [name, value]));
-  const transport = type === 'http' ? { type, url, headers: values } : { type, command: wordsOf(command), env: values };
-  return { id, transport, trusted };
-}
-
-/** The words of a command: separated by spaces that are not in quotes. */
-function wordsOf(command) {
-  const words = command.match(/(?:"[^"]*"|'[^']*'|[^\s"'])+/g) ?? [];
-  return words.map((word) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, '$1$2'));
 }

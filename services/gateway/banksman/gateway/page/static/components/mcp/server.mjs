@@ -4,9 +4,10 @@ import { useEffect, useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
 import { explain, parts, t } from '../../strings.mjs';
-import { formatWhen } from '../../text.mjs';
+import { formatDuration, formatWhen } from '../../text.mjs';
 import { Dialog, Exact, Icon, html, useStore } from '../ui.mjs';
 import { Frame } from '../view.mjs';
+import { ChangedServer } from './form.mjs';
 import { SignIn } from './sign_in.mjs';
 import { State, placeOf } from './state.mjs';
 import { Approved, Changes } from './tools.mjs';
@@ -14,16 +15,18 @@ import { Approved, Changes } from './tools.mjs';
 export function OneServer({ id }) {
   const store = useStore();
   const { server, error, busy, act } = useServer(store, id);
-  const [removing, setRemoving] = useState(false);
+  const [dialog, setDialog] = useState(null);
+  const close = () => setDialog(null);
   const actions = html`<a class="toggle" href=${addressOf('mcp')} aria-label=${t('mcp.title')}><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a>`;
   return html`<${Frame} title=${id} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
     ${!server && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
-    ${server && html`<${Summary} server=${server} busy=${busy} onLook=${() => act(() => store.api.lookAtMcpServer(id))} onRemove=${() => setRemoving(true)} />
+    ${server && html`<${Summary} server=${server} busy=${busy} onLook=${() => act(() => store.api.lookAtMcpServer(id))} onChange=${() => setDialog('change')} onRemove=${() => setDialog('removal')} />
       <${SignIn} server=${server} act=${act} />
       <${Changes} server=${server} busy=${busy} onApprove=${() => act(() => approved(store.api, server))} />
       <${Approved} server=${server} />`}
-    ${removing && html`<${Removal} id=${id} onClose=${() => setRemoving(false)} />`}
+    ${dialog === 'change' && html`<${ChangedServer} server=${server} onChanged=${(changed) => act(async () => changed)} onClose=${close} />`}
+    ${dialog === 'removal' && html`<${Removal} id=${id} onClose=${close} />`}
   <//>`;
 }
 
@@ -52,17 +55,20 @@ async function approved(api, server) {
   }
 }
 
-function Summary({ server, busy, onLook, onRemove }) {
+function Summary({ server, busy, onLook, onChange, onRemove }) {
   const { transport } = server;
   return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
     <p><${State} server=${server} /> ${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}</p>
     ${server.problem && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span><${Exact} text=${server.problem} /></span></p>`}
+    ${server.description && html`<p>${server.description}</p>`}
     <p><code><${Exact} text=${placeOf(server)} /></code></p>
     ${transport.secrets.length > 0 && html`<p class="muted">${parts(`mcp.secrets.${transport.type}`, { names: html`<code>${transport.secrets.join(', ')}</code>` })}</p>`}
     ${server.trusted && html`<p class="muted">${t('mcp.trusted')}</p>`}
+    <p class="muted">${t('mcp.callTimeout', { duration: formatDuration(server.timeout_s * 1000) })}</p>
     <p class="muted">${t('mcp.createdBy', { user: server.created_by, when: formatWhen(server.created_at) })}</p>
     <div class="row-actions">
       <button type="button" class="button small" disabled=${busy} onClick=${onLook}><${Icon} name="refresh" size=${14} />${t('mcp.look')}</button>
+      <button type="button" class="button small" disabled=${busy} onClick=${onChange}><${Icon} name="pencil" size=${14} />${t('mcp.change')}</button>
       <button type="button" class="button small" onClick=${onRemove}><${Icon} name="trash" size=${14} />${t('mcp.remove')}</button>
     </div>
   </section>`;

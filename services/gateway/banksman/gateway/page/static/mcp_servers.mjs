@@ -1,0 +1,66 @@
+/** The form of a server of the Model Context Protocol: what it begins with, what it sends, and which field an error concerns. */
+
+const EMPTY = { id: '', type: 'http', url: '', command: '', secrets: [], description: '', trusted: false, timeoutS: '60' };
+
+/** The form of a server. @param {object} [server] as the gateway describes it; without one, the form is empty */
+export function draftOf(server) {
+  if (!server) return EMPTY;
+  const { type, url, command, secrets } = server.transport;
+  return {
+    id: server.id,
+    type,
+    url: url ?? '',
+    command: commandOf(command ?? []),
+    secrets: secrets.map((name) => ({ name, value: '' })),
+    description: server.description,
+    trusted: server.trusted,
+    timeoutS: String(server.timeout_s),
+  };
+}
+
+/** Whether the stored values of a server may stay: another address or program never receives them. */
+export function placeStays(draft, server) {
+  if (draft.type !== server?.transport.type) return false;
+  return draft.type === 'http' ? draft.url === server.transport.url : String(wordsOf(draft.command)) === String(server.transport.command);
+}
+
+/** Whether a secret without a value keeps the stored one. @param {{name: string}} secret */
+export function valueStays({ name }, draft, server) {
+  return placeStays(draft, server) && server.transport.secrets.includes(name);
+}
+
+/** What a form sends. A value that stays is null. @param {object} [server] the stored server that it changes */
+export function bodyOf(draft, server) {
+  const { id, type, url, command, description, trusted, timeoutS } = draft;
+  const values = Object.fromEntries(
+    draft.secrets.map((secret) => [secret.name, secret.value === '' && valueStays(secret, draft, server) ? null : secret.value]),
+  );
+  const transport = type === 'http' ? { type, url, headers: values } : { type, command: wordsOf(command), env: values };
+  const fields = { transport, description, trusted, timeout_s: Number(timeoutS) };
+  return server ? { ...fields, revision: server.revision } : { id, ...fields };
+}
+
+const CONTROLS = [
+  [/^id$/, 'id'],
+  [/^transport\.url$/, 'url'],
+  [/^transport\.command/, 'command'],
+  [/^transport\.(?:headers|env)/, 'secrets'],
+  [/^description$/, 'description'],
+  [/^timeout_s$/, 'timeoutS'],
+];
+
+/** The control that an error concerns; null for the whole form. @param {{field?: string | null}} error */
+export function controlOf({ field }) {
+  return CONTROLS.find(([pattern]) => pattern.test(field ?? ''))?.[1] ?? null;
+}
+
+/** The words of a command: separated by spaces that are not in quotes. */
+export function wordsOf(command) {
+  const words = command.match(/(?:"[^"]*"|'[^']*'|[^\s"'])+/g) ?? [];
+  return words.map((word) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, '$1$2'));
+}
+
+/** The command of words: `wordsOf` returns the same words. */
+export function commandOf(words) {
+  return words.map((word) => (/^[^\s"']+$/.test(word) ? word : word.split('"').map((part) => `"${part}"`).join(`'"'`))).join(' ');
+}
