@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from banksman.cli.ports import free_port
+from tests.support.polling import wait_until
 
 from .conftest import SERVICES_LEFT_OUT, WAIT_TIMEOUT_S, Start, Up, banksman
 
@@ -123,6 +124,30 @@ def test_ctrl_c_during_the_start_stops_it(start: Start) -> None:
 
     assert system.ended() == 0
     assert not [event for event in system.events if event["event"] == "up"]
+
+
+def test_start_ends_with_a_sentence_if_the_process_that_creates_the_streams_is_killed(start: Start) -> None:
+    system = start()
+
+    wait_until(lambda: killed_provisioner(system.process.pid), WAIT_TIMEOUT_S)
+
+    assert system.ended() == 2
+    assert system.events[-1]["error"]["message"] == (
+        "the process that creates the streams ended without a result"
+    )
+    assert not (system.data_dir / "run.json").exists()
+
+
+def test_process_that_creates_the_streams_ends_before_the_system_is_ready(shared_up: Up) -> None:
+    """It holds what the supervisor would need for provisioning alone: settings and NATS."""
+    shared_up.wait_for("up")
+
+    children = children_of(shared_up.process.pid)
+
+    assert len(children) == 2
+    assert [command for command in children.values() if "nats-server" not in command] == [
+        command for command in children.values() if "banksman.cli.template" in command
+    ]
 
 
 def test_second_ctrl_c_kills_processes_that_do_not_stop(start: Start) -> None:
@@ -282,6 +307,32 @@ def alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return " Z " not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
     return False
+
+
+def killed_provisioner(launcher: int) -> bool:
+    """Kill the process that creates the streams; False before the launcher has become the supervisor."""
+    if "supervisor" not in command_of(launcher):
+        return False
+    for pid, command in children_of(launcher).items():
+        if " up " in command and "supervisor" not in command:
+            os.kill(pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def children_of(parent: int) -> dict[int, str]:
+    """Return the command lines of the processes that a process has started, zombies included, by pid."""
+    found: dict[int, str] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found[int(stat.parent.name)] = command_of(int(stat.parent.name))
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
 
 
 def ended(pidfd: int, within_s: float) -> bool:

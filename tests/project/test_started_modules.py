@@ -76,6 +76,12 @@ load_service("gateway")
 print(json.dumps([model.__name__ for model in set(below(BaseModel)) if model.__pydantic_complete__]))
 """
 
+IMPORT_SUPERVISOR = """
+import json, sys
+import banksman.cli.local.supervisor
+print(json.dumps(sorted(sys.modules)))
+"""
+
 IMPORT_LAUNCHER = """
 import json, sys
 import banksman.cli.local.command
@@ -149,3 +155,11 @@ def test_launcher_imports_neither_a_service_nor_a_framework() -> None:
     services = {"gateway", "agent", "tool_runner", "workflows", "model_server"}
     assert {name.split(".")[1] for name in modules if name.startswith("banksman.")} & services == set()
     assert len(modules) <= 510
+
+
+def test_supervisor_imports_neither_settings_nor_nats() -> None:
+    """It runs as long as the system: they would make its memory three times as large."""
+    modules = modules_of(IMPORT_SUPERVISOR)
+
+    assert {name.partition(".")[0] for name in modules} & {"nats", "pydantic", "typer"} == set()
+    assert len(modules) <= 212

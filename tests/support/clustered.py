@@ -15,11 +15,10 @@ from pathlib import Path
 
 from banksman.cli.broker.program import executable
 from banksman.cli.local.child import launched
-from banksman.cli.local.command import local_runners
+from banksman.cli.local.command import local_runners, supervise
 from banksman.cli.local.nats import LocalNats
-from banksman.cli.local.plan import Plan, ProcessSpec
-from banksman.cli.local.screen import Screen
-from banksman.cli.local.supervisor import Supervisor
+from banksman.cli.local.plan import Plan
+from banksman.cli.local.system import ProcessSpec
 from banksman.cli.models import adopt_vendor_names
 from banksman.cli.sandbox import choose_sandbox
 from banksman.cli.settings import UpSettings
@@ -87,7 +86,7 @@ def up(directory: Path, port: int) -> None:
         sandbox = "docker" if choose_sandbox().kind == "docker" else None
         runners = local_runners(settings, data)
         plan = ClusteredPlan(settings, nats, port, dict(os.environ), sandbox=sandbox, runners=runners)
-        asyncio.run(Supervisor(plan, Screen()).run())
+        supervise(plan, lock, as_json=False)
     finally:
         data.forget()
         lock.release()

@@ -10,6 +10,8 @@ from typing import Any
 
 _CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
 
+PROGRAM = "banksman"
+
 
 class Exit(IntEnum):
     """Exit code of a command."""
@@ -52,7 +54,7 @@ def print_failure(message: str, code: str, *, as_json: bool) -> Exit:
     if as_json:
         print_json({"error": {"code": code, "message": message}})
     else:
-        print_error(f"banksman: {message}")
+        print_error(f"{PROGRAM}: {message}")
     return Exit.CRITICAL
 
 

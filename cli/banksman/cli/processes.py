@@ -7,18 +7,16 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
 
 
-class ProcessIdentity(BaseModel):
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
     """One process, distinguishable from a later process with the same pid."""
-
-    model_config = ConfigDict(frozen=True)
 
     pid: int
     started: str

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from banksman.runtime.http_get import HttpReply, http_get
 
 NO_RESPONSE = "no response"
 _TIMEOUT_S = 3.0
+_POLL_S = 0.1
+
+
+async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:
+    """Wait until a process is ready, and report after each request why it is not."""
+    while (problem := await readiness_problem(ready_url)) is not None:
+        on_problem(problem)
+        await asyncio.sleep(_POLL_S)
 
 
 async def readiness_problem(ready_url: str) -> str | None:

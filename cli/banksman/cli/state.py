@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from banksman.bus.settings import CONTEXT_FILE
 from banksman.cli.processes import ProcessIdentity
-from banksman.runtime.settings import SIGNING_KEY_BYTES
+from banksman.contracts.local_files import CONTEXT_FILE
 
 _TRAVERSE_ONLY = 0o711
 """A runner that was started as root gives workspaces to another user, who must be able to reach them."""
 
 
-class Instance(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Instance:
     """Content of the run file: a running system."""
-
-    model_config = ConfigDict(frozen=True)
 
     url: str
     """Base URL for people and clients."""
     supervisor: ProcessIdentity
-    processes: dict[str, ProcessIdentity] = {}
+    processes: Mapping[str, ProcessIdentity]
     """Running child processes by name; without those that wait for a restart."""
-    health: dict[str, str] = {}
+    health: Mapping[str, str]
     """URL of each child process's `/readyz`, by name."""
     nats_url: str
     monitoring_url: str
-    ready: bool = False
+    ready: bool
     """Whether the start is complete."""
 
 
@@ -100,8 +98,11 @@ class DataDir:
 
     def read(self) -> Instance | None:
         """Return the content of the run file, even if that system is dead; None if there is no valid file."""
+        # Not for the supervisor, which only writes the file: pydantic would double its memory.
+        from pydantic import TypeAdapter, ValidationError
+
         try:
-            return Instance.model_validate_json(self.run_file.read_bytes())
+            return TypeAdapter(Instance).validate_json(self.run_file.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
@@ -113,7 +114,7 @@ class DataDir:
     def write(self, instance: Instance) -> None:
         """Replace the run file atomically."""
         new = self.run_file.with_suffix(".new")
-        new.write_text(instance.model_dump_json(indent=2), encoding="utf-8")
+        new.write_text(json.dumps(asdict(instance), indent=2), encoding="utf-8")
         new.replace(self.run_file)
 
     def forget(self) -> None:
@@ -159,6 +160,11 @@ class Lock:
         self._descriptor = descriptor
         return None
 
+    def outlive_exec(self) -> None:
+        """Let the program that this process becomes hold the lock until it ends."""
+        assert self._descriptor is not None
+        os.set_inheritable(self._descriptor, True)
+
     def release(self) -> None:
         """Release the lock if it is held."""
         if self._descriptor is not None:
@@ -177,6 +183,8 @@ def write_signing_key(file: Path, key: str | None = None) -> str:
         The key in the file.
     """
     if not file.exists():
+        from banksman.runtime.settings import SIGNING_KEY_BYTES
+
         # Opened with its final mode: there is no moment in which another user could read it.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as out:

@@ -12,10 +12,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 Replicas = Literal[1, 3]
 """Number of servers that store each stream."""
 
-CONTEXT_FILE = "nats-context.json"
-"""File in the data directory of `banksman up` with the address of its NATS server and the seed file of local
-services, in the format of the `nats` command."""
-
 
 def _number(value: object) -> object:
     # Environment variables are text, which pydantic does not convert for a literal number.

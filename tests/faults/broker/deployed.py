@@ -14,7 +14,7 @@ from tools.nats_profiles import CLIENT_PORT, MONITORING_PORT, NODES, ROUTE_PORT,
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.broker.keys import seed_file
-from banksman.cli.local.plan import ProcessSpec, Stage
+from banksman.cli.local.system import ProcessSpec, Stage
 from banksman.cli.ports import free_port
 from banksman.deployment.users import OPERATOR, inbox_prefix
 from tests.support.chaos.fleet import Member

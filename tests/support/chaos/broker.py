@@ -15,7 +15,7 @@ from banksman.cli.broker.program import executable
 from banksman.cli.broker.server_config import Cluster, render_config
 from banksman.cli.broker.store import started
 from banksman.cli.local.nats import LOCAL, LocalNats
-from banksman.cli.local.plan import ProcessSpec
+from banksman.cli.local.system import ProcessSpec
 from banksman.cli.ports import free_port
 from banksman.cli.state import DataDir
 from banksman.deployment import users

@@ -23,7 +23,8 @@ from banksman.cli.local.child import launched
 from banksman.cli.local.child_process import RestartPauses
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
 from banksman.cli.local.nats import LOCAL
-from banksman.cli.local.plan import Plan, ProcessSpec, Stage
+from banksman.cli.local.plan import Plan
+from banksman.cli.local.system import ProcessSpec, Stage
 from banksman.cli.ports import free_port
 from banksman.cli.readiness import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings

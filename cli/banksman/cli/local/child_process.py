@@ -13,10 +13,12 @@ from collections.abc import Callable
 from banksman.cli.local.child import launched
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate, TemplateEnded
 from banksman.cli.local.logs import ChildLog
-from banksman.cli.local.plan import ProcessSpec
 from banksman.cli.local.screen import Screen
+from banksman.cli.local.system import ProcessSpec
+from banksman.cli.output import PROGRAM
 from banksman.cli.processes import ProcessIdentity
-from banksman.cli.readiness import NO_RESPONSE, readiness_problem
+from banksman.cli.readiness import NO_RESPONSE, until_ready
+from banksman.contracts.errors import ErrorCode
 from banksman.runtime.backoff import Backoff
 
 FIRST_BACKOFF_S = 0.2
@@ -24,12 +26,15 @@ STEADY_S = 30.0
 """A process that ran for this many seconds restarts with the first back-off again."""
 INVALID_SETTING = 2
 """Exit code of a process that cannot start because of a setting: a restart would end the same way."""
-_POLL_S = 0.1
 _LAST_OUTPUT_S = 1.0
 
 
 class CannotStart(Exception):
-    """A process ended because of an invalid setting; the message is the process's own sentence."""
+    """The system cannot start. The message is the sentence of the process that noticed it."""
+
+    def __init__(self, message: str, code: str = ErrorCode.BAD_REQUEST) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RestartPauses:
@@ -91,7 +96,8 @@ class Child:
                 if self._stopping.is_set():
                     return
                 if code == INVALID_SETTING:
-                    raise CannotStart(self._log.last_line or f"{self.spec.name}: a setting is invalid")
+                    line = self._log.last_line.removeprefix(f"{PROGRAM}: ")
+                    raise CannotStart(line or f"{self.spec.name}: a setting is invalid")
                 await self._pause(code, pauses.after(time.monotonic() - began))
                 again = True
         finally:
@@ -168,13 +174,14 @@ class Child:
     async def _watch(self, *, again: bool) -> None:
         """Poll the process until it is ready, and report it."""
         began = time.monotonic()
-        while (problem := await readiness_problem(self.spec.ready_url)) is not None:
-            self._problem = problem
-            await asyncio.sleep(_POLL_S)
+        await until_ready(self.spec.ready_url, self._note)
         self.ready.set()
         self._on_change()
         after_s = round(time.monotonic() - began, 3)
         self._screen.report("ready", self.spec.name, after_s=after_s, again=again)
+
+    def _note(self, problem: str) -> None:
+        self._problem = problem
 
     async def _pause(self, code: int, pause_s: float) -> None:
         if code < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -11,15 +10,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from banksman.cli import output
-from banksman.cli.local.child_process import CannotStart
 from banksman.cli.local.nats import LocalNats, port_for_clients
 from banksman.cli.local.plan import Plan
+from banksman.cli.local.provisioner import Provisioner
 from banksman.cli.local.screen import Screen
-from banksman.cli.local.supervisor import Supervisor
+from banksman.cli.local.supervisor import SIGNALS
 from banksman.cli.models import adopt_vendor_names
-from banksman.cli.output import Exit
+from banksman.cli.output import PROGRAM, Exit
 from banksman.cli.ports import free_port, require_free
 from banksman.cli.sandbox import choose_sandbox
 from banksman.cli.services import service_module
@@ -59,7 +59,7 @@ class UpOptions:
 
 
 def up(options: UpOptions) -> Exit:
-    """Run the system in the foreground.
+    """Run the system in the foreground. This process becomes its supervisor and returns only if it cannot.
 
     Raises:
         BadInput: a setting is invalid, or the port is in use.
@@ -77,13 +77,25 @@ def up(options: UpOptions) -> Exit:
             screen.report("note", text=f"{_LEFTOVERS}: {name}")
         for notice in settings.notices:
             screen.report("warning", "models", text=notice)
-        asyncio.run(Supervisor(_plan(settings, data, frozenset(options.without)), screen).run())
-    except CannotStart as error:
-        return output.print_failure(_sentence(str(error)), ErrorCode.BAD_REQUEST, as_json=options.json)
+        supervise(_plan(settings, data, frozenset(options.without)), lock, as_json=options.json)
     finally:
         data.forget()
         lock.release()
-    return Exit.OK
+
+
+def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
+    """Become the supervisor of a system, which holds the lock and prints.
+
+    Raises:
+        Unavailable: nats-server is not installed.
+    """
+    provisioner = Provisioner.fork(plan, as_json=as_json)
+    lock.outlive_exec()
+    # A Ctrl-C waits until the supervisor has its handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    # The options are for `ps`.
+    program = ("-m", "banksman.cli.local.supervisor", *provisioner.inherited(), *sys.argv[1:])
+    os.execv(sys.executable, (sys.executable, *program))
 
 
 def detach(options: UpOptions) -> Exit:
@@ -120,7 +132,7 @@ def detach(options: UpOptions) -> Exit:
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     if options.json:
         last = text.rpartition("\n")[2]
-        return output.print_failure(_sentence(last), ErrorCode.UNAVAILABLE, as_json=True)
+        return output.print_failure(last.removeprefix(f"{PROGRAM}: "), ErrorCode.UNAVAILABLE, as_json=True)
     output.print_error(text)
     return Exit.CRITICAL
 
@@ -200,8 +212,3 @@ def _print_running(instance: Instance, text: str, *, as_json: bool) -> Exit:
     facts = {"running": True, "pid": instance.supervisor.pid, "url": instance.url}
     output.print_result(facts, text, as_json=as_json)
     return Exit.OK
-
-
-def _sentence(line: str) -> str:
-    """Return the sentence of an error that another process of ours printed."""
-    return line.removeprefix("banksman: ")

@@ -6,48 +6,15 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 
 from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.local.nats import LOCAL, LocalNats
+from banksman.cli.local.system import ProcessSpec, Stage, System
 from banksman.cli.ports import free_port
 from banksman.cli.services import SERVICES
 from banksman.cli.settings import UpSettings
 from banksman.deployment import users
-
-
-class Stage(IntEnum):
-    """Order in which processes stop: those that accept work before those that do it.
-
-    Agents stop after tool-runners, because they store the results of the calls that end meanwhile.
-    """
-
-    GATEWAY = 1
-    WORKFLOWS = 2
-    TOOL_RUNNER = 3
-    AGENT = 4
-    MODEL_SERVER = 5
-    NATS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessSpec:
-    """One process of the system."""
-
-    name: str
-    stage: Stage
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    ready_url: str
-    """Responds with 200 when the process is ready."""
-    service: str = ""
-    """The service that the template process forks; empty for another program."""
-    needed: bool = True
-    """False if the system is useful without it."""
-    longest_pause_s: float = 10.0
-    """Longest pause in seconds before a restart; the pauses of a process that ends repeatedly double."""
-
 
 _COMMON = (
     "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "PYTHONPATH", "PYTHONUNBUFFERED",
@@ -94,15 +61,26 @@ class Plan:
         shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
-    @property
-    def service_names(self) -> tuple[str, ...]:
-        """The services that may be started."""
-        return tuple(name for name in SERVICES if name not in self.without)
+    def system(self, *, as_json: bool) -> System:
+        """Return what the supervisor runs; `as_json` is how it prints.
 
-    @property
-    def common_environment(self) -> dict[str, str]:
-        """The variables of every process: no setting of a service, and no secret."""
-        return self._pick(_COMMON, "LC_")
+        Raises:
+            Unavailable: nats-server is not installed.
+        """
+        return System(
+            data=self.nats.data,
+            url=self.url,
+            nats_url=self.nats.url,
+            monitoring_url=self.nats.monitoring_url,
+            server=self.server(),
+            services=self.services(),
+            imported=tuple(name for name in SERVICES if name not in self.without),
+            common_environment=self._pick(_COMMON, "LC_"),
+            ready_timeout_s=self.settings.local.ready_timeout_s,
+            drain_timeout_s=self.settings.local.drain_timeout_s,
+            notices=self.notices,
+            as_json=as_json,
+        )
 
     def server(self) -> ProcessSpec:
         """Return the process of nats-server. All others start after it is ready."""

@@ -1,0 +1,108 @@
+"""The process that creates the streams, and hands the planned system to the supervisor.
+
+Settings and NATS need twice the memory of the supervisor, which would use them for a second. `banksman up`
+imports them, forks this process, and becomes the supervisor, which imports neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import signal
+import sys
+import traceback
+from typing import IO, TYPE_CHECKING, NoReturn, cast
+
+from banksman.cli.local.child import die_with
+from banksman.cli.local.child_process import CannotStart
+from banksman.cli.local.system import System
+from banksman.cli.readiness import until_ready
+from banksman.contracts.errors import BanksmanError, ErrorCode
+
+if TYPE_CHECKING:
+    from banksman.cli.local.plan import Plan
+
+
+class Provisioner:
+    """The process, and the pipe to which it writes the system and then its result."""
+
+    def __init__(self, pid: int, pipe: IO[bytes]) -> None:
+        self.pid = pid
+        self.pipe = pipe
+
+    @classmethod
+    def fork(cls, plan: Plan, *, as_json: bool) -> Provisioner:
+        """Start the process; `as_json` is how the supervisor prints.
+
+        Raises:
+            Unavailable: nats-server is not installed.
+        """
+        system, parent = plan.system(as_json=as_json), os.getpid()
+        readable, writable = os.pipe()
+        if pid := os.fork():
+            os.close(writable)
+            return cls(pid, os.fdopen(readable, "rb"))
+        os.close(readable)
+        _provision(plan, system, parent, writable)
+
+    def inherited(self) -> tuple[str, str]:
+        """Let the next program of this process inherit the pipe; return the arguments that describe it."""
+        os.set_inheritable(self.pipe.fileno(), True)
+        return str(self.pid), str(self.pipe.fileno())
+
+    def system(self) -> System:
+        """Return the planned system."""
+        return cast(System, pickle.load(self.pipe))
+
+    async def finished(self) -> None:
+        """Wait until all streams exist.
+
+        Raises:
+            CannotStart: the server refused, or the process was killed.
+        """
+        result = await asyncio.to_thread(self.pipe.read)
+        if not result:
+            raise CannotStart(
+                "the process that creates the streams ended without a result", ErrorCode.INTERNAL
+            )
+        if problem := json.loads(result):
+            raise CannotStart(*problem)
+
+    def end(self) -> None:
+        """Kill the process, if it has not ended by itself, and reap it."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def _provision(plan: Plan, system: System, parent: int, descriptor: int) -> NoReturn:
+    """Write the system, create the streams, write the result, and end."""
+    # In a group of its own: a Ctrl-C on the terminal is for the supervisor, which stops all in order.
+    os.setpgid(0, 0)
+    try:
+        die_with(parent)
+        with os.fdopen(descriptor, "wb") as pipe:
+            pickle.dump(system, pipe)
+            pipe.flush()
+            pipe.write(json.dumps(asyncio.run(_problem(plan, system))).encode())
+    except Exception:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            sys.stderr.flush()
+    finally:
+        # What the original process does at its end is not for a fork of it.
+        os._exit(0)
+
+
+async def _problem(plan: Plan, system: System) -> tuple[str, str] | None:
+    """Create the streams when the server is ready. Return the message and the code of an error."""
+    await until_ready(system.server.ready_url, lambda _: None)
+    try:
+        await plan.nats.provision()
+    except BanksmanError as error:
+        return str(error), error.code
+    except OSError as error:
+        return str(error), "os_error"
+    return None
