@@ -39,6 +39,8 @@ class Waiting:
     epoch: int
     change: int | None = None
     """The change that begins if the response allows it; None for a snapshot."""
+    place: WorkspacePlacement | None = None
+    """The place whose files are installed if the response allows it."""
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Runner:
     up: bool = True
     local: LocalWorkspace = field(default_factory=LocalWorkspace)
     files: set[int] = field(default_factory=set[int])
+    exists: bool = False
+    """Whether the directory with the files exists."""
     stored_state: tuple[int, int] = (0, 0)
     """Term and generation, on disk."""
     pending: Waiting | None = None
@@ -87,7 +91,7 @@ class World:
             [
                 *(self.call, self.call, self.receive, self.receive, self.report, self.report, self.report),
                 *(self.snapshot, self.snapshot_stored, self.lose_response, self.read_record),
-                *(self.crash, self.restart, self.lease_ends, self.time),
+                *(self.crash, self.restart, self.lease_ends, self.time, self.lose_volume),
             ]
         )()
 
@@ -118,11 +122,37 @@ class World:
         runner = next(one for one in self.runners if one.name == name)
         if not runner.up or runner.epoch != epoch or runner.pending or not runner.local.admits(place):
             return
-        if place.term > runner.local.term:
-            runner.files = set(self.store[place.snapshot.id]) if place.snapshot else set()
-            runner.local.restored(place)
+        if place.term > runner.local.term or not runner.exists:
+            self.report_arrival(runner, change, place, place.generation)
+        else:
+            self.begin_change(runner, change)
+
+    def report_arrival(
+        self, runner: Runner, change: int, place: WorkspacePlacement, generation: int
+    ) -> None:
+        """Report that a runner has no files of a term, as it does before it installs them."""
+        report = WorkspaceReport(
+            runner_epoch=runner.epoch, term=place.term, missing=True, missing_at=generation
+        )
+        runner.pending = Waiting(report, runner.name, runner.epoch, change, place)
+        self.reports.append(runner.pending)
+
+    def install(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
+        """Install the files of a term after the response to the report of their absence."""
+        assert waiting.place is not None and waiting.change is not None
+        if not verdict.mine:
+            runner.local.past = waiting.place.term
+        elif verdict.dirty and verdict.generation > (waiting.report.missing_at or 0):
+            self.report_arrival(runner, waiting.change, waiting.place, verdict.generation)
+        else:
+            runner.files = set(self.store[waiting.place.snapshot.id]) if waiting.place.snapshot else set()
+            runner.exists = True
+            runner.local.restored(waiting.place)
             runner.snapshotting = None
             runner.keep()
+            self.begin_change(runner, waiting.change)
+
+    def begin_change(self, runner: Runner, change: int) -> None:
         report = runner.local.report_of_change(runner.epoch)
         if report is None:
             self.change(runner, change)
@@ -154,13 +184,19 @@ class World:
         if self.chance.random() < 0.8:
             self.reports.remove(waiting)
         record, verdict = apply_report(self.record, waiting.runner, waiting.report)
-        self.record = record or self.record
         runner = next(one for one in self.runners if one.name == waiting.runner)
+        if record is not None and self.record is not None and record.term > self.record.term:
+            absent = not runner.exists or runner.local.term < waiting.report.term
+            assert absent, f"the files of {runner.name} were given up"
+        self.record = record or self.record
         if runner.pending is waiting and runner.up and self.chance.random() < 0.8:
             runner.pending = None
             self.handle_verdict(runner, waiting, verdict)
 
     def handle_verdict(self, runner: Runner, waiting: Waiting, verdict: WorkspaceReportReply) -> None:
+        if waiting.place is not None:
+            self.install(runner, waiting, verdict)
+            return
         if not verdict.mine:
             return
         runner.local.apply(verdict)
@@ -209,6 +245,14 @@ class World:
 
     def crash(self) -> None:
         self.chance.choice(self.runners).up = False
+
+    def lose_volume(self) -> None:
+        """Delete the files of a runner; one that is stopped also loses its state."""
+        runner = self.chance.choice(self.runners)
+        if runner.pending is None and self.chance.random() < 0.2:
+            runner.files, runner.exists, runner.snapshotting = set(), False, None
+            if not runner.up:
+                runner.stored_state = (0, 0)
 
     def restart(self) -> None:
         runner = self.chance.choice(self.runners)

@@ -127,6 +127,9 @@ class WorkspaceReport(Stored):
 
 
 class WorkspaceReportReply(Stored):
+    missing_at: int | None = None
+    """The generation at which they were missing. A report that arrives after a later change began has no
+    effect. None in reports of older versions."""
     """The reply to a `WorkspaceReport`."""
 
     mine: bool

@@ -94,6 +94,9 @@ def apply_report(
     if not mine or report.runner_epoch < record.runner_epoch:
         return None, _verdict(record, mine=mine)
     if report.missing and record.dirty:
+        if report.missing_at is not None and report.missing_at < record.generation:
+            # Its repeat was recorded, and the workspace has changed since: the files exist.
+            return None, _verdict(record, mine=True)
         return _moved(record, runner), _verdict(record, mine=False)
     changed = record.model_copy(update=_changes(record, report) | _initial_files(assistant))
     verdict = _verdict(changed, mine=True)

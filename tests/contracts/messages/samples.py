@@ -369,6 +369,7 @@ def _workspaces() -> Iterator[tuple[str, BaseModel]]:
             lost="broken",
             starts=True,
             missing=True,
+            missing_at=7,
         ),
     )
     owned = copy.model_copy(update={"stored_by": "runner-1"})

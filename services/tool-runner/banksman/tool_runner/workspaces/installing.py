@@ -83,14 +83,23 @@ class Installer:
         their volume, the platform's record starts another term and states the loss.
         """
         starts = place.generation == 0 and place.snapshot is None
-        report = WorkspaceReport(
-            runner_epoch=self._runner_epoch, term=place.term, starts=starts, missing=True
-        )
-        verdict = await self._reports.send(*entry.key, report, repeats=repeats)
-        if not verdict.mine:
-            entry.state.past = place.term
-            raise WorkspaceMoved
-        return verdict.files
+        generation = place.generation
+        while True:
+            report = WorkspaceReport(
+                runner_epoch=self._runner_epoch,
+                term=place.term,
+                starts=starts,
+                missing=True,
+                missing_at=generation,
+            )
+            verdict = await self._reports.send(*entry.key, report, repeats=repeats)
+            if not verdict.mine:
+                entry.state.past = place.term
+                raise WorkspaceMoved
+            if not verdict.dirty or verdict.generation <= generation:
+                return verdict.files
+            # The request was placed before the last change. Nothing changes now: the caller has the lock.
+            generation = verdict.generation
 
     def _create(self, entry: WorkspaceEntry, first_files: tuple[AssistantFile, ...]) -> None:
         """Create the directory with its first files, which do not count as a change."""
