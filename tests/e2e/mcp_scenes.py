@@ -32,6 +32,7 @@ def server(id: str, **more: Any) -> dict[str, Any]:
         "created_at": "2026-01-02T08:00:00Z",
         "created_by": "ada",
         "problem": None,
+        "problem_code": None,
         "refused": [],
         "needs_sign_in": False,
         "signed_in": None,
@@ -47,7 +48,9 @@ ISSUES = server(
     changes_digest="0" * 64,
     signed_in={"user": "ada", "at": "2026-01-05T07:00:00Z", "expires_at": None},
 )
-WIKI = server("wiki", needs_sign_in=True, problem="the server responded with status 401")
+WIKI = server(
+    "wiki", needs_sign_in=True, problem="the server responded with status 401", problem_code="server"
+)
 RESOURCES: dict[str, Any] = {
     "context/mcp-servers": {"items": [ISSUES, WIKI]},
     "context/mcp-servers/issues": ISSUES,

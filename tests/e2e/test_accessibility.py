@@ -222,10 +222,11 @@ async def changed_mcp_server(page: Page, stage: Stage) -> None:
     error = {"code": "bad_request", "message": "url must match …", "field": "transport.url"}
     stage.failures["PUT context/mcp-servers/issues"] = (400, error)
     await page.get_by_role("button", name="Change").click()
-    await page.get_by_label("Address").fill("https://other.example.org/mcp")
-    await page.get_by_label("Value").fill("new")
-    await page.get_by_role("button", name="Save").click()
-    await expect(page.get_by_role("alert")).to_be_visible()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("textbox", name="Address").fill("https://other.example.org/mcp")
+    await dialog.get_by_label("Value").fill("new")
+    await dialog.get_by_role("button", name="Save").click()
+    await expect(dialog.get_by_role("alert")).to_be_visible()
 
 
 async def audit(page: Page, stage: Stage) -> None:

@@ -45,10 +45,10 @@ async def test_an_administrator_adds_a_server_signs_in_and_approves_its_tools_an
 
         await page.get_by_role("button", name="Change").click()
         change = page.get_by_role("dialog", name="Change cranes")
-        await change.get_by_label("Address").fill("ftp://cranes.example.org/mcp")
+        await change.get_by_role("textbox", name="Address").fill("ftp://cranes.example.org/mcp")
         await change.get_by_role("button", name="Save").click()
         await expect(change.get_by_role("alert")).to_contain_text("transport.url must match")
-        await change.get_by_label("Address").fill(remote.url)
+        await change.get_by_role("textbox", name="Address").fill(remote.url)
         await change.get_by_label("Seconds that a call may take").fill("90")
         await change.get_by_role("button", name="Add a header").click()
         await change.get_by_placeholder("Name").fill("X-Crane")

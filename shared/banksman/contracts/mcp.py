@@ -102,6 +102,15 @@ class ServedTool(Stored):
     """SHA-256 of all of these, by which a change is noticed."""
 
 
+McpProblem = Literal["server", "secret", "sign_in", "unavailable"]
+"""
+server       the tools of the server could not be listed
+secret       a secret of the tenant is missing, or cannot be used
+sign_in      a sign-in failed, or the access that it gave has ended
+unavailable  no process that could reach the server responded
+"""
+
+
 class McpServer(Stored):
     """KV `mcp`, key `{tenant}.{id}`: a server, and which of its tools are offered."""
 
@@ -123,6 +132,8 @@ class McpServer(Stored):
     found_at: Timestamp | None = None
     problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
     """Why its tools could not be listed at the last look, or why the last sign-in at it failed."""
+    problem_code: McpProblem | None = Field(default=None, exclude_if=lambda code: code is None)
+    """The kind of `problem`; None without one, or for one of an earlier version."""
     created_at: Timestamp
     created_by: str
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from banksman.contracts.wire import Stored, Timestamp
+
+CheckName = Literal[
+    "background",
+    "lease",
+    "logs",
+    "nats",
+    "nats_api",
+    "process",
+    "relay",
+    "sandbox",
+    "storage",
+    "streams",
+]
+"""The checks of a process; `process` is that it starts or shuts down."""
 
 
 class ServiceState(Stored):

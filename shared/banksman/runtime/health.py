@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from banksman.contracts.service_states import CheckName
 from banksman.runtime.background import Background
 from banksman.runtime.settings import HealthSettings
 
@@ -40,8 +41,8 @@ class Health:
     """Health of a process: it is not ready while it starts or drains, or while a check finds a problem."""
 
     service: str
-    checks: dict[str, Check] = field(default_factory=dict[str, Check])
-    warnings: dict[str, Check] = field(default_factory=dict[str, Check])
+    checks: dict[CheckName, Check] = field(default_factory=dict[CheckName, Check])
+    warnings: dict[CheckName, Check] = field(default_factory=dict[CheckName, Check])
     """Checks whose problems are shown and do not affect readiness."""
     measures: dict[str, Measure] = field(default_factory=dict[str, Measure])
     """Functions that update the metrics before they are returned."""
@@ -68,7 +69,9 @@ class Health:
         """Return the problems that prevent readiness, by check; empty if the process is ready."""
         if self.draining:
             return {"process": "draining"}
-        found = {name: await self._run(check) for name, check in tuple(self.checks.items())}
+        found: dict[str, str | None] = {
+            name: await self._run(check) for name, check in tuple(self.checks.items())
+        }
         problems = {name: problem for name, problem in found.items() if problem is not None}
         return problems if self.started else {"process": "starting", **problems}
 

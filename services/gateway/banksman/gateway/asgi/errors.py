@@ -112,6 +112,9 @@ def errors_as(model: type[Stored]) -> dict[int | str, dict[str, Any]]:
 ERRORS = errors_as(ErrorBody)
 """The error responses of endpoints in our own format."""
 
+UNKNOWN_URL, METHOD_NOT_ALLOWED = "unknown_url", "method_not_allowed"
+"""The codes that only HTTP has."""
+
 OPENAI_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 500: "server_error"}
 """OpenAI's own codes, by HTTP status."""
 
@@ -190,9 +193,9 @@ async def respond(request: Request, error: Exception) -> Response:
             # FastAPI wraps what is raised while it reads the body, such as `BodyTooLarge`.
             return error_response(path, cause)
         case HTTPException(status_code=404):
-            return JSONResponse(error_body(path, 404, "unknown_url", _unknown_url(request)), 404)
+            return JSONResponse(error_body(path, 404, UNKNOWN_URL, _unknown_url(request)), 404)
         case HTTPException(status_code=status):
-            codes = {405: "method_not_allowed", 413: ErrorCode.TOO_LARGE.value}
+            codes = {405: METHOD_NOT_ALLOWED, 413: ErrorCode.TOO_LARGE.value}
             code = codes.get(status, ErrorCode.BAD_REQUEST.value)
             headers = _allowed(request) if status == 405 else error.headers
             return JSONResponse(error_body(path, status, code, str(error.detail)), status, headers)

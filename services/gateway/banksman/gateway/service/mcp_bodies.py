@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 
 from banksman.contracts.mcp import (
     HttpServer,
+    McpProblem,
     McpServer,
     McpTransport,
     RefusedTool,
@@ -89,6 +90,8 @@ class McpServerDescription(Stored):
     created_by: str
     problem: str | None = None
     """Why its tools could not be listed at the last look, or why the last sign-in at it failed."""
+    problem_code: McpProblem | None = None
+    """The kind of the problem: its text may change, and its code does not."""
     refused: tuple[RefusedTool, ...] = ()
     """Approved tools that cannot be offered, and why."""
     needs_sign_in: bool = False
@@ -158,6 +161,7 @@ def described(looked_at: LookedAt) -> McpServerDescription:
         created_at=server.created_at,
         created_by=server.created_by,
         problem=server.problem,
+        problem_code=server.problem_code,
         refused=looked_at.refused,
         needs_sign_in=server.needs_sign_in,
         signed_in=signed_in

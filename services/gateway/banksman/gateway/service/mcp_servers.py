@@ -25,6 +25,7 @@ from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.mcp import (
+    McpProblem,
     McpServer,
     OfferedTools,
     OfferTools,
@@ -126,7 +127,9 @@ class McpServers:
         try:
             return await self.look(tenant, server.id)
         except Unavailable as error:
-            return LookedAt(server.model_copy(update={"problem": error.public}))
+            return LookedAt(
+                server.model_copy(update={"problem": error.public, "problem_code": "unavailable"})
+            )
 
     async def look(self, tenant: str, server_id: str) -> LookedAt:
         """List the tools of a server. Changed and removed ones are withdrawn; new and changed ones wait.
@@ -137,11 +140,13 @@ class McpServers:
         entry = await self.entry(tenant, server_id)
         try:
             reply = await self._found(tenant, entry)
-        except (SecretUnusable, AccessMissing) as error:
-            return LookedAt(await self.failed(tenant, server_id, str(error)))
+        except SecretUnusable as error:
+            return LookedAt(await self.failed(tenant, server_id, "secret", str(error)))
+        except AccessMissing as error:
+            return LookedAt(await self.failed(tenant, server_id, "sign_in", str(error)))
         if reply.error is not None:
             needs = reply.needs_sign_in
-            return LookedAt(await self.failed(tenant, server_id, reply.error, needs_sign_in=needs))
+            return LookedAt(await self.failed(tenant, server_id, "server", reply.error, needs_sign_in=needs))
         found, now = reply.tools, self._clock.now()
 
         def changed(server: McpServer) -> McpServer:
@@ -151,19 +156,22 @@ class McpServers:
             before = {tool.name: tool for tool in (*server.replaced, *server.tools)}
             replaced = tuple(before[tool.name] for tool in others if tool.name in before)
             seen = {"tools": same, "changes": others, "replaced": replaced, "found_at": now}
-            return server.model_copy(update={**seen, "needs_sign_in": False, "problem": None})
+            return server.model_copy(
+                update={**seen, "needs_sign_in": False, "problem": None, "problem_code": None}
+            )
 
         server = await self.update(tenant, server_id, changed)
         return LookedAt(server, refused=await self._offer(tenant, server))
 
     async def failed(
-        self, tenant: str, server_id: str, problem: str, *, needs_sign_in: bool = False
+        self, tenant: str, server_id: str, code: McpProblem, problem: str, *, needs_sign_in: bool = False
     ) -> McpServer:
         """Store why a server cannot be used now; errors as `get`."""
 
         def changed(server: McpServer) -> McpServer:
             needs = server.needs_sign_in or needs_sign_in
-            return server.model_copy(update={"problem": problem[:MAX_PROBLEM_CHARS], "needs_sign_in": needs})
+            stored = {"problem": problem[:MAX_PROBLEM_CHARS], "problem_code": code}
+            return server.model_copy(update={**stored, "needs_sign_in": needs})
 
         return await self.update(tenant, server_id, changed)
 

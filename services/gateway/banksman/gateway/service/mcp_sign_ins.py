@@ -162,7 +162,7 @@ class McpSignIns:
         try:
             updated = await self._granted(tenant, server, pending, returned)
         except (Conflict, Unavailable) as error:
-            await self._servers.failed(tenant, server_id, error.public)
+            await self._servers.failed(tenant, server_id, "sign_in", error.public)
             raise
         return pending.user, await self._servers.looked(tenant, updated)
 

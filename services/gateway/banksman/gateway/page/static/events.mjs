@@ -6,7 +6,7 @@
  */
 
 import { addApproval, addNotice, applyRunEvent, emptyRun } from './run_events.mjs';
-import { known, t } from './strings.mjs';
+import { known, reasonOf, t } from './strings.mjs';
 import { contentText, formatMoment } from './text.mjs';
 
 /** Statuses that end a run. */
@@ -116,8 +116,8 @@ export function activity(run) {
 export function outcomeOf({ status, error }) {
   const title = known(`outcome.${status}`, null);
   if (!title) return null;
-  const plain = status === 'cancelled' && error?.message === 'The run was cancelled.';
-  return { title, text: plain ? '' : (error?.message ?? ''), code: status === 'failed' ? (error?.code ?? null) : null };
+  const plain = !error || (status === 'cancelled' && error.message === 'The run was cancelled.');
+  return { title, text: plain ? '' : reasonOf(`reason.${error.code}`, error.message), code: status === 'failed' ? (error?.code ?? null) : null };
 }
 
 function runOf(conversation, runId) {

@@ -56,10 +56,26 @@ export function parts(key, values = {}) {
   return text.split(/\{(\w+)\}/).map((piece, at) => (at % 2 ? written(values[piece]) : piece));
 }
 
-/** What to show of an error: its text in the language of the page if its code has one, else its message. */
+/** What to show of an error: its text in the language of the page if its code has one, with the message as detail. */
 export function explain(error) {
   const code = error.status === 0 ? 'unreachable' : error.code;
-  return known(`error.${code}`, error.message);
+  return known(`error.${code}`, null) ?? reasonOf(`reason.${code}`, error.message);
+}
+
+/** The language in which services explain themselves. */
+const OF_SERVICES = 'en';
+
+/**
+ * A reason of a service in the language of the page: the text of its code, with the service's own text as detail. On
+ * an English page it is the service's text alone, which says more than the code.
+ *
+ * @param {string} key of the text of the code; a newer server may send a code without one
+ * @param {string | null | undefined} detail what the service wrote
+ */
+export function reasonOf(key, detail) {
+  const text = known(key, null);
+  if (!detail || !text) return text ?? detail ?? '';
+  return language === OF_SERVICES ? detail : t('reason.detail', { text, detail: detail.replace(/\.$/, '') });
 }
 
 function formOf(text, count) {

@@ -73,7 +73,7 @@ export class Connection {
    * @param {() => object} options.hello the fields of `hello` except type and id
    * @param {(frame: object) => void} options.onWelcome
    * @param {(frame: object) => void} options.onFrame
-   * @param {(state: {phase: string, retryInS?: number, reason?: string}) => void} options.onState
+   * @param {(state: {phase: string, retryInS?: number, reason?: string, code?: number}) => void} options.onState
    * @param {{after: Function, cancel: Function}} [options.clock]
    * @param {() => number} [options.random]
    */
@@ -210,7 +210,7 @@ export class Connection {
     this.#failUnresendable();
     const reaction = reactionTo(code);
     if (reaction === 'retry') this.#retry(code);
-    else this.onState({ phase: reaction, reason: reason || `closed with code ${code}` });
+    else this.onState({ phase: reaction, reason: reason || `closed with code ${code}`, code });
   }
 
   #failUnresendable() {

@@ -2,14 +2,14 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
-import { t, translated } from '../strings.mjs';
+import { reasonOf, t, translated } from '../strings.mjs';
 import { Icon, IconButton, html, useStore } from './ui.mjs';
 
 const SHOW_CONNECTING_AFTER_MS = 1500;
 
 export function ConnectionBanner() {
   const store = useStore();
-  const { phase, retryInS, reason, since } = store.connection.value;
+  const { phase, retryInS, reason, code, since } = store.connection.value;
   const late = useLate(phase === 'connecting', SHOW_CONNECTING_AFTER_MS);
   const left = useCountdown(phase === 'offline' ? since + retryInS * 1000 : null);
   const again = (label) => html`<button type="button" class="link" onClick=${() => store.reconnect()}>${label}</button>`;
@@ -27,7 +27,7 @@ export function ConnectionBanner() {
         <button type="button" class="link" onClick=${() => location.reload()}>${t('connection.reload')}</button>
       </div>`;
     case 'stopped':
-      return html`<div class="banner warning" role="alert"><span>${t('connection.stopped', { reason })}</span>
+      return html`<div class="banner warning" role="alert"><span>${t('connection.stopped', { reason: reasonOf(`connection.closed.${code}`, reason) })}</span>
         ${again(t('connection.again'))}
         ${store.token && html`<button type="button" class="link" onClick=${() => store.logout()}>${t('connection.other')}</button>`}
       </div>`;

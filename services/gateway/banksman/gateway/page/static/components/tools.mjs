@@ -61,7 +61,7 @@ function Output({ call, runId }) {
     ${sections(call.result.content).map(([label, text]) => html`<${OutputText} label=${label} text=${text} />`)}
     <p class="tool-facts">
       ${exitCode !== null && exitCode !== undefined && html`<span>${t('tool.exitCode', { code: String(exitCode) })}</span>`}
-      ${errorKind && html`<span>${errorKind.replaceAll('_', ' ')}</span>`}
+      ${errorKind && html`<span>${known(`tool.kind.${errorKind}`, errorKind.replaceAll('_', ' '))}</span>`}
       ${call.runner && html`<span>${t('tool.runner', { runner: call.runner })}</span>`}
       ${truncated && html`<${WholeOutput} runId=${runId} callId=${call.id} />`}
     </p>

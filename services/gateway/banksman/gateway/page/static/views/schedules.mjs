@@ -7,7 +7,7 @@ import { ScheduleDialog } from '../components/schedules/dialog.mjs';
 import { Dialog, Icon, html, useStore } from '../components/ui.mjs';
 import { Frame } from '../components/view.mjs';
 import { describeTimes } from '../schedule_times.mjs';
-import { explain, known, t } from '../strings.mjs';
+import { explain, known, reasonOf, t } from '../strings.mjs';
 import { formatMoment } from '../text.mjs';
 
 export default function SchedulesView() {
@@ -74,7 +74,7 @@ function Outcome({ run }) {
   const result = known(`schedule.result.${run.result}`, run.result);
   const text = run.status ? known(`schedule.status.${run.status}`, run.status) : result;
   const when = formatMoment(run.at);
-  if (run.error) return html`${when}: ${text}. ${run.error.message}`;
+  if (run.error) return html`${when}: ${text}. ${reasonOf(`reason.${run.error.code}`, run.error.message)}`;
   return run.conversation_id ? html`<a href=${`#/c/${run.conversation_id}`}>${when}</a>: ${text}` : html`${when}: ${text}`;
 }
 

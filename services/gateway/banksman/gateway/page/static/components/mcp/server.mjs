@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { addressOf } from '../../router.mjs';
-import { explain, parts, t } from '../../strings.mjs';
+import { explain, parts, reasonOf, t } from '../../strings.mjs';
 import { formatDuration, formatWhen } from '../../text.mjs';
 import { Dialog, Exact, Icon, html, useStore } from '../ui.mjs';
 import { Frame } from '../view.mjs';
@@ -59,7 +59,7 @@ function Summary({ server, busy, onLook, onChange, onRemove }) {
   const { transport } = server;
   return html`<section class="mcp-summary" aria-label=${t('mcp.state')}>
     <p><${State} server=${server} /> ${server.found_at && html`<span class="muted">${t('mcp.found', { when: formatWhen(server.found_at) })}</span>`}</p>
-    ${server.problem && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span><${Exact} text=${server.problem} /></span></p>`}
+    ${server.problem && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span><${Exact} text=${reasonOf(`mcp.problem.${server.problem_code}`, server.problem)} /></span></p>`}
     ${server.description && html`<p>${server.description}</p>`}
     <p><code><${Exact} text=${placeOf(server)} /></code></p>
     ${transport.secrets.length > 0 && html`<p class="muted">${parts(`mcp.secrets.${transport.type}`, { names: html`<code>${transport.secrets.join(', ')}</code>` })}</p>`}

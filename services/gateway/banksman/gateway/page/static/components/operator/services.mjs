@@ -1,6 +1,6 @@
 /** The processes of the system: which are ready, why others are not, and what each one does. */
 
-import { formatNumber, known, t } from '../../strings.mjs';
+import { formatNumber, known, reasonOf, t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { Records } from './records.mjs';
@@ -20,7 +20,7 @@ export function Services({ processes }) {
 
 function Readiness({ process }) {
   if (!process.responds) return html`<span class="status failed">${t('operator.silent', { when: formatWhen(process.reported_at) })}</span>`;
-  const reasons = Object.values({ ...process.problems, ...process.warnings });
+  const reasons = Object.entries({ ...process.problems, ...process.warnings }).map(([check, problem]) => reasonOf(`operator.check.${check}`, problem));
   return html`<span class=${process.ready ? 'status done' : 'status failed'}>${t(process.ready ? 'operator.serving' : 'operator.notServing')}</span>
     ${reasons.map((reason) => html`<p class="reason">${reason}</p>`)}`;
 }
@@ -41,7 +41,7 @@ export function NatsServers({ nats }) {
   const columns = [t('operator.server'), t('operator.role'), t('operator.lag'), t('operator.state')];
   const used = nats.max_bytes && t('operator.natsStorage', { used: formatBytes(nats.used_bytes), limit: formatBytes(nats.max_bytes) });
   return html`<${Records} title=${t('operator.nats', { version: nats.version })} columns=${columns} rows=${rows} empty="" />
-    ${(nats.problem || used) && html`<p class="muted">${nats.problem ?? used}</p>`}`;
+    ${(nats.problem || used) && html`<p class="muted">${nats.problem ? reasonOf('operator.check.nats', nats.problem) : used}</p>`}`;
 }
 
 export function Runners({ runners }) {
@@ -50,8 +50,13 @@ export function Runners({ runners }) {
     t(runner.workspaces ? 'operator.workspaces' : 'operator.toolServer'),
     runner.places ? t('operator.usedOf', { used: formatNumber(runner.load), limit: formatNumber(runner.places) }) : formatNumber(runner.load),
     html`<${Begun} process=${runner} />`,
-    runner.serving ? html`<span class="status done">${t('operator.serving')}</span>` : html`<span class="status failed">${runner.problem ?? t('operator.notServing')}</span>`,
+    runner.serving ? html`<span class="status done">${t('operator.serving')}</span>` : html`<span class="status failed">${runner.problem ? problemOf(runner) : t('operator.notServing')}</span>`,
   ]);
   const columns = [t('operator.runner'), t('operator.kind'), t('operator.load'), t('operator.version'), t('operator.state')];
   return html`<${Records} title=${t('operator.runners')} columns=${columns} rows=${rows} empty=${t('operator.noRunners')} />`;
+}
+
+/** Why a runner accepts no calls: it shuts down, or its sandbox does not isolate them. */
+function problemOf({ problem }) {
+  return problem === 'draining' ? t('operator.check.draining') : reasonOf('operator.check.sandbox', problem);
 }

@@ -30,7 +30,8 @@ export function resultText(status) {
     known(`run.result.${status}`, null) ??
     known(`outcome.${status}`, null) ??
     known(`approval.outcome.${status}`, null) ??
-    known(`tool.status.${status}`, status.replaceAll('_', ' '))
+    known(`tool.status.${status}`, null) ??
+    known(`tool.kind.${status}`, status.replaceAll('_', ' '))
   );
 }
 

@@ -1,0 +1,98 @@
+"""Each reason of a service that a person reads on the page has a stable code with a text in each language."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any, get_args
+
+import pytest
+from playwright.async_api import Page, expect
+
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.mcp import McpProblem
+from banksman.contracts.service_states import CheckName
+from banksman.contracts.tools import ErrorKind
+from banksman.gateway.asgi.errors import METHOD_NOT_ALLOWED, UNKNOWN_URL
+from tests.e2e import mcp_scenes, scenes
+from tests.e2e.stage import Stage
+from tests.support import privileged
+from tests.support.browser import opened
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.timeout(120)
+"""Seconds; a browser starts slowly on a busy machine."""
+
+STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
+READ = """
+const [root] = process.argv.slice(1);
+const load = async (name) => (await import(`${root}/strings/${name}.mjs`)).default;
+const { reactionTo } = await import(`${root}/client/connection.mjs`);
+const codes = Array.from({ length: 4000 }, (_, at) => at + 1000);
+const closed = codes.filter((code) => reactionTo(code) === 'stopped');
+console.log(JSON.stringify({ en: await load('en'), de: await load('de'), closed }));
+"""
+CODES = {
+    "reason": (*ErrorCode, UNKNOWN_URL, METHOD_NOT_ALLOWED),
+    "tool.kind": get_args(ErrorKind),
+    "operator.check": (*get_args(CheckName), "draining"),
+    "mcp.problem": get_args(McpProblem),
+}
+SPENT = "The run reached its limit of 5 iterations."
+
+
+def catalogues() -> dict[str, Any]:
+    """Return the catalogues of the page, and the close codes after which it does not connect again."""
+    node = shutil.which("node")
+    privileged.require("node", node is not None, "the texts of the page")
+    command = [str(node), "--input-type=module", "-e", READ, str(STATIC)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_every_code_of_a_service_has_a_german_text() -> None:
+    """R38: a code that is added without a text fails here."""
+    found = catalogues()
+    codes = {**CODES, "connection.closed": tuple(map(str, found["closed"]))}
+    keys = [f"{family}.{code}" for family, listed in codes.items() for code in listed]
+    assert [key for key in keys if not found["de"].get(key) or not found["en"].get(key)] == []
+    assert [key for key in keys if found["de"][key] == found["en"][key]] == []
+    known = {key for key in found["de"] if key.rpartition(".")[0] in codes}
+    assert known - set(keys) == {"reason.detail"}
+
+
+async def in_german(page: Page) -> None:
+    await page.get_by_role("link", name="Settings").click()
+    await page.get_by_label("Language").select_option("de")
+    await expect(page.get_by_role("heading", name="Einstellungen")).to_be_visible()
+
+
+async def test_a_german_page_says_why_in_german_and_adds_the_words_of_the_service(stage: Stage) -> None:
+    """R38: of a run, a call, a refused request and a server."""
+    stage.resources |= scenes.RESOURCES | mcp_scenes.RESOURCES
+    scenes.start(stage)
+    content = {"success": False, "error": "the policy denies bash", "error_kind": "denied"}
+    denied = {"content": content, "is_error": True, "error_kind": "denied"}
+    scenes.call(stage, "k1", "bash", {"command": "rm -rf build"}, **denied)
+    scenes.finish(stage, "max_iterations", error={"code": "max_iterations", "message": SPENT})
+    conflict = {"code": "conflict", "message": "server 'wiki' is busy"}
+    stage.failures["POST context/mcp-servers/wiki/look"] = (409, conflict)
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/c/c1")
+        await expect(page.locator(".outcome")).to_contain_text(f"Iteration limit. {SPENT}")
+
+        await in_german(page)
+        await page.goto(f"{stage.url}/#/c/c1")
+        spent = "Der Agent hat alle erlaubten Iterationen verbraucht"
+        await expect(page.locator(".outcome")).to_contain_text(f"{spent} ({SPENT.removesuffix('.')})")
+        await page.get_by_role("button", name="Details").click()
+        await page.locator(".tool-head").click()
+        await expect(page.locator(".tool-facts")).to_contain_text("Eine Regel verbietet den Aufruf")
+        await expect(page.get_by_text("the policy denies bash")).to_be_visible()
+
+        await page.goto(f"{stage.url}/#/mcp/wiki")
+        listed = "Die Werkzeuge des Servers ließen sich nicht lesen"
+        await expect(page.get_by_text(f"{listed} (the server responded with status 401)")).to_be_visible()
+        await page.get_by_role("button", name="Werkzeuge neu lesen").click()
+        refused = "Der Stand hat sich inzwischen geändert oder lässt das nicht zu"
+        await expect(page.locator(".form-error")).to_contain_text(f"{refused} (server 'wiki' is busy)")
