@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "the gateway returns any stored decision",
-        "service/decisions.py",
+        "service/stored_replies.py",
         "    if problem(stored, request, key) is not None:\n",
         "    if False:\n",
         "A client receives an invalid decision.",

@@ -11,7 +11,7 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.work import EscalateApproval, SetAside
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
-from banksman.gateway.service.decisions import readable
+from banksman.gateway.service.stored_replies import readable
 from banksman.runs.ports import Clock
 
 

@@ -1,8 +1,4 @@
-"""The index of conversations: KV `conversations`, keys `{tenant}.{conversation}`.
-
-The stream of a bucket contains the last value of each key in the order of writing. The list, newest first, is
-therefore read backwards from the end of the stream, and the cursor of a page is a stream sequence.
-"""
+"""The index of conversations: KV `conversations`, keys `{tenant}.{conversation}`."""
 
 from __future__ import annotations
 
@@ -10,17 +6,16 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Entry, is_marker
+from banksman.bus.kv import Entry
 from banksman.bus.names import CONVERSATIONS
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings, TitleSource
-from banksman.contracts.errors import BadInput, BanksmanError, NotFound, Poison
+from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import check_token, conversation_of_approval
+from banksman.gateway.service.conversation_list import newest, position
 from banksman.gateway.service.conversation_view import ConversationView
 from banksman.gateway.service.shared_bucket import SharedBucket
 from banksman.gateway.service.views import Views
@@ -28,8 +23,6 @@ from banksman.runs.ports import Clock
 
 logger = logging.getLogger(__name__)
 
-FIRST_WINDOW = 1_000
-"""Stream sequences that the first read of a page covers; each further read covers four times as many."""
 MAX_PAGE = 200
 FOLDS_AT_ONCE = 16
 FRESH = timedelta(seconds=60)
@@ -214,43 +207,10 @@ class Conversations:
             listed = record.archived == archived and pinned in (None, record.pinned)
             return listed and (wanted in record.title.casefold() or wanted == record.conversation_id)
 
-        found, next_cursor = await self._newest(tenant, _position(cursor), min(limit, MAX_PAGE), matches)
+        found, next_cursor = await newest(
+            self._bus, self._bucket, tenant, position(cursor), min(limit, MAX_PAGE), matches
+        )
         return Page(await self._all_with_logs(tenant, [entry.value for entry in found]), next_cursor)
-
-    async def _newest(
-        self, tenant: str, before: int | None, limit: int, matches: Callable[[ConversationRecord], bool]
-    ) -> tuple[list[Entry[ConversationRecord]], str | None]:
-        """Return the newest entries stored before a position, newest first, and the next cursor."""
-        subject = self._bucket.subject(tenant) + ".*"
-        if before is None:
-            last = await jetstream.last_message(self._bus, self._bucket.stream, subject)
-            before = last.stream_seq + 1 if last else 0
-        found: list[Entry[ConversationRecord]] = []
-        window = FIRST_WINDOW
-        while before > 1 and len(found) <= limit:
-            start = max(0, before - 1 - window)
-            found += reversed(await self._between(subject, start, before, matches))
-            before, window = start + 1, window * 4
-        more = len(found) > limit
-        return found[:limit], str(found[limit - 1].revision) if more and limit else None
-
-    async def _between(
-        self, subject: str, after: int, before: int, matches: Callable[[ConversationRecord], bool]
-    ) -> list[Entry[ConversationRecord]]:
-        found: list[Entry[ConversationRecord]] = []
-        async for message in direct.read(self._bus, self._bucket.stream, subject, after=after):
-            if message.stream_seq >= before:
-                break
-            if is_marker(message):
-                continue
-            try:
-                entry = self._bucket.entry(message)
-            except Poison as poison:
-                await self._bucket.unreadable.report(message, poison.reason)
-                continue
-            if matches(entry.value):
-                found.append(entry)
-        return found
 
     async def _entry(self, tenant: str, conversation_id: str) -> Entry[ConversationRecord]:
         entry = await self._bucket.get(f"{tenant}.{check_token(conversation_id, 'conversation_id')}")
@@ -313,11 +273,3 @@ def title_of(text: str) -> str:
     """Return a title from the first message: its first non-empty line, cut at 60 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= TITLE_CHARS else f"{line[: TITLE_CHARS - 1].rstrip()}…"
-
-
-def _position(cursor: str | None) -> int | None:
-    if cursor is None or cursor == "":
-        return None
-    if not cursor.isdecimal():
-        raise BadInput("cursor", cursor, "a cursor that this list returned")
-    return int(cursor)

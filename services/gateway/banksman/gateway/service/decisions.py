@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
@@ -18,8 +18,9 @@ from banksman.gateway.service.approval_links import use_link
 from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.first_approvals import confirming, first_approval
 from banksman.gateway.service.remembered import RememberedDecisions
+from banksman.gateway.service.stored_replies import ApprovalSlots, open_again, readable, valid_reply
 from banksman.gateway.service.tools import Tools
-from banksman.runs.approvals import problem, sign
+from banksman.runs.approvals import sign
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
 
@@ -33,32 +34,6 @@ T = TypeVar("T")
 
 CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
 """Checks edited arguments for the tool of a name."""
-
-
-class ApprovalSlots(Protocol):
-    """The two slots of an approval: the request, and the one reply to it."""
-
-    async def read(
-        self, tenant: str, approval_id: str
-    ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-        """Return the stored request and reply, as the leader has them."""
-        ...
-
-    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
-        """Store a reply unless the slot holds one; return the stored reply."""
-        ...
-
-    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
-        """Return the first of two approvals; None if no user approved yet."""
-        ...
-
-    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
-        """Store the use of a link unless one is stored; return the stored one."""
-        ...
-
-    async def store_first(self, first: FirstApproval) -> FirstApproval:
-        """Store the first of two approvals unless one is stored; return the stored one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,43 +205,9 @@ async def decide(
     return _result(valid_reply(winner, request, key), submitted)
 
 
-async def readable(
-    slots: ApprovalSlots, tenant: str, approval_id: str
-) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-    """Return the stored request and reply.
-
-    Raises:
-        NotReady: One of them cannot be decoded, and is about to be removed.
-    """
-    try:
-        return await slots.read(tenant, approval_id)
-    except Poison as poison:
-        raise open_again(approval_id) from poison
-
-
 def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:
     decided = (reply, reply.first) if reply.first else (reply,)
     return DecisionResult(reply, won=any(one.answer_id == submitted.decision_id for one in decided))
-
-
-def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
-    """Return a stored reply.
-
-    Raises:
-        NotReady: It is invalid, and is about to be removed.
-    """
-    if problem(stored, request, key) is not None:
-        raise open_again(stored.approval_id)
-    return stored
-
-
-def open_again(approval_id: str) -> NotReady:
-    """Return the error for an invalid or unreadable stored reply.
-
-    An agent dead-letters such a reply, which opens the approval request again.
-    """
-    message = f"the stored decision on approval {approval_id!r} is invalid and is about to be removed"
-    return NotReady(message, retry_after_s=0.5)
 
 
 async def _item_decision(

@@ -9,7 +9,8 @@ from banksman.contracts.events import InputOutcome, InputRequested
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.work import ApprovalReply
-from banksman.gateway.service.decisions import ApprovalSlots, Decisions, open_again, readable, valid_reply
+from banksman.gateway.service.decisions import Decisions
+from banksman.gateway.service.stored_replies import ApprovalSlots, open_again, readable, valid_reply
 from banksman.runs.approvals import input_digests, sign
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
