@@ -2,7 +2,7 @@
 
 Run it in the directory of `banksman up`:
 
-    .venv/bin/python examples/chat_over_nats.py local "run `ls`"
+    .venv/bin/python examples/chat_over_nats.py local 'run `ls`'
 
 Elsewhere set NATS_URL and NATS_SEED_FILE to the server and the seed of your tenant's user.
 """

@@ -3,7 +3,7 @@
 Run it in the directory of `banksman up`:
 
     pip install 'nats-py[nkeys]'
-    python examples/chat_over_plain_nats.py local "run `ls`"
+    python examples/chat_over_plain_nats.py local 'run `ls`'
 
 Elsewhere set NATS_URL and NATS_SEED_FILE to the server and the seed of your tenant's user. BANKSMAN_MODEL
 selects a model (`provider:model`). docs/clients.md describes the requests.

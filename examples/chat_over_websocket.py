@@ -2,7 +2,7 @@
 
 Run it against `banksman up`:
 
-    python examples/chat_over_websocket.py "run `ls`"
+    .venv/bin/python examples/chat_over_websocket.py 'run `ls`'
 
 Set `BANKSMAN_GATEWAY_URL` to use a gateway other than http://127.0.0.1:8080, and `BANKSMAN_TOKEN` to your
 token.

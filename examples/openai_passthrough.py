@@ -3,7 +3,7 @@
 Run it against `banksman up`, after `.venv/bin/pip install openai`; the demo model replies if no upstream is
 configured:
 
-    python examples/openai_passthrough.py "Say hello"
+    .venv/bin/python examples/openai_passthrough.py "Say hello"
 
 Set `OPENAI_BASE_URL` to use a gateway other than http://127.0.0.1:8080/v1, `OPENAI_API_KEY` to your token,
 and `OPENAI_MODEL` to a model (default: the first model that the gateway lists).

@@ -2,7 +2,7 @@
 //
 // Run it in the directory of `banksman up`:
 //
-//     npm ci --prefix examples/node && node examples/node/chat.mjs local "run `ls`"
+//     npm ci --prefix examples/node && node examples/node/chat.mjs local 'run `ls`'
 //
 // BANKSMAN_MODEL selects a model (`provider:model`). docs/clients.md describes the requests.
 

@@ -224,6 +224,11 @@ def test_dead_ls_is_empty_and_replay_of_an_unknown_letter_fails(cli: Cli) -> Non
     assert (replayed.returncode, replayed.stderr) == (2, "banksman: no dead letter with id '17'\n")
 
 
+def test_a_workflow_prints_its_result_once(cli: Cli) -> None:
+    done = cli("workflows", "run", "search_code", "no-such-text")
+    assert (done.returncode, done.stdout.count("Nothing matches `no-such-text`.")) == (0, 1), done.stdout
+
+
 def test_workflows_are_listed(cli: Cli) -> None:
     """R112."""
     done = cli("workflows", "ls", "--json")
@@ -310,6 +315,24 @@ def test_deltas_and_the_whole_message_print_each_text_once(
     )
 
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("outcome", "printed"),
+    [
+        ({"status": "completed", "content": "Hello"}, ""),
+        ({"status": "completed", "content": "Bye"}, "Bye\n"),
+        ({"status": "rejected", "content": "No.", "error": {"message": "No."}}, "· run rejected: No.\n"),
+    ],
+)
+def test_the_end_of_a_run_prints_a_text_that_no_message_had(
+    outcome: dict[str, Any], printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = TextView()
+    message = {"message_id": "m", "role": "assistant", "content": "Hello"}
+    view.show({"type": "message.completed", "data": message})
+    view.show({"type": "run.finished", "data": outcome})
+    assert capsys.readouterr().out == f"Hello\n{printed}"
 
 
 @pytest.mark.parametrize(

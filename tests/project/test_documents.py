@@ -10,6 +10,7 @@ from tests.support.paths import ROOT
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
+EXAMPLE = re.compile(r"^.*\b(?:python|node) examples/.*$", re.MULTILINE)
 COMMAND = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
 
 
@@ -27,3 +28,12 @@ def test_make_help_lists_every_make_command_in_a_document(document: Path) -> Non
     named = set(COMMAND.findall(document.read_text()))
 
     assert named <= set(COMMAND.findall(listed.replace("  make", "`make"))), named
+
+
+def test_no_command_of_an_example_has_backquotes_that_a_shell_executes() -> None:
+    """Between double quotes, a shell replaces them by the output of the command in them."""
+    sources = [*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/node").glob("*.mjs")]
+    commands = [line for source in sources for line in EXAMPLE.findall(source.read_text())]
+
+    assert len(commands) >= len(sources) - 2
+    assert [line for line in commands if re.search(r'"[^"]*`', line)] == []

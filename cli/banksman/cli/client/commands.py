@@ -187,11 +187,7 @@ def run_workflow(address: Address, name: str, given: list[str], *, as_json: bool
         started = session.request("workflow.start", workflow=name, parameters=parameters)
         run_id = str(started["run_id"])
         session.subscribe(conversation_of(run_id), after_seq=0)
-        view = _view(as_json)
-        ending = follow(session, run_id, view, ask_user)
-        if not as_json:
-            _show_content(ending)
-        return ending.exit
+        return follow(session, run_id, _view(as_json), ask_user).exit
 
 
 class _Follower:
@@ -270,8 +266,3 @@ def _show_request(request: Mapping[str, Any]) -> None:
         output.print_line(f"    {call_line(item)}")
     if first := request.get("first"):
         output.print_line(f"    approved by {clean(str(first['by']))}; another user must approve the same")
-
-
-def _show_content(ending: Ending) -> None:
-    if ending.content:
-        output.print_line(clean(ending.content))

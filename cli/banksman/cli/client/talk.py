@@ -31,7 +31,6 @@ class Ending:
 
     status: str
     """Status of `run.finished`; `awaiting_approval` or `awaiting_input` if a request was left open."""
-    content: str = ""
 
     @property
     def exit(self) -> Exit:
@@ -98,7 +97,7 @@ def _follow(session: Session, run_id: str, followed: set[str], view: View, decid
                 followed.add(data["workflow_run_id"])
                 session.subscribe(data["workflow_conversation_id"], after_seq=0)
             case "run.finished" if frame["run_id"] == run_id:
-                return Ending(str(data["status"]), str(data.get("content") or ""))
+                return Ending(str(data["status"]))
             case _:
                 continue
     raise AssertionError("frames() ends only with an exception")

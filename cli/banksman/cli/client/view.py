@@ -43,6 +43,8 @@ class TextView:
         self._written: dict[str, str] = {}
         """The printed text by message id."""
         self._open_line = False
+        self._last_message = ""
+        """The text of the last complete message of a model or workflow."""
         self._last_at = ""
         """Time of the last stored event."""
 
@@ -88,6 +90,7 @@ class TextView:
             self._line(f"> {_text(data.get('content'))}")
             return
         text = _text(data.get("content"), cleaned=False)
+        self._last_message = text
         written = self._written.pop(str(data["message_id"]), "")
         if not text.startswith(written):
             # The model request was repeated, and another reply than the printed one was recorded.
@@ -103,8 +106,11 @@ class TextView:
 
     def _finished(self, data: Frame) -> None:
         self._end_line()
+        error: Frame = data.get("error") or {}
+        content = data.get("content") or ""
+        if content not in ("", self._last_message, error.get("message")):
+            self._line(clean(str(content)))
         if data["status"] != "completed":
-            error: Frame = data.get("error") or {}
             reason = f": {clean(str(error['message']))}" if error.get("message") else ""
             self._line(f"· run {data['status']}{reason}")
 
