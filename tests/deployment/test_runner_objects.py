@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from banksman.agent.router import report_router, store_router
+from banksman.agent.runner_room import MOST_SHARE, RunnerRoom
 from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.workspace_reports import WorkspaceReports
 from banksman.bus.connection import Bus
@@ -26,7 +27,7 @@ from banksman.bus.names import (
     object_meta,
     object_stream,
 )
-from banksman.bus.objects import ObjectBroken, Objects, owned_name, place_of, subjects_below
+from banksman.bus.objects import CHUNK_BYTES, ObjectBroken, Objects, owned_name, place_of, subjects_below
 from banksman.bus.publish import durable
 from banksman.contracts.errors import Forbidden, NotFound, Unavailable
 from banksman.contracts.ids import new_id
@@ -150,3 +151,60 @@ async def test_key_of_a_snapshot_is_not_returned_to_another_runner(
     async with await secured_nats.connect(OWNER) as owner:
         own = await Reports(owner, "r1").send(tenant, "c1", query)
     assert own.mine and own.snapshot == snapshot
+
+
+SMALL_BYTES = 24 * CHUNK_BYTES
+"""What the thief can store in the stores of these tests, beside the objects of other tests."""
+
+
+@pytest.fixture
+async def small(secured_nats: SecuredNats, stored: tuple[str, str]) -> AsyncGenerator[tuple[Objects, int]]:
+    """The store of an object of r1, as an operator sees it, and its size, which is small."""
+    store, _ = stored
+    stream = object_stream(store)
+    async with await secured_nats.connect(OPERATOR_FILES) as operator:
+        before = (await call(operator, api("STREAM.INFO", stream)))["config"]
+        objects = Objects(operator, store)
+        held, _ = await objects.filled()
+        config = {**before, "max_bytes": max(SMALL_BYTES, 16 * held)}
+        await call(operator, api("STREAM.UPDATE", stream), config)
+        yield objects, config["max_bytes"]
+        await purge_subject(operator, stream, f"$O.{store}.*.r2.>")
+        await call(operator, api("STREAM.UPDATE", stream), before)
+
+
+@pytest.mark.parametrize("uploads", ["one", "many"])
+async def test_key_of_a_runner_cannot_fill_a_store(
+    agent: Bus, thief: Bus, stored: tuple[str, str], small: tuple[Objects, int], tenant: str, uploads: str
+) -> None:
+    """Three times the size of the store: chunks of one object that is never finished, or of many."""
+    (store, _), (objects, max_bytes) = stored, small
+    room = RunnerRoom(agent)
+    place = place_of(owned_name("r2", tenant, "c1", "s1"))
+    most = 0
+    for _ in range(3 * max_bytes // CHUNK_BYTES):
+        upload = new_id("o") if uploads == "many" else "o1"
+        subject = object_chunks(store, f"{place}.{upload}")
+        await durable(thief, subject, b"x" * CHUNK_BYTES, msg_id=new_id("m"))
+        await room.check()
+        most = max(most, (await objects.filled())[0])
+    assert MOST_SHARE * max_bytes - 2 * CHUNK_BYTES < most <= MOST_SHARE * max_bytes + CHUNK_BYTES
+
+
+@pytest.mark.parametrize("stored", [WORKSPACES], indirect=True)
+async def test_recorded_snapshot_of_a_runner_outlives_those_that_fill_the_store(
+    agent: Bus, thief: Bus, small: tuple[Objects, int], secured_nats: SecuredNats, tenant: str
+) -> None:
+    """The key was stolen, and the runner itself still works with its workspaces."""
+    _, max_bytes = small
+    kept, other = owned_name("r2", tenant, "c1", "s1"), owned_name("r2", tenant, "c2", "s2")
+    snapshot = SnapshotRef(id="s1", manifest_digest="ab" * 32, created_at=datetime.now(UTC), stored_by="r2")
+    record = WorkspaceOwner(runner="r2", runner_epoch=1, snapshot=snapshot)
+    await Bucket(agent, OWNERS, WorkspaceOwner).put(f"{tenant}.c1", record)
+    runner = Objects(thief, WORKSPACES)
+    await runner.put(kept, DATA)
+    for number in range(max_bytes * 85 // 100 // CHUNK_BYTES):
+        await runner.put(f"{other}/{number}", b"x" * CHUNK_BYTES)
+    await RunnerRoom(agent).check()
+    assert [info.name async for info in runner.list(owner="r2") if info.path.startswith(tenant)] == [kept]
+    assert await runner.get(kept) == DATA

@@ -15,6 +15,7 @@ from banksman.agent.heads_recorder import HeadsRecorder
 from banksman.agent.log_guard import LogGuard
 from banksman.agent.registry import ToolRegistry
 from banksman.agent.runner_presence import RunnerPresence
+from banksman.agent.runner_room import RunnerRoom
 from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.usage import UsageLedger
 from banksman.bus.clock import BrokerClock
@@ -239,6 +240,7 @@ LOOPS: dict[str, Component] = {
     "passthrough-usage": passthrough_usage,
     "retention": gateway,
     "runner-presence": presence,
+    "runner-room": lambda bus: RunnerRoom(bus, soonest_s=0.1),
     "schedules": gateway,
     "slots": removing,
     "snapshots": lambda bus: RunnerStores(bus, collect_every_s=0.1),

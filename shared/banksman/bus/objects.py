@@ -28,7 +28,7 @@ from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NO_RESPONSE, MessageTooLarge
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import ROLLUP, RUNNER_STORES, object_chunks, object_meta, object_stream
+from banksman.bus.names import ROLLUP, RUNNER_STORES, api, object_chunks, object_meta, object_stream
 from banksman.bus.publish import durable
 from banksman.contracts.errors import BadInput, BanksmanError, Fault, NotFound, Refused, Unavailable
 from banksman.contracts.ids import check_token, new_id
@@ -70,6 +70,11 @@ class ObjectInfo:
     def path(self) -> str:
         """The name without its owner."""
         return self.name.rpartition(OWNER_END)[2]
+
+    @property
+    def owner(self) -> str | None:
+        """Whose object it is; None for one without an owner."""
+        return self.name.rpartition(OWNER_END)[0] or None
 
 
 class _Meta(BaseModel):
@@ -200,6 +205,11 @@ class Objects:
                 continue
             if not meta.deleted and (info := _info(meta)).path.startswith(prefix):
                 yield info
+
+    async def filled(self) -> tuple[int, int]:
+        """Return the bytes of all objects together, and the most that the store takes; 0 for no limit."""
+        info = await jetstream.call(self._bus, api("STREAM.INFO", self._stream))
+        return int(info["state"]["bytes"]), max(0, int(info["config"]["max_bytes"]))
 
     async def _abandon(self, name: str, upload: str) -> None:
         """Remove the chunks of an object that was not stored; retain them if that is unknown."""

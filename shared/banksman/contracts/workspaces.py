@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.wire import Stored, Timestamp, Token
+
+OWN_SHARE: Final = 0.75
+"""The share of an object store that a runner fills at most. Agents remove what exceeds four fifths."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """32 bytes in hexadecimal: a SHA-256."""
@@ -124,12 +127,12 @@ class WorkspaceReport(Stored):
     """True if the workspace is about to be created. The reply contains the files that it starts with."""
     missing: bool = False
     """True if the runner has no files of this term, because the volume with its changes was lost."""
-
-
-class WorkspaceReportReply(Stored):
     missing_at: int | None = None
     """The generation at which they were missing. A report that arrives after a later change began has no
     effect. None in reports of older versions."""
+
+
+class WorkspaceReportReply(Stored):
     """The reply to a `WorkspaceReport`."""
 
     mine: bool

@@ -10,7 +10,7 @@ from banksman.agent.runner_stores import RunnerStores
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream
-from banksman.bus.objects import CHUNK_BYTES, Objects
+from banksman.bus.objects import CHUNK_BYTES, Objects, owned_name
 from banksman.bus.sealing import SEAL_BYTES
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
@@ -52,22 +52,42 @@ async def test_limit_holds_after_a_runner_was_restarted(bus: Bus, tenant: str) -
 
 
 async def test_full_store_removes_outputs_of_the_tenant_that_has_most(bus: Bus, tenant: str) -> None:
-    store = f"small-{tenant}"
-    await bus.nc.jetstream().add_stream(
-        name=object_stream(store),
-        subjects=[object_chunks(store, ">"), object_meta(store, ">")],
-        max_bytes=CHUNK_BYTES * 4,
-        discard=DiscardPolicy.NEW,
-        allow_direct=True,
-        allow_rollup_hdrs=True,
-    )
-    objects = Objects(bus, store)
-    outputs = Outputs(objects, "r1", max_tenant_bytes=CHUNK_BYTES * 100)
+    """As many outputs of another runner leave this one less than its part."""
+    objects = await _small_store(bus, tenant, 5 * CHUNK_BYTES)
     half = bytes(CHUNK_BYTES // 2)
+    await objects.put(owned_name("r2", "other", "c", "first"), bytes(2 * CHUNK_BYTES))
+    outputs = Outputs(objects, "r1", max_tenant_bytes=CHUNK_BYTES * 100)
     await outputs.put("modest", "c", "first", half, _WAIT_S)
     for number in range(10):
         await outputs.put("greedy", "c", str(number), half, _WAIT_S)
     await outputs.put("late", "c", "first", half, _WAIT_S)
     assert await _stored(objects, "modest") == await _stored(objects, "late") == ["first"]
     assert "9" in await _stored(objects, "greedy")
-    await bus.nc.jetstream().delete_stream(object_stream(store))
+    assert await _stored(objects, "other") == ["first"]
+    await bus.nc.jetstream().delete_stream(object_stream(f"small-{tenant}"))
+
+
+async def test_outputs_of_a_runner_leave_a_quarter_of_the_store_to_others(bus: Bus, tenant: str) -> None:
+    objects = await _small_store(bus, tenant, 10 * CHUNK_BYTES)
+    outputs = Outputs(objects, "r1", max_tenant_bytes=CHUNK_BYTES * 100)
+    most = 0
+    for number in range(30):
+        await outputs.put("t", "c", f"{number:02}", bytes(CHUNK_BYTES // 2), _WAIT_S)
+        most = max(most, (await objects.filled())[0])
+    assert 7 * CHUNK_BYTES < most <= 7.5 * CHUNK_BYTES + 30_000
+    left = await _stored(objects, "t")
+    assert left == [f"{number:02}" for number in range(30)][-len(left) :]
+    await bus.nc.jetstream().delete_stream(object_stream(f"small-{tenant}"))
+
+
+async def _small_store(bus: Bus, tenant: str, max_bytes: int) -> Objects:
+    store = f"small-{tenant}"
+    await bus.nc.jetstream().add_stream(
+        name=object_stream(store),
+        subjects=[object_chunks(store, ">"), object_meta(store, ">")],
+        max_bytes=max_bytes,
+        discard=DiscardPolicy.NEW,
+        allow_direct=True,
+        allow_rollup_hdrs=True,
+    )
+    return Objects(bus, store)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_start
 from tests.tool_runner.workspaces.platform import Platform, platform, started, until
 
@@ -361,7 +362,7 @@ async def test_snapshots_of_a_tenant_leave_room_to_others(runners: Runners) -> N
     async with (
         platform(runners.secured) as here,
         await runners.secured.connect(OPERATOR_FILES) as operator,
-        limited_store(operator, here) as room,
+        limited_store(operator, here, f"{here.tenant}/old/s") as room,
     ):
         await here.sees(runner)
         with pytest.raises(Overloaded, match="storage_full: the snapshots of this tenant"):
@@ -374,17 +375,34 @@ async def test_snapshots_of_a_tenant_leave_room_to_others(runners: Runners) -> N
         assert (await here.clean("c1")).snapshot is not None
 
 
+async def test_snapshots_of_a_runner_leave_a_quarter_of_the_store_to_others(
+    secured_nats: SecuredNats, tenant: str
+) -> None:
+    """Agents remove what exceeds four fifths: a runner stops before."""
+    old = owned_name("r-full", tenant, "c1", "s1")
+    async with (
+        platform(secured_nats) as here,
+        await secured_nats.connect(OPERATOR_FILES) as operator,
+        limited_store(operator, here, old) as room,
+    ):
+        await room.check("another-tenant")
+        full = SnapshotRoom(operator, here.store, "r-full")
+        with pytest.raises(Overloaded, match=r"storage_full: the snapshots of runner r-full have .* 75%"):
+            await full.check("another-tenant")
+        await here.store.remove(old)
+
+
 @asynccontextmanager
-async def limited_store(operator: Bus, here: Platform) -> AsyncGenerator[SnapshotRoom]:
-    """Fill the store to four fifths with a snapshot of the tenant, and yield a room."""
+async def limited_store(operator: Bus, here: Platform, name: str) -> AsyncGenerator[SnapshotRoom]:
+    """Fill the store to four fifths with an object of this name, and yield the room of another runner."""
     info = api("STREAM.INFO", object_stream(WORKSPACES))
     before = await call(operator, info)
-    await here.store.put(f"{here.tenant}/old/s", b"x" * (1_000_000 + 4 * int(before["state"]["bytes"])))
+    await here.store.put(name, b"x" * (1_000_000 + 4 * int(before["state"]["bytes"])))
     held = int((await call(operator, info))["state"]["bytes"])
     update = api("STREAM.UPDATE", object_stream(WORKSPACES))
     await call(operator, update, {**before["config"], "max_bytes": held + held // 4})
     try:
-        yield SnapshotRoom(operator, here.store)
+        yield SnapshotRoom(operator, here.store, "r-room")
     finally:
         await call(operator, update, before["config"])
 
@@ -397,7 +415,7 @@ def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
     """The scheduler of another runner, which has no workspaces."""
     identity, limits = sandbox_identity(), WorkspaceLimits()
     objects = objects_of(bus, WORKSPACES, "r-other")
-    room = SnapshotRoom(bus, objects)
+    room = SnapshotRoom(bus, objects, "r-other")
     now = BrokerClock(bus).now
     snapshots = Snapshots(objects, "r-other", root / ".copies", identity, limits, now, room)
     reports = Reports(bus, "r-other")

@@ -13,6 +13,7 @@ from banksman.agent.registry import ToolRegistry
 from banksman.agent.relay import Relay
 from banksman.agent.router import agent_router
 from banksman.agent.runner_presence import RunnerPresence
+from banksman.agent.runner_room import RunnerRoom
 from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.tenant_redaction import TenantRedaction
@@ -101,6 +102,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
             )
         )
         await stack.enter_async_context(stores)
+        await stack.enter_async_context(RunnerRoom(bus))
         catalog = await stack.enter_async_context(
             ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
         )

@@ -8,23 +8,14 @@ import binascii
 import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from pydantic import BaseModel, ValidationError
 
-from banksman.bus import jetstream
+from banksman.agent.store_requests import StoreRequests
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
-from banksman.bus.names import (
-    CODE_NO_MESSAGE,
-    OWNERS,
-    WORKSPACES,
-    api,
-    object_chunks,
-    object_meta,
-    object_stream,
-    runner_api,
-)
+from banksman.bus.names import OWNERS, WORKSPACES, object_chunks, object_meta
 from banksman.bus.objects import OWNER_END, place_of, subjects_below
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
@@ -71,9 +62,7 @@ class RunnerStores:
         self._bus = bus
         self._leases = leases
         self._collect_every_s = collect_every_s
-        settings = bus.settings
-        # A connection without a user: there are no accounts, and all streams are in one place.
-        self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
+        self._stores = StoreRequests(bus)
         self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
         self._unrecorded = frozenset[StoredSnapshot]()
         self._collecting: BackgroundTask | None = None
@@ -100,7 +89,7 @@ class RunnerStores:
         if request.name.partition(OWNER_END)[0] != runner or not is_token(runner):
             raise Forbidden(f"{request.store}/{request.name} is not an object of {runner}")
         for below in subjects_below(request.store, request.name):
-            await self._purge(request.store, below)
+            await self._stores.purge(request.store, below)
         return ObjectRemovalReply(removed=True)
 
     async def remove_snapshots(
@@ -118,7 +107,7 @@ class RunnerStores:
         """
         for subject in (object_meta, object_chunks):
             below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
-            await self._purge(WORKSPACES, subject(WORKSPACES, below))
+            await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
         if recorded is not None and recorded.stored_by is None:
             await self._remove(StoredSnapshot(tenant, conversation_id, recorded.id, None))
 
@@ -153,9 +142,8 @@ class RunnerStores:
     async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
         """Return the snapshots in the store by tenant and conversation."""
         found: dict[tuple[str, str], set[StoredSnapshot]] = {}
-        stream, below = object_stream(WORKSPACES), object_meta(WORKSPACES, "")
-        request = self._api("STREAM.INFO", stream)
-        async for subject, _ in jetstream.subjects_in(self._bus, stream, f"{below}>", request=request):
+        below = object_meta(WORKSPACES, "")
+        async for subject, _ in self._stores.subjects(WORKSPACES, f"{below}>"):
             snapshot = _snapshot_at(subject.removeprefix(below))
             if snapshot is not None:
                 found.setdefault((snapshot.tenant, snapshot.conversation_id), set()).add(snapshot)
@@ -165,7 +153,7 @@ class RunnerStores:
         path = f"{snapshot.tenant}/{snapshot.conversation_id}/{snapshot.id}"
         if snapshot.stored_by is not None:
             for below in subjects_below(WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
-                await self._purge(WORKSPACES, below)
+                await self._stores.purge(WORKSPACES, below)
             return
         await self._remove_without_owner(path)
         number = 0
@@ -175,27 +163,17 @@ class RunnerStores:
     async def _remove_without_owner(self, name: str) -> bool:
         """Remove an object of a version without owners; return False if it does not exist."""
         subject = object_meta(WORKSPACES, place_of(name))
-        message = await self._call("STREAM.MSG.GET", WORKSPACES, {"last_by_subj": subject})
+        message = await self._stores.last(WORKSPACES, subject)
         if message is None:
             return False
         try:
-            description = _Description.model_validate_json(jetstream.stored_message(message).data)
-            await self._purge(WORKSPACES, object_chunks(WORKSPACES, check_token(description.nuid, "nuid")))
+            description = _Description.model_validate_json(message.data)
+            chunks = object_chunks(WORKSPACES, check_token(description.nuid, "nuid"))
+            await self._stores.purge(WORKSPACES, chunks)
         except ValidationError:
             logger.warning("%s: the description cannot be read; its chunks are not removed", name)
-        await self._purge(WORKSPACES, subject)
+        await self._stores.purge(WORKSPACES, subject)
         return True
-
-    async def _purge(self, store: str, subject: str) -> None:
-        await self._call("STREAM.PURGE", store, {"filter": subject})
-
-    async def _call(self, verb: str, store: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        try:
-            return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
-        except jetstream.ApiError as error:
-            if error.err_code == CODE_NO_MESSAGE:
-                return None
-            raise
 
 
 def _snapshot_at(place: str) -> StoredSnapshot | None:

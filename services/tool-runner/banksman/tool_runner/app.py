@@ -153,7 +153,7 @@ def _scheduler(
     scratch = local.workspaces.root / ".copies"
     runner = local.identity.runner
     objects = objects_of(bus, names.WORKSPACES, runner)
-    room = SnapshotRoom(bus, objects)
+    room = SnapshotRoom(bus, objects, runner)
     snapshots = Snapshots(
         objects, runner, scratch, local.user, own.limits.workspace, clock.now, room, encrypt=own.encrypt
     )

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, sealed
 from banksman.contracts.errors import BanksmanError, Overloaded
+from banksman.contracts.workspaces import OWN_SHARE
 
 logger = logging.getLogger(__name__)
 
 _UNLISTED_SHARE = 8
 """A tenant may store this fraction of its limit between two listings, so that few calls wait for one."""
+
+_LISTED_S = 600.0
+"""Seconds for which the bytes of this runner are remembered: to list its outputs costs time per output."""
+_SPARE_SHARE = 32
+"""The fraction of a runner's part that is removed in addition when the part is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,8 @@ class Outputs:
     """Whole outputs of one runner's commands, in an object store that all tenants and runners share.
 
     A tenant may have `max_tenant_bytes` of this runner in it, exceeded by at most an eighth. Above that, its
-    oldest outputs are removed. If the store is full, the oldest outputs of the tenant that has most are.
+    oldest outputs are removed. If the store is full, or this runner has its part of it (three quarters), the
+    oldest outputs of the tenant that has most are.
     """
 
     def __init__(self, objects: Objects, runner: str, *, max_tenant_bytes: int, encrypt: bool = True) -> None:
@@ -38,6 +45,9 @@ class Outputs:
         self._max_tenant_bytes = max_tenant_bytes
         self._unlisted = Counter[str]()
         """Bytes that this process stored since the last listing, by tenant."""
+        self._own = 0
+        """Bytes of this runner at the last listing of all its outputs, and stored since."""
+        self._own_listed_at = float("-inf")
 
     async def put(
         self, tenant: str, conversation_id: str, attempt: str, data: bytes, deadline_s: float
@@ -54,12 +64,14 @@ class Outputs:
             # An object has a limited size, and a setting allows outputs of that size.
             data = data[: MAX_OBJECT_BYTES - SEAL_BYTES]
             data = await asyncio.to_thread(sealed, data, key, name)
+        await self._leave_room(len(data))
         try:
             await self._objects.put(name, data, deadline_s=deadline_s)
         except Overloaded:
             await self._make_room(len(data))
             await self._objects.put(name, data, deadline_s=deadline_s)
         self._unlisted[tenant] += len(data)
+        self._own += len(data)
         if self._unlisted[tenant] * _UNLISTED_SHARE >= self._max_tenant_bytes:
             await self._trim(tenant, name)
         return StoredOutput(name, key)
@@ -74,8 +86,24 @@ class Outputs:
         except BanksmanError as error:
             logger.error("%s: outputs above the tenant's limit were not removed: %s", tenant, error)
 
+    async def _leave_room(self, size: int) -> None:
+        """Let this runner fill its part of the store at most: agents remove what exceeds it."""
+        held_bytes, max_bytes = await self._objects.filled()
+        part_bytes = int(OWN_SHARE * max_bytes)
+        # The outputs of all runners together are not more than the part of one.
+        if not max_bytes or held_bytes + size <= part_bytes:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._own + size > part_bytes or now - self._own_listed_at >= _LISTED_S:
+            self._own = sum([info.size async for info in self._objects.list(owner=self._runner)])
+            self._own_listed_at = now
+        if self._own + size > part_bytes:
+            # More than needed, so that the next outputs find room without a listing.
+            await self._make_room(self._own + size - part_bytes + part_bytes // _SPARE_SHARE)
+
     async def _make_room(self, needed_bytes: int) -> None:
         stored = [info async for info in self._objects.list(owner=self._runner)]
+        self._own = sum(info.size for info in stored)
         sizes = Counter[str]()
         for info in stored:
             sizes[_tenant(info)] += info.size
@@ -89,6 +117,7 @@ class Outputs:
                 return
             await self._objects.remove(info.name)
             excess_bytes -= info.size
+            self._own -= info.size
 
 
 def _tenant(info: ObjectInfo) -> str:

@@ -1,4 +1,4 @@
-"""The part of the store of snapshots that a tenant may fill."""
+"""The part of the store of snapshots that a tenant, and a runner, may fill."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.names import WORKSPACES, object_stream
 from banksman.bus.objects import Objects
 from banksman.contracts.errors import Overloaded
+from banksman.contracts.workspaces import OWN_SHARE
 from banksman.deployment.streams import stream_info
 from banksman.runtime.shares import within_share
 
@@ -23,14 +24,18 @@ RETRY_AFTER_S: Final = 60.0
 class SnapshotRoom:
     """Refuses snapshots of a tenant whose snapshots fill its part: three times what is free.
 
-    While all snapshots together fill less than three quarters of the store, no tenant can be above its part,
-    and a check costs one request. Above, the descriptions of all snapshots are listed.
+    It also refuses those that exceed the part of this runner: three quarters of the store.
+
+    While all snapshots together fill less than three quarters of the store, no tenant and no runner can be
+    above its part, and a check costs one request. Above, the descriptions of all snapshots are listed.
     """
 
-    def __init__(self, bus: Bus, objects: Objects) -> None:
+    def __init__(self, bus: Bus, objects: Objects, runner: str) -> None:
         self._bus = bus
         self._objects = objects
+        self._runner = runner
         self._stored = Counter[str]()
+        self._own = 0
         self._listed_at = float("-inf")
 
     async def check(self, tenant: str, size: int = 0) -> None:
@@ -46,6 +51,14 @@ class SnapshotRoom:
         if most <= 0 or within_share(held + size, free):
             return
         stored = await self._bytes_of(tenant, LISTED_S)
+        if self._own + size > OWN_SHARE * most:
+            stored = await self._bytes_of(tenant, REFUSED_S)
+        if self._own + size > OWN_SHARE * most:
+            raise Overloaded(
+                f"storage_full: the snapshots of runner {self._runner} have {self._own} of {most} bytes; one "
+                f"runner may have {OWN_SHARE:.0%}",
+                retry_after_s=RETRY_AFTER_S,
+            )
         if not within_share(stored + size, free):
             stored = await self._bytes_of(tenant, REFUSED_S)
         if not within_share(stored + size, free):
@@ -58,12 +71,14 @@ class SnapshotRoom:
     def add(self, tenant: str, size: int) -> None:
         """Count a stored snapshot until all are listed again."""
         self._stored[tenant] += size
+        self._own += size
 
     async def _bytes_of(self, tenant: str, listed_s: float) -> int:
         now = asyncio.get_running_loop().time()
         if now - self._listed_at >= listed_s:
-            stored = Counter[str]()
+            stored, own = Counter[str](), 0
             async for info in self._objects.list():
                 stored[info.path.partition("/")[0]] += info.size
-            self._stored, self._listed_at = stored, now
+                own += info.size if info.owner == self._runner else 0
+            self._stored, self._own, self._listed_at = stored, own, now
         return self._stored[tenant]
