@@ -72,3 +72,13 @@ async def test_a_change_names_its_revision_keeps_secrets_and_shows_each_error_at
         await expect(page.get_by_text("A call may take 1 min 30 s.")).to_be_visible()
         sent = json.loads(stage.uploads[PATH])
         assert (sent["revision"], sent["timeout_s"], sent["description"]) == (2, 90, "By grace")
+
+
+async def test_a_sign_in_that_was_not_finished_in_time_is_explained(stage: Stage) -> None:
+    """R34: the gateway sends the browser back to this address."""
+    stage.resources |= mcp_scenes.RESOURCES
+    async with opened(stage.url) as page:
+        await page.goto(f"{stage.url}/#/mcp/wiki/ended")
+        await expect(page.get_by_text("The sign-in took longer than ten minutes")).to_be_visible()
+        await page.goto(f"{stage.url}/#/mcp/wiki")
+        await expect(page.get_by_text("The sign-in took longer than ten minutes")).to_have_count(0)

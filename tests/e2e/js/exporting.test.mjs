@@ -19,6 +19,15 @@ test('the shown path is exported with its calls, and fences hold the fences of a
   assert.equal(text, '# Cranes\n\n## You\n\nEdited\n\n## Agent · demo:demo\n\n````\nbash: echo ```\n````\n\nDone.\n');
 });
 
+test('a workflow that was started in the conversation is named', () => {
+  const text = markdownOf({ conversation_id: 'c', title: 'Cranes' }, [
+    frame(1, 'run.started', 'c-1', { message_id: 'u1', message: 'Announce it', model: 'demo:demo' }),
+    frame(2, 'workflow.linked', 'c-1', { workflow: 'announce', workflow_run_id: 'w-1', workflow_conversation_id: 'w' }),
+    frame(3, 'message.completed', 'c-1', reply('a1', 'Done.')),
+  ]);
+  assert.match(text, /\n\n> Started the workflow announce\n\nDone\.\n$/);
+});
+
 test('what people provided and what was lost is exported too', () => {
   const text = markdownOf({ conversation_id: 'c', title: 'Cranes' }, [
     frame(1, 'run.started', 'c-1', { message_id: 'u1', message: 'First', model: 'workflow:announce' }),

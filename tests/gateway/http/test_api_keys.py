@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import KEYS, kv_stream, kv_subject
-from banksman.contracts.ids import new_id
+from banksman.contracts.ids import digest, new_id
 
 KEYS_PATH = "/context/keys"
 
@@ -78,6 +79,17 @@ async def test_the_first_key_is_created_without_one_and_from_then_on_each_reques
             without = [(await client.get("/context/conversations")).status_code for client in (http, second)]
             ann = bearer(first.json()["key"])
             invited = await second.post(KEYS_PATH, json={"user": "bob"}, headers=ann)
+            listed = [(await client.get(KEYS_PATH, headers=ann)).json()["items"] for client in (http, second)]
+            path = f"{KEYS_PATH}/{first.json()['id']}"
+            kept = await http.delete(path, headers=ann)
+            # The file alone decides about its key: NATS accepts it no longer either.
+            other_key = {**json.loads(settings["keys_file"].read_text())[0], "sha256": digest(b"another")}
+            settings["keys_file"].write_text(json.dumps([other_key]))
+            removed = await http.get("/context/conversations", headers=ann)
+            gone = await http.get(path, headers=bearer("another"))
+    assert [[key["user"] for key in keys] for keys in listed] == [["ann", "bob"]] * 2
+    assert (kept.status_code, removed.status_code, gone.status_code) == (409, 401, 404)
+    assert "banksman keys rm" in kept.json()["error"]["message"]
     assert (useless.status_code, first.status_code, invited.status_code) == (409, 201, 201)
     assert without == [401, 401]
     assert first.json()["key"] not in settings["keys_file"].read_text()

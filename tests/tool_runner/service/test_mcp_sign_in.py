@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from http.cookies import SimpleCookie
 from typing import Any
 
 import httpx
@@ -304,6 +305,33 @@ async def test_a_state_is_accepted_once_and_not_after_its_time_or_from_elsewhere
     assert (expired_state.status_code, expired_state.json()["error"]["message"]) == (409, ended)
     assert other_issuer == (409, "the code comes from another authorization server")
     assert denied == (409, "the authorization server refused the sign-in at server 'issues'")
+
+
+async def test_a_browser_below_a_proxy_returns_to_the_page_with_a_reason_and_without_its_cookie(
+    platform: Platform,
+) -> None:
+    """The browser sees the page below a path, and the gateway does not."""
+    body = {"gateway_url": "https://proxy.test/banksman/", "to_page": True}
+    begun = [await platform.http.post(f"{SERVER}/sign-in", json=body) for _ in range(2)]
+
+    async def returned(begun: httpx.Response) -> tuple[str, SimpleCookie]:
+        state = httpx.URL(begun.json()["url"]).params["state"]
+        (name, morsel), *_ = SimpleCookie(begun.headers["set-cookie"]).items()
+        response = await platform.http.get(
+            "/context/mcp-sign-in",
+            params={"state": state, "error": "access_denied"},
+            headers={"cookie": f"{name}={morsel.value}"},
+        )
+        assert response.status_code == 303, response.text
+        return response.headers["location"], SimpleCookie(response.headers["set-cookie"])
+
+    replaced, cookie = await returned(begun[0])
+    denied, _ = await returned(begun[1])
+
+    assert (replaced, denied) == ("../#/mcp/issues/ended", "../#/mcp/issues")
+    (removed,) = cookie.values()
+    assert (removed["path"], removed["max-age"]) == ("/banksman/context/mcp-sign-in", "0")
+    assert (await platform.stored()).problem_code == "sign_in"
 
 
 async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Platform) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from fastapi import Query, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
@@ -22,7 +22,13 @@ from banksman.gateway.service.mcp_bodies import (
     McpSignInStarted,
     described,
 )
-from banksman.gateway.service.mcp_sign_ins import CALLBACK, SIGN_IN_TIME, BegunElsewhere, Returned
+from banksman.gateway.service.mcp_sign_ins import (
+    CALLBACK,
+    SIGN_IN_TIME,
+    BegunElsewhere,
+    Returned,
+    SignInEnded,
+)
 
 HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 ELSEWHERE = """\
@@ -31,8 +37,8 @@ You are not signed in yet: this sign-in was not begun in this browser.
 If you began it in a terminal or another program, copy the address of this page, and paste it there.
 If another person sent you here, close this window. Its address is a key to your account: keep it secret.
 """
-TO_PAGE = ".page"
-"""End of the cookie of a browser that shows the server on the page afterwards."""
+TO_PAGE = "page"
+"""Part of the cookie of a browser that shows the server on the page afterwards."""
 Part = Annotated[str | None, Query(max_length=4_096)]
 
 routes = LazyRouter(tags=["mcp-servers"], responses=ERRORS)
@@ -57,12 +63,13 @@ async def begin_mcp_sign_in(
     begun = await gateway.mcp_sign_ins.begin(
         caller.tenant, caller.user, server_id, f"{base}{CALLBACK}", body.client
     )
+    # A proxy may serve the gateway below a path, which the request of the callback does not show.
+    below = quote(urlsplit(base).path, safe="/%")
     response.set_cookie(
         _cookie(begun.state),
-        begun.browser + (TO_PAGE if body.to_page else ""),
+        ".".join((begun.browser, TO_PAGE if body.to_page else "", quote(below, safe=""))),
         max_age=int(SIGN_IN_TIME.total_seconds()),
-        # A proxy may serve the gateway below a path.
-        path=f"{quote(urlsplit(base).path, safe='/%')}{CALLBACK}",
+        path=f"{below}{CALLBACK}",
         secure=base.startswith("https:"),
         httponly=True,
         # Not strict: the browser returns from another site.
@@ -107,36 +114,37 @@ async def finish_mcp_sign_in(
     what to do.
     """
     cookie = _cookie(state)
-    value = request.cookies.get(cookie, "")
-    to_page = value.endswith(TO_PAGE)
+    browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
+    path = f"{quote(unquote(below), safe='/%')}{CALLBACK}"
     try:
-        done = await gateway.mcp_sign_ins.finish_in_browser(
-            Returned(state, code, iss, error), value.removesuffix(TO_PAGE)
-        )
+        done = await gateway.mcp_sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
     except BegunElsewhere:
         return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
-    except BanksmanError:
-        if not to_page:
+    except BanksmanError as failure:
+        if target != TO_PAGE:
             raise
-        return _page(state, cookie)
+        # Every other failure is stored as the problem of the server, which its view shows.
+        ended = "/ended" if isinstance(failure, SignInEnded) else ""
+        return _without(cookie, path, _page(state, ended))
     caller = Caller(done.tenant, done.user)
     await gateway.trail.record(
         caller, MCP_SIGNED_IN, "http", tenant=done.tenant, target=done.server_id, reply={}
     )
-    if to_page:
-        return _page(state, cookie)
+    if target == TO_PAGE:
+        return _without(cookie, path, _page(state))
     text = f"You are signed in at the MCP server {done.server_id}. You can close this window.\n"
-    response = PlainTextResponse(text, headers=HEADERS)
-    response.delete_cookie(cookie, path=CALLBACK)
-    return response
+    return _without(cookie, path, PlainTextResponse(text, headers=HEADERS))
 
 
-def _page(state: str, cookie: str) -> Response:
+def _page(state: str, note: str = "") -> Response:
     """Return the way to the page's view of the server that a state names."""
-    # Relative, because a proxy may serve the gateway below a path. There, the cookie stays until it expires.
-    view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}"
-    response = RedirectResponse(view, 303, headers=HEADERS)
-    response.delete_cookie(cookie, path=CALLBACK)
+    # Relative, because a proxy may serve the gateway below a path.
+    view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}{note}"
+    return RedirectResponse(view, 303, headers=HEADERS)
+
+
+def _without(cookie: str, path: str, response: Response) -> Response:
+    response.delete_cookie(cookie, path=path)
     return response
 
 

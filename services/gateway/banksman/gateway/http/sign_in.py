@@ -26,11 +26,11 @@ routes = LazyRouter(include_in_schema=False)
 
 
 class SignIn(Stored):
-    """Where users sign in."""
+    """Where users sign in. All fields are null if the gateway knows no provider."""
 
-    authorization_endpoint: str
-    client_id: str
-    scope: str
+    authorization_endpoint: str | None = None
+    client_id: str | None = None
+    scope: str | None = None
 
 
 class SignInCode(Wire):
@@ -50,11 +50,14 @@ class SignedIn(Stored):
 
 @routes.get("/v1/sign-in")
 async def read_sign_in(request: Request) -> SignIn:
-    """Return where users sign in."""
+    """Return where users sign in.
+
+    Without a provider it is no error, which browsers would log for each person who opens the page.
+    """
     keys = _keys(request)
     settings = keys.oidc
     if keys.tokens is None or settings is None or settings.client_id is None:
-        raise NotFound("sign-in", "provider")
+        return SignIn()
     return SignIn(
         authorization_endpoint=await keys.tokens.authorization_endpoint(),
         client_id=settings.client_id,

@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import KEYS
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import Conflict, Forbidden, NotFound
+from banksman.contracts.errors import BanksmanError, Conflict, Forbidden, NotFound
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity_settings import ApiKey, Mode, Right
@@ -66,6 +66,9 @@ class StoredKey(KeyDescription):
     sha256: str
     name: str = ""
     expires_at: Timestamp | None = None
+    in_file: bool = Field(default=False, exclude_if=lambda in_file: not in_file)
+    """True for one of the gateway's file of keys: its entry only lists it, and the file decides whether it is
+    accepted."""
 
 
 class ApiKeys:
@@ -103,7 +106,7 @@ class ApiKeys:
             Forbidden: The caller may not administer the tenant.
         """
         owner = _tenant(caller, tenant)
-        found = [entry.value async for entry in self._bucket.entries(owner)]
+        found = [entry.value async for entry in self._bucket.entries(owner) if self._accepted(entry.value)]
         return sorted(found, key=lambda key: (key.created_at, key.id))
 
     async def get(self, caller: Caller, key_id: str, tenant: str | None) -> StoredKey:
@@ -118,7 +121,7 @@ class ApiKeys:
     async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
         """Store a new key; return the key itself, which is stored nowhere, and its description.
 
-        The first key of a gateway that serves without one is written to its file of keys: from then on
+        The first key of a gateway that serves without one is written to its file of keys too: from then on
         each request needs a key.
 
         Raises:
@@ -143,13 +146,18 @@ class ApiKeys:
             tenant=owner,
             created_at=self._clock.now(),
             created_by=caller.user,
+            in_file=keyless,
             **dict(asked),
         )
-        if keyless:
-            await asyncio.to_thread(self._keys.write_first, _configured(key))
-            return text, key
         entry_key = f"{owner}.{key.id}"
         await self._bucket.create(entry_key, key)
+        if keyless:
+            try:
+                await asyncio.to_thread(self._keys.write_first, _configured(key))
+            except BanksmanError:
+                # The key itself was returned to no client: without its entry it is forgotten.
+                await self._bucket.delete(entry_key)
+                raise
         await self._seen(lambda view: view.get(entry_key) is not None)
         return text, key
 
@@ -158,8 +166,11 @@ class ApiKeys:
 
         Raises:
             Forbidden, NotFound: As `get`.
+            Conflict: It is in the file of keys, which decides whether requests need a key.
         """
         entry = await self._entry(caller, key_id, tenant)
+        if entry.value.in_file:
+            raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")
         await self._bucket.delete(entry.key)
         await self._seen(lambda view: view.get(entry.key) is None)
 
@@ -171,15 +182,19 @@ class ApiKeys:
 
     async def _entry(self, caller: Caller, key_id: str, tenant: str | None) -> Entry[StoredKey]:
         entry = await self._bucket.get(f"{_tenant(caller, tenant)}.{check_token(key_id, 'key_id')}")
-        if entry is None:
+        if entry is None or not self._accepted(entry.value):
             raise NotFound("key", key_id)
         return entry
+
+    def _accepted(self, key: StoredKey) -> bool:
+        """Return whether a key opens this gateway: one of the file may have been removed there."""
+        return not key.in_file or self._keys.is_configured(key.sha256)
 
     def _changed(self, entry_key: str, entry: Entry[StoredKey] | None) -> None:
         old = self._digests.pop(entry_key, None)
         if old is not None:
             del self._by_digest[old]
-        if entry is not None:
+        if entry is not None and not entry.value.in_file:
             key = entry.value
             self._digests[entry_key] = key.sha256
             self._by_digest[key.sha256] = _configured(key)

@@ -144,6 +144,11 @@ class Keys:
         except OSError as error:
             raise Unavailable(f"the file of keys cannot be written: {error.strerror}") from error
 
+    def is_configured(self, key: str) -> bool:
+        """Return whether the settings or the file of keys have the key with this SHA-256."""
+        self._refresh()
+        return key in self._configured or key in self._stored
+
     def known(self, token: str) -> bool:
         """Return whether a token is one of the keys, or a valid one of the OIDC provider."""
         return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))

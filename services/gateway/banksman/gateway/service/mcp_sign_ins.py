@@ -71,6 +71,10 @@ class BegunElsewhere(Conflict):
     """A sign-in was begun in another browser or by a client of the API, and is not finished."""
 
 
+class SignInEnded(Conflict):
+    """The state of a sign-in is none of ours, was used, or has expired."""
+
+
 class McpSignIns:
     """The sign-ins. Every method raises `Unavailable` if the broker or a runner does not respond."""
 
@@ -126,7 +130,8 @@ class McpSignIns:
 
         Raises:
             BegunElsewhere: It was begun elsewhere; its state is still valid.
-            Conflict: The state is none of ours, was used or has expired, or the user or the code was refused.
+            SignInEnded: The state is none of ours, was used or has expired.
+            Conflict: The user or the code was refused.
         """
         tenant, server_id = _named_by(returned.state)
 
@@ -228,9 +233,9 @@ class McpSignIns:
         def changed(server: McpServer) -> McpServer:
             pending = server.pending
             if pending is None or not hmac.compare_digest(pending.state, proof):
-                raise Conflict(REFUSED)
+                raise SignInEnded(REFUSED)
             if pending.expires_at < self._clock.now():
-                raise Conflict(REFUSED)
+                raise SignInEnded(REFUSED)
             check(pending)
             taken[:] = [pending]
             return server.model_copy(update={"pending": None})
@@ -238,7 +243,7 @@ class McpSignIns:
         try:
             server = await self._servers.update(check_token(tenant, "state"), server_id, changed)
         except (NotFound, BadInput) as error:
-            raise Conflict(REFUSED) from error
+            raise SignInEnded(REFUSED) from error
         return server, taken[0]
 
 

@@ -38,6 +38,7 @@ function entryText(entry) {
   if (entry.kind === 'message') return entry.role === 'user' ? `> ${entry.text.replaceAll('\n', '\n> ')}` : entry.text;
   if (entry.kind === 'notice' && !entry.detail) return `> ${entry.text}`;
   if (entry.kind === 'input') return inputText(entry);
+  if (entry.kind === 'workflow') return `> ${t('export.workflow', { name: entry.workflow })}`;
   if (entry.kind !== 'call') return '';
   const { command, path, url } = entry.arguments;
   const body = command ?? path ?? url ?? JSON.stringify(entry.arguments, null, 2);

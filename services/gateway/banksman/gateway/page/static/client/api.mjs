@@ -32,14 +32,9 @@ export class Api {
     return url.href;
   }
 
-  /** Where users sign in; null if the gateway knows no provider. */
-  async provider() {
-    try {
-      return await this.#json('GET', 'v1/sign-in');
-    } catch (failure) {
-      if (failure.status === 404) return null;
-      throw failure;
-    }
+  /** Where users sign in; without an `authorization_endpoint` if the gateway knows no provider. */
+  provider() {
+    return this.#json('GET', 'v1/sign-in');
   }
 
   /** Exchange the code of a provider for a token. */

@@ -10,9 +10,9 @@ import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { explain, t } from '../strings.mjs';
 
-/** @param {{path: string[]}} properties nothing for the list, or the id of a server */
-export default function McpView({ path: [id] }) {
-  return id ? html`<${OneServer} key=${id} id=${id} />` : html`<${ServerList} />`;
+/** @param {{path: string[]}} properties nothing for the list, or the id of a server, and `ended` after a sign-in that was not finished in time */
+export default function McpView({ path: [id, note] }) {
+  return id ? html`<${OneServer} key=${id} id=${id} ended=${note === 'ended'} />` : html`<${ServerList} />`;
 }
 
 function ServerList() {

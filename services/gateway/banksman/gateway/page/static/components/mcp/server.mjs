@@ -12,7 +12,8 @@ import { SignIn } from './sign_in.mjs';
 import { State, placeOf } from './state.mjs';
 import { Approved, Changes } from './tools.mjs';
 
-export function OneServer({ id }) {
+/** @param {{id: string, ended: boolean}} properties `ended` after a sign-in whose time was over when the browser returned */
+export function OneServer({ id, ended }) {
   const store = useStore();
   const { server, error, busy, act } = useServer(store, id);
   const [dialog, setDialog] = useState(null);
@@ -20,6 +21,7 @@ export function OneServer({ id }) {
   const actions = html`<a class="toggle" href=${addressOf('mcp')} aria-label=${t('mcp.title')}><${Icon} name="back" size=${16} /><span>${t('mcp.title')}</span></a>`;
   return html`<${Frame} title=${id} actions=${actions}>
     ${error && html`<p class="form-error" role="alert">${error}</p>`}
+    ${ended && html`<p class="notice warning" role="note"><${Icon} name="warning" size=${15} /><span>${t('mcp.signInEnded')}</span></p>`}
     ${!server && !error && html`<p class="empty"><span class="spinner" /> ${t('app.loading')}</p>`}
     ${server && html`<${Summary} server=${server} busy=${busy} onLook=${() => act(() => store.api.lookAtMcpServer(id))} onChange=${() => setDialog('change')} onRemove=${() => setDialog('removal')} />
       <${SignIn} server=${server} act=${act} />
