@@ -236,7 +236,9 @@ class _Channel:
         except Exception as error:
             # One conversation that fails must not keep the hub from comparing the others.
             unforeseen = None if isinstance(error, BanksmanError) else error
-            logger.warning("%s: not compared with its log: %s", self.subject, error, exc_info=unforeseen)
+            logger.warning(
+                "%s: could not be compared with its log: %s", self.subject, error, exc_info=unforeseen
+            )
             self._check_in(self._hub.first_check_s)
 
     def _check_in(self, seconds: float) -> None:

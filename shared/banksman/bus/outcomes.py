@@ -82,7 +82,7 @@ async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) 
     try:
         return await handler(message)
     except (Fenced, Refused) as pause:
-        logger.info("%s: left for later: %s", message.subject, pause)
+        logger.info("%s: it will be delivered again: %s", message.subject, pause)
     except LogDamaged as damaged:
         # It is delivered again every few seconds until an operator acts, and `/readyz` names the log.
         level = logging.WARNING if message.num_delivered == 1 else logging.DEBUG

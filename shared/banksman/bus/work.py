@@ -181,7 +181,7 @@ class _Worker:
             logger.warning("%s: ignored a message that does not come from a stream", msg.subject)
             return
         if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
-            logger.warning("%s: ignored a message of %s", msg.subject, metadata.stream)
+            logger.warning("%s: ignored a message of stream %s", msg.subject, metadata.stream)
             return
         message = WorkMessage(
             msg.subject, msg.data, msg.headers or {}, metadata.sequence.stream, metadata.num_delivered

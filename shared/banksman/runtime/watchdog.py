@@ -98,4 +98,4 @@ class _Watchdog(threading.Thread):
             return
         self._reported_at = time.monotonic()
         stack = "".join(traceback.format_stack(frame)[-_MAX_FRAMES:])
-        logger.warning("the event loop stands still", extra={"after_s": round(waited, 3), "stack": stack})
+        logger.warning("the event loop is blocked", extra={"after_s": round(waited, 3), "stack": stack})

@@ -249,4 +249,4 @@ def _repeats(log: str) -> int:
 
 def _left(log: str, conversation: str) -> bool:
     """Return whether an agent logged that it left a message of this conversation to another."""
-    return any("left for later" in line and conversation in line for line in log.splitlines())
+    return any("it will be delivered again" in line and conversation in line for line in log.splitlines())

@@ -133,7 +133,7 @@ class Compactor:
                 self.providers, models, request, deltas=_NoDeltas(), deadline_s=min(SUMMARY_S, left_s / 2)
             )
         except BanksmanError as error:
-            logger.warning("no summary: %s", error, extra={"run_id": run.run_id})
+            logger.warning("the conversation was not summarised: %s", error, extra={"run_id": run.run_id})
             return _Written()
         usage = completion.reply.usage
         priced = usage.model_copy(update={"cost_usd": cost(completion.model, usage, self.settings.prices)})

@@ -93,7 +93,7 @@ class RunStarts:
             await self.conversations.touch(caller.tenant, record, text_of(content))
         except Refused as error:
             # The run is accepted: an error would make the client send the message again.
-            logger.warning("%s: the list shows an old time: %s", request.conversation_id, error)
+            logger.warning("%s: its time in the list was not updated: %s", request.conversation_id, error)
         return Ack(
             reply_to=request.id,
             conversation_id=request.conversation_id,

@@ -211,7 +211,7 @@ class SnapshotScheduler:
             async with entry.lock:
                 await self.registry.report(entry, self._report(entry))
         except (BanksmanError, OSError) as error:
-            logger.warning("%s: whether its snapshot is recorded is unknown: %s", entry.conversation, error)
+            logger.warning("%s: no agent confirmed its snapshot: %s", entry.conversation, error)
 
     async def _check_ownership(self) -> None:
         """Find the workspaces that moved or were deleted while this runner was away."""
@@ -249,7 +249,7 @@ class SnapshotScheduler:
                 entry.lost = None
                 await self.registry.store(entry)
         except (BanksmanError, OSError) as error:
-            logger.warning("%s: its loss is not reported yet: %s", entry.conversation, error)
+            logger.warning("%s: the loss of its files is not reported yet: %s", entry.conversation, error)
 
     async def _collect_repeatedly(self) -> NoReturn:
         while True:
