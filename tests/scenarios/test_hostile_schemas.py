@@ -54,10 +54,14 @@ async def hostile_tool(system: System, operator: Bus, **schema: Any) -> AsyncGen
 
 
 def doubling() -> dict[str, Any]:
-    """Return a schema that takes 2 ** n steps for invalid arguments of depth n."""
+    """Return a schema that takes 2 ** n steps for invalid arguments of depth n, each time another one.
+
+    One that took too long is refused for a minute, also in the next test.
+    """
     child = {"properties": {"x": {"$ref": "#/$defs/node"}}, "required": ["x"]}
     both = [child, {**child, "minProperties": 1}]
     return {
+        "title": new_id("t"),
         "type": "object",
         "$defs": {"node": {"anyOf": both}},
         "properties": {"x": {"$ref": "#/$defs/node"}},
