@@ -143,3 +143,18 @@ async def open_runs(page: Page) -> Locator:
     rows = page.get_by_role("region", name="Open runs").locator("tbody tr")
     await expect(rows).to_have_count(3)
     return rows
+
+
+@pytest.mark.parametrize("width", [900, 1024, 1440])
+async def test_no_table_scrolls_sideways_beside_the_list(stage: Stage, width: int) -> None:
+    """R38: at a width at which the list of conversations leaves the view two thirds of the window."""
+    stage.resources |= scenes.RESOURCES
+    async with opened(stage.url) as page:
+        await page.set_viewport_size({"width": width, "height": 860})
+        await open_runs(page)
+        await expect(page.get_by_role("region", name="Tenants")).to_be_visible()
+        tables = await page.locator(".operator .table").evaluate_all(
+            "found => found.map((table) => [table.ariaLabel, table.scrollWidth - table.clientWidth])"
+        )
+    assert len(tables) > 3
+    assert [(name, hidden) for name, hidden in tables if hidden > 0] == []
