@@ -40,7 +40,7 @@ def add(
     ] = None,
     description: Annotated[str, typer.Option(help="What it is for.")] = "",
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="Tools that it calls read-only run without approval.")
+        bool, typer.Option("--trusted", help="Tools that it marks as read-only run without approval.")
     ] = False,
     url: Url = None,
     json: Json = False,

@@ -35,7 +35,7 @@ def add(
     timezone: Annotated[str | None, typer.Option(help="Time zone of --cron (default: UTC).")] = None,
     missed: Annotated[
         Literal["run_once", "skip"] | None,
-        typer.Option(help="Whether a run is made up for that was due while the system was down."),
+        typer.Option(help="For a time at which the system was down: run once afterwards, or skip it."),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Its name in lists.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The message that it sends.")] = None,

@@ -124,7 +124,7 @@ def detach(options: UpOptions) -> Exit:
     while supervisor.poll() is None:
         instance = data.read()
         if instance and instance.ready and instance.supervisor.pid == supervisor.pid:
-            text = f"Banksman is ready at {instance.url} (`banksman down` stops it)"
+            text = f"Banksman is ready at {instance.url} (`make down` or `banksman down` stops it)"
             return _print_running(instance, text, as_json=options.json)
         if time.monotonic() > deadline:
             raise Unavailable(f"not ready yet; it continues in the background and writes to {log}")
@@ -203,7 +203,7 @@ def _already_running(data: DataDir, holder: int, *, as_json: bool) -> Exit:
         output.print_result({"running": True, "pid": holder}, text, as_json=as_json)
     else:
         pid = instance.supervisor.pid
-        text = f"already running: {instance.url} (pid {pid}; `banksman down` stops it)"
+        text = f"already running: {instance.url} (pid {pid}; `make down` or `banksman down` stops it)"
         _print_running(instance, text, as_json=as_json)
     return Exit.WARNING
 

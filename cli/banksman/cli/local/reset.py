@@ -30,7 +30,7 @@ def reset(data_dir: Path | None, *, force: bool, as_json: bool) -> Exit:
         return Exit.WARNING
     lock = Lock(data)
     if directories and lock.take() is not None:
-        raise Conflict(f"a system is running in {data.path}: `banksman down` stops it")
+        raise Conflict(f"a system is running in {data.path}: `make down` or `banksman down` stops it")
     try:
         data.end_leftovers()
         for path in directories:

@@ -74,7 +74,7 @@ def accept(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Accept all damaged logs.")] = False,
     set_aside: Annotated[
-        Path | None, typer.Option(help="Directory to which what is stored behind a gap moves.")
+        Path | None, typer.Option(help="Move the messages that follow a gap to this directory.")
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,

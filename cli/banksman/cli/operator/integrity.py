@@ -55,7 +55,7 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
     Args:
         data_dir: Data directory of the running system; None for the one in the settings.
         names: `TENANT/CONVERSATION` each; empty for all damaged logs.
-        set_aside: Directory for what is stored behind a gap; None leaves a log with a gap as it is.
+        set_aside: Directory for the messages that follow a gap; None leaves a log with a gap as it is.
         as_json: Whether to print JSON.
 
     Raises:
