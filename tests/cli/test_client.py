@@ -317,6 +317,26 @@ def test_deltas_and_the_whole_message_print_each_text_once(
     assert capsys.readouterr().out == printed
 
 
+def test_a_request_for_a_value_is_printed_once_and_a_tool_of_the_same_name_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The steps of one turn: a tool, two requests for a value, and a tool with the name of such a step."""
+    view = TextView()
+    for id, name in (
+        ("k1", "bash"),
+        ("k2", "request_input"),
+        ("k3", "request_input"),
+        ("k4", "request_input"),
+    ):
+        data = {"tool_call_id": id, "name": name, "arguments": {"n": id}}
+        view.show({"type": "tool_call.requested", "data": data})
+    for id in ("k2", "k3"):
+        view.show({"type": "input.requested", "data": {"tool_call_id": id, "message": f"Which {id}?"}})
+    view.show({"type": "tool_call.started", "data": {"tool_call_id": "k4"}})
+    printed = '· bash {"n": "k1"}\n? Which k2?\n? Which k3?\n· request_input {"n": "k4"}\n'
+    assert capsys.readouterr().out == printed
+
+
 @pytest.mark.parametrize(
     ("outcome", "printed"),
     [

@@ -92,13 +92,17 @@ class RunStep(Stored):
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
 
 
+INPUT_CALL = "request_input"
+"""Name of the call that records a step which requests a value; a tool may have this name too."""
+
+
 def call_of(step: ToolStep | InputStep | RunStep) -> tuple[str, JsonObject]:
     """Return the name and the arguments of the call that records a step in the log."""
     match step:
         case ToolStep():
             return step.tool, step.arguments
         case InputStep():
-            return "request_input", {"message": step.message, "schema": step.schema_}
+            return INPUT_CALL, {"message": step.message, "schema": step.schema_}
         case RunStep():
             return "start_run", step.model_dump(mode="json", exclude={"kind", "step"}, exclude_none=True)
 

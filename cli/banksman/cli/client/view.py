@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 from banksman.cli import output
 from banksman.cli.client.session import Frame
 from banksman.cli.output import clean
+from banksman.contracts.workflow_turns import INPUT_CALL
 
 _RESULT_CHARS = 2_000
 
@@ -47,11 +48,16 @@ class TextView:
         """The text of the last complete message of a model or workflow."""
         self._last_at = ""
         """Time of the last stored event."""
+        self._input_calls: dict[str, str] = {}
+        """Lines of calls that may record a request for a value, until the next events say so."""
 
     def show(self, frame: Frame) -> None:
         """Print a frame."""
         data: Frame = frame.get("data") or {}
+        self._show_held_calls(str(frame["type"]), data)
         match frame["type"]:
+            case "tool_call.requested" if data["name"] == INPUT_CALL:
+                self._input_calls[str(data["tool_call_id"])] = _called(data)
             case "message.delta":
                 self._delta(data)
             case "message.completed":
@@ -69,6 +75,18 @@ class TextView:
                     self._line(line)
         if "seq" in frame:
             self._last_at = str(frame.get("ts") or "")
+
+    def _show_held_calls(self, type: str, data: Frame) -> None:
+        """Print the calls that turned out to be those of a tool.
+
+        The step of a workflow that requests a value is a call of no tool: its line would repeat the request.
+        """
+        if type == "input.requested":
+            self._input_calls.pop(str(data.get("tool_call_id")), None)
+        elif type != "tool_call.requested":
+            for line in self._input_calls.values():
+                self._line(line)
+            self._input_calls.clear()
 
     def _delta(self, data: Frame) -> None:
         """Print what is new. A different text is that of a repeated request, and begins on a new line."""
@@ -139,7 +157,7 @@ def _one_line(type: str, data: Frame) -> str | None:
     """Return the line of a step; None for other events."""
     match type:
         case "tool_call.requested":
-            return f"· {data['name']} {arguments(data.get('arguments'))}"
+            return _called(data)
         case "tool_call.completed":
             return f"  {_result(data)}"
         case "protocol.retry":
@@ -152,6 +170,10 @@ def _one_line(type: str, data: Frame) -> str | None:
             return f"· {data['step']}/{data['total']} {clean(str(data['message']))}"
         case _:
             return None
+
+
+def _called(data: Frame) -> str:
+    return f"· {data['name']} {arguments(data.get('arguments'))}"
 
 
 def arguments(value: Any) -> str:
