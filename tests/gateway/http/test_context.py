@@ -47,6 +47,7 @@ async def test_conversations_are_created_listed_searched_renamed_and_deleted(gat
     assert [item["title"] for item in found["items"]] == ["About cranes"]
     assert (renamed.json()["title"], read["title"], read["status"]) == ("Signals", "Signals", "idle")
     assert (deleted.status_code, gone.status_code) == (204, 404)
+    assert "content-type" not in deleted.headers
     assert gone.json()["error"]["code"] == "not_found"
     assert [item["conversation_id"] for item in left["items"]] == [first]
 

@@ -67,6 +67,9 @@ class LazyRoute(APIRoute):
         self.name = options["name"] or get_name(endpoint)
         self.methods = {method.upper() for method in options["methods"] or ("GET",)}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        if options["status_code"] == 204:
+            # FastAPI sends a content type also for no content, unless the class of the response has none.
+            options["response_class"] = Response
         self._options = options
 
     def __getattr__(self, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Query
 
 from banksman.contracts.wire import Token
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
@@ -51,7 +51,7 @@ async def read_key(
     return await gateway.api_keys.get(caller, key_id, tenant)
 
 
-@routes.delete("/context/keys/{key_id}", status_code=204, response_class=Response)
+@routes.delete("/context/keys/{key_id}", status_code=204)
 async def revoke_key(key_id: str, gateway: ServiceDep, caller: AdminDep, tenant: TenantQuery = None) -> None:
     """Revoke an API key: requests with it are refused at once, and its websockets are closed."""
     await gateway.api_keys.revoke(caller, key_id, tenant)

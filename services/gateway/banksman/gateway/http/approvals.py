@@ -72,7 +72,7 @@ async def decide_approval(
     return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
 
 
-@routes.post("/context/approvals/{approval_id}/aside", status_code=204, response_class=Response)
+@routes.post("/context/approvals/{approval_id}/aside", status_code=204)
 async def set_approval_aside(approval_id: str, gateway: ServiceDep, caller: ApproverDep) -> None:
     """Take an approval request out of the caller's inbox. It stays open, and may go to further users."""
     await gateway.asides.set_aside(caller, approval_id)

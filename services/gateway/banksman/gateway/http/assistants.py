@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 
 from banksman.contracts.assistant_requests import (
     AssistantChanges,
@@ -123,7 +123,7 @@ async def restore_revision(
     return await gateway.assistants.restore(caller, assistant_id, revision)
 
 
-@routes.delete("/context/assistants/{assistant_id}", status_code=204, response_class=Response)
+@routes.delete("/context/assistants/{assistant_id}", status_code=204)
 async def delete_assistant(assistant_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete an assistant."""
     await gateway.assistants.delete(caller, assistant_id)

@@ -91,7 +91,7 @@ async def generate_title(conversation_id: str, gateway: ServiceDep, caller: Call
     return await gateway.titles.generate(caller, conversation_id)
 
 
-@routes.delete("/context/conversations/{conversation_id}", status_code=204, response_class=Response)
+@routes.delete("/context/conversations/{conversation_id}", status_code=204)
 async def delete_conversation(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a conversation, and end its open runs."""
     await gateway.requests.delete(caller, conversation_id)

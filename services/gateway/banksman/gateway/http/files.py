@@ -67,9 +67,7 @@ async def upload_file(
     return StoredFile(path=path, size=size)
 
 
-@routes.delete(
-    "/context/conversations/{conversation_id}/files/{path:path}", status_code=204, response_class=Response
-)
+@routes.delete("/context/conversations/{conversation_id}/files/{path:path}", status_code=204)
 async def delete_file(conversation_id: str, path: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a file."""
     await gateway.conversations.get(caller.tenant, conversation_id)

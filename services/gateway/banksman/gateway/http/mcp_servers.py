@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
@@ -56,7 +54,7 @@ async def replace_mcp_server(
     return described(await gateway.mcp_servers.replace(caller.tenant, server_id, change_request(body)))
 
 
-@routes.delete("/context/mcp-servers/{server_id}", status_code=204, response_class=Response)
+@routes.delete("/context/mcp-servers/{server_id}", status_code=204)
 async def delete_mcp_server(server_id: str, gateway: ServiceDep, caller: AdminDep) -> None:
     """Delete a server. Models are no longer offered its tools."""
     await gateway.mcp_servers.delete(caller.tenant, server_id)

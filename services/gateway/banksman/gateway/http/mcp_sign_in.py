@@ -86,7 +86,7 @@ async def finish_mcp_sign_in_for_user(
     return described(await gateway.mcp_sign_ins.finish_for(caller.tenant, caller.user, server_id, body.url))
 
 
-@endpoint.delete("/context/mcp-servers/{server_id}/sign-in", status_code=204, response_class=Response)
+@endpoint.delete("/context/mcp-servers/{server_id}/sign-in", status_code=204)
 async def delete_mcp_sign_in(server_id: str, gateway: ServiceDep, caller: AdminDep) -> None:
     """Forget the tokens of a server. Its tools are not called before an administrator signs in again."""
     await gateway.mcp_sign_ins.forget(caller.tenant, server_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Query
 from pydantic import Field
 
 from banksman.contracts.frames import RunCancel
@@ -85,7 +85,7 @@ async def read_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: Opera
     return await gateway.dead_letters.read(letter_id)
 
 
-@routes.delete("/operator/dead-letters/{letter_id}", status_code=204, response_class=Response)
+@routes.delete("/operator/dead-letters/{letter_id}", status_code=204)
 async def discard_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> None:
     """Delete a dead letter permanently."""
     await gateway.dead_letters.discard(letter_id)
@@ -125,7 +125,7 @@ async def cancel_open_run(
     return OperatorCancelled(tenant=tenant, run_id=run_id, reason=body.reason)
 
 
-@routes.post("/operator/dead-letters/{letter_id}/replay", status_code=204, response_class=Response)
+@routes.post("/operator/dead-letters/{letter_id}/replay", status_code=204)
 async def replay_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> None:
     """Publish a dead letter on its subject again, and remove it from the dead letters."""
     await gateway.dead_letters.replay(letter_id)

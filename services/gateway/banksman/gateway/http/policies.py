@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-
 from banksman.contracts.assistants import ApprovalPolicy
 from banksman.gateway.asgi.dependencies import AdminDep, ApproverDep, ReaderDep, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
@@ -34,7 +32,7 @@ async def list_remembered(gateway: ServiceDep, caller: ReaderDep) -> Listing[Lis
     return Listing[ListedRemembered](items=await gateway.remembered.list(caller))
 
 
-@routes.delete("/context/remembered/{approval_id}", status_code=204, response_class=Response)
+@routes.delete("/context/remembered/{approval_id}", status_code=204)
 async def withdraw_remembered(approval_id: str, gateway: ServiceDep, caller: ApproverDep) -> None:
     """Withdraw a remembered decision: the next call like it waits for approval again."""
     await gateway.remembered.withdraw(caller, approval_id)

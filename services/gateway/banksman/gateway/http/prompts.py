@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Query
 from pydantic import TypeAdapter
 
 from banksman.contracts.ids import check_token
@@ -49,7 +49,7 @@ async def update_prompt(
     return await gateway.prompts.replace(caller.tenant, prompt_id, body)
 
 
-@routes.delete("/v1/system-prompts/{prompt_id}", status_code=204, response_class=Response)
+@routes.delete("/v1/system-prompts/{prompt_id}", status_code=204)
 async def delete_prompt(prompt_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a system prompt."""
     await gateway.prompts.delete(caller.tenant, prompt_id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-
 from banksman.contracts.wire import Stored
 from banksman.gateway.asgi.dependencies import ApproverDep, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
@@ -41,7 +39,7 @@ async def register_device(
     return described(await gateway.webhooks.register_device(caller, body))
 
 
-@routes.delete("/context/push/devices/{device_id}", status_code=204, response_class=Response)
+@routes.delete("/context/push/devices/{device_id}", status_code=204)
 async def remove_device(device_id: str, gateway: ServiceDep, caller: ApproverDep) -> None:
     """Remove a device of the caller."""
     await gateway.webhooks.devices.remove(caller, device_id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
@@ -52,7 +50,7 @@ async def replace_schedule(
     return await gateway.schedules.replace(caller, schedule_id, body)
 
 
-@routes.delete("/context/schedules/{schedule_id}", status_code=204, response_class=Response)
+@routes.delete("/context/schedules/{schedule_id}", status_code=204)
 async def delete_schedule(schedule_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a schedule. Runs that it started go on."""
     await gateway.schedules.delete(caller, schedule_id)

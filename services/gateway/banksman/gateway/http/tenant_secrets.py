@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-
 from banksman.contracts.tenant_secrets import SecretDescription
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
@@ -26,7 +24,7 @@ async def set_secret(
     return await gateway.secrets.set(caller, name, body.value, body.servers)
 
 
-@routes.delete("/context/secrets/{name}", status_code=204, response_class=Response)
+@routes.delete("/context/secrets/{name}", status_code=204)
 async def delete_secret(name: str, gateway: ServiceDep, caller: AdminDep) -> None:
     """Delete a secret. Calls of tools that declare it are refused from then on."""
     await gateway.secrets.delete(caller.tenant, name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-
 from banksman.contracts.wire import Stored, Token
 from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
@@ -56,7 +54,7 @@ async def replace_webhook(
     return await gateway.webhooks.replace(caller, webhook_id, body)
 
 
-@routes.delete("/context/webhooks/{webhook_id}", status_code=204, response_class=Response)
+@routes.delete("/context/webhooks/{webhook_id}", status_code=204)
 async def delete_webhook(webhook_id: str, gateway: ServiceDep, caller: AdminDep) -> None:
     """Delete a webhook; what waits for delivery to it is dropped."""
     await gateway.webhooks.delete(caller, webhook_id)

@@ -63,7 +63,7 @@ async def update_workflow(
     return await gateway.workflows.replace(caller.tenant, check_token(name, "name"), body)
 
 
-@routes.delete("/workflows/{name}", status_code=204, response_class=Response)
+@routes.delete("/workflows/{name}", status_code=204)
 async def delete_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> None:
     """Delete a workflow without code. Its open runs go on."""
     await gateway.workflows.delete(caller.tenant, check_token(name, "name"))
