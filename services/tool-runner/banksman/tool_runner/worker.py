@@ -44,14 +44,10 @@ class Worker:
     )
     """Calls that wait or run, by their task."""
 
-    def on_call(self, request: CallRequest, subject: str) -> CallReply:
-        """Reply to `tool.call`. A repeated request for the same attempt is safe.
-
-        Raises:
-            BadInput: the subject names another conversation.
-        """
+    async def call(self, request: CallRequest, message: Received) -> CallReply:
+        """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
         request = request.with_local_deadline(self.calls.now())
-        _check_subject(subject, request.tenant, request.conversation_id)
+        _check_subject(message.subject, request.tenant, request.conversation_id)
         if self.executor is None:
             reason = f"The sandbox failed its self-test. {self.admission.problem}"
             return CallReply(answer="refused", reason=reason)
@@ -65,18 +61,14 @@ class Worker:
             task.add_done_callback(self._forget)
         return reply
 
-    def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply:
-        """Reply to `tool.cancel`: `accepted` if the call is ended now, `done` if there is no such call.
-
-        Raises:
-            BadInput: the subject names another call.
-        """
-        tenant = subject.split(".")[3]
-        _check_subject(subject, tenant, cancel.attempt)
+    async def cancel(self, request: CancelCall, message: Received) -> CallReply:
+        """End a call and store its result."""
+        tenant = message.subject.split(".")[3]
+        _check_subject(message.subject, tenant, request.attempt)
         found = False
         for call in self._active.values():
-            if call.request.tenant == tenant and call.request.attempt == cancel.attempt:
-                call.stop.request(cancel.reason)
+            if call.request.tenant == tenant and call.request.attempt == request.attempt:
+                call.stop.request(request.reason)
                 found = True
         return CallReply(answer="accepted" if found else "done")
 
@@ -123,16 +115,9 @@ def runner_router(runner: str, worker: Worker, files: FilesApi) -> NatsRouter:
     """Return the handlers of one runner."""
     router = NatsRouter()
 
-    @router.subscriber(subjects.tool_call(runner, ANY, ANY), max_workers=CONCURRENCY, title="tool.call")
-    async def call(request: CallRequest, message: Received) -> CallReply:
-        """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
-        return worker.on_call(request, message.subject)
-
-    @router.subscriber(subjects.tool_cancel(runner, ANY, ANY), max_workers=CONCURRENCY, title="tool.cancel")
-    async def cancel(request: CancelCall, message: Received) -> CallReply:
-        """End a call and store its result."""
-        return worker.on_cancel(request, message.subject)
-
+    calls, cancels = subjects.tool_call(runner, ANY, ANY), subjects.tool_cancel(runner, ANY, ANY)
+    router.subscriber(calls, max_workers=CONCURRENCY, title="tool.call")(worker.call)
+    router.subscriber(cancels, max_workers=CONCURRENCY, title="tool.cancel")(worker.cancel)
     router.include_router(_file_router(runner, files))
     return router
 
