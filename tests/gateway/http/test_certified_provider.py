@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
@@ -10,6 +14,7 @@ from playwright.async_api import Page, expect
 from tests.gateway.conftest import GatewayFactory, Served
 from tests.gateway.http.certified_provider import CLIENT, CertifiedProvider, certified_provider
 from tests.support.browser import opened
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 ACCOUNTS: dict[str, Any] = {
     "ann": {"tenant": "acme", "roles": ["leads", "another system's role"]},
@@ -127,3 +132,25 @@ async def test_a_sign_in_survives_new_keys_and_a_clock_that_differs_a_little(
     provider.execute("clock 300")
     await sign_in(page, "ann")
     await expect(page.get_by_role("alert")).to_contain_text("The token is not yet valid")
+
+
+async def test_the_command_line_takes_a_token_of_the_provider_and_names_its_variable_without_one(
+    page: Page, signed: Served
+) -> None:
+    def banksman(token: str, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "banksman.cli", *command, "--url", signed.url],
+            env={**os.environ, "BANKSMAN_TOKEN": token},
+            capture_output=True,
+            text=True,
+            timeout=WAIT_TIMEOUT_S,
+        )
+
+    await sign_in(page, "ann")
+    await is_signed_in(page, "ann")
+    token = await page.evaluate("sessionStorage.getItem('banksman.token')")
+    accepted = await asyncio.to_thread(banksman, token, "approvals")
+    refused = [await asyncio.to_thread(banksman, "", *one) for one in (("approvals",), ("run", "hello"))]
+    assert (accepted.returncode, accepted.stdout) == (0, "no open approval requests\n"), accepted.stderr
+    needed = "banksman: an API key is needed; set BANKSMAN_TOKEN to your key\n"
+    assert [(one.returncode, one.stderr) for one in refused] == [(2, needed)] * 2

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from banksman.cli.client.address import TOKEN_VARIABLE
 from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 
 
 class GatewayRefused(BanksmanError):
-    """The gateway refused a request; the message is the gateway's."""
+    """The gateway refused a request; the message is the gateway's, with the remedy where a key is missing."""
 
     def __init__(self, message: str, code: str | None) -> None:
         self.code = _known(code)
-        super().__init__(message)
+        remedy = f"; set {TOKEN_VARIABLE} to your key" if self.code is ErrorCode.UNAUTHORIZED else ""
+        super().__init__(f"{message}{remedy}")
 
 
 def unreachable(url: str, why: object) -> Unavailable:

@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from banksman.cli.client.address import Address
 from banksman.cli.client.errors import GatewayRefused, unreachable
-from banksman.contracts.errors import Unavailable
+from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 from banksman.contracts.frames import SUBPROTOCOL, Detail
 from banksman.contracts.ids import new_id
 
@@ -22,6 +22,8 @@ Frame = dict[str, Any]
 """A frame as on the wire."""
 
 _OPEN_TIMEOUT_S = 10.0
+_UNAUTHENTICATED = 4401
+"""Close code of a connection whose key is missing, wrong or expired."""
 _REPLY_TIMEOUT_S = 30.0
 
 
@@ -66,7 +68,7 @@ class Session:
         """Send a frame and return its reply; fields that are None are omitted.
 
         Raises:
-            GatewayRefused: the reply is an error.
+            GatewayRefused: the reply is an error, or the key is missing, wrong or expired.
             Unavailable: the connection closed, or the reply timed out.
         """
         id = new_id("f")
@@ -135,7 +137,9 @@ class Session:
             raise _lost(error) from error
 
 
-def _lost(error: ConnectionClosed) -> Unavailable:
+def _lost(error: ConnectionClosed) -> BanksmanError:
     close = error.rcvd
+    if close and close.code == _UNAUTHENTICATED:
+        return GatewayRefused(close.reason, ErrorCode.UNAUTHORIZED)
     reason = f"{close.code} {close.reason}".strip() if close else "without a close frame"
     return Unavailable(f"the gateway closed the connection ({reason})")
