@@ -112,16 +112,16 @@ async def test_runner_cannot_void_a_call(secured_nats: SecuredNats, agent: Bus, 
 
 
 async def test_renewal_reaches_another_agent_while_one_does_not_reply(secured_nats: SecuredNats) -> None:
-    """Two of its attempts go to an agent that is partitioned; the lease must outlive them."""
+    """Seven of its attempts go to an agent that is partitioned; the lease must outlive them."""
     received: list[str] = []
     async with await secured_nats.connect(AGENT) as agent, await secured_nats.connect(ACME.user) as server:
 
-        async def third(message: Message) -> None:
+        async def eighth(message: Message) -> None:
             received.append(message.headers[MSG_ID])
-            if len(received) == 3:
+            if len(received) == 8:
                 await agent.publish(message.reply, b'{"stream": "KV_runners", "seq": 7}')
 
-        await agent.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), third, AGENTS)
+        await agent.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), eighth, AGENTS)
         await agent.ready()
         lease = RunnerLease(runner="weather", runner_epoch=5)
         key = instance_key("weather", 5, "acme")

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import (
-    NO_RESPONSE,
-    NoResponders,
-    PublishRefused,
-    TimedOut,
-    WrongLastSequence,
-)
-from banksman.bus.names import (
-    EXPECTED_LAST_MSG_ID,
-    EXPECTED_LAST_SUBJECT_SEQ,
-    MSG_ID,
-    SCHEDULE,
-    SCHEDULE_TARGET,
-    api,
-    stream_of,
-)
-from banksman.bus.pub_acks import PubAck, RetryableRefusal, acknowledged
+from banksman.bus.errors import NO_RESPONSE
+from banksman.bus.names import EXPECTED_LAST_SUBJECT_SEQ, MSG_ID, SCHEDULE, SCHEDULE_TARGET
+from banksman.bus.pub_acks import PubAck, RetryableRefusal
+from banksman.bus.publication import Publication, first_result
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, RunSignal, StartRun
 from banksman.runtime.backoff import Backoff, retry
-
-logger = logging.getLogger(__name__)
 
 BUDGET_S = 30.0
 """Seconds for which a durable publish is retried. The election of a stream's leader takes up to 8."""
@@ -40,12 +22,6 @@ ACK_TIMEOUT_S = 5.0
 """Seconds to wait for the PubAck of one attempt."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
-LEADER_TIMEOUT_S = 0.8
-"""Seconds to wait for `STREAM.INFO`, which shows whether a stream has a leader, and for a PubAck after it."""
-DISK_FULL_RETRY_S = 5.0
-"""Seconds after which clients are advised to retry while the server cannot store messages."""
-
-_NO_MESSAGE = "no message has this id"
 
 
 async def durable(
@@ -60,6 +36,7 @@ async def durable(
     schedule_target: str | None = None,
     budget_s: float = BUDGET_S,
     attempt_s: float = ACK_TIMEOUT_S,
+    overlap_s: float | None = None,
     urgent: bool = False,
 ) -> PubAck:
     """Store a message in the stream that holds `subject`.
@@ -79,6 +56,9 @@ async def durable(
         schedule_target: A subject of the same stream.
         budget_s: Seconds for which the publish is retried.
         attempt_s: Seconds to wait for the acknowledgement of one attempt.
+        overlap_s: Seconds after which the next attempt starts while the earlier ones still wait; None starts
+            it when they have failed. For messages that one of several processes relays: a partitioned one
+            does not reply.
         urgent: True does not wait for other publishes: a lease must not expire behind results and outputs.
 
     Raises:
@@ -95,41 +75,21 @@ async def durable(
     sent = _headers(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
     )
-    tries = 1
-    timeout_s = attempt_s
+    publication = Publication(bus, subject, payload, sent, attempt_s, urgent, timeout_s=attempt_s)
 
-    async def attempt() -> PubAck:
-        nonlocal tries, timeout_s
-        try:
-            try:
-                return await _publish(bus, subject, payload, sent, tries, timeout_s, urgent=urgent)
-            except WrongLastSequence as refused:
-                stored = await _earlier_attempt(bus, subject, payload, sent, tries, refused, urgent=urgent)
-                if stored is None:
-                    raise
-                return stored
-        except RetryableRefusal as again:
-            tries += again.may_be_stored
-            # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
-            # then gets an error early; other callers use the whole budget. A server that was frozen responds
-            # again too, so a short second attempt decides which of the two it is.
-            if isinstance(again.__cause__, TimedOut):
-                if timeout_s == LEADER_TIMEOUT_S:
-                    text = "NATS responds but cannot store messages; its disk may be full"
-                    raise Unavailable(
-                        f"{subject}: {text}", retry_after_s=DISK_FULL_RETRY_S, public=text
-                    ) from again
-                timeout_s = LEADER_TIMEOUT_S if await _has_leader(bus, subject) else attempt_s
-            raise
+    async def until_acknowledged() -> PubAck:
+        return await retry(
+            publication.attempt,
+            again=lambda error: isinstance(error, RetryableRefusal),
+            backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
+            budget_s=bus.budget(budget_s),
+            failure=f"{subject}: not acknowledged",
+            public=NO_RESPONSE,
+        )
 
-    return await retry(
-        attempt,
-        again=lambda error: isinstance(error, RetryableRefusal),
-        backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
-        budget_s=bus.budget(budget_s),
-        failure=f"{subject}: not acknowledged",
-        public=NO_RESPONSE,
-    )
+    if overlap_s is None:
+        return await until_acknowledged()
+    return await first_result(until_acknowledged, overlap_s, publication.repeated)
 
 
 def message_id(subject: str, msg_id: str) -> str:
@@ -140,73 +100,6 @@ def message_id(subject: str, msg_id: str) -> str:
     stored.
     """
     return f"{subject}:{msg_id}"
-
-
-async def _publish(
-    bus: Bus,
-    subject: str,
-    payload: bytes,
-    headers: Mapping[str, str],
-    tries: int,
-    timeout_s: float,
-    *,
-    urgent: bool,
-) -> PubAck:
-    async with contextlib.nullcontext() if urgent else bus.publishes:
-        # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
-        # caller may have given up. Therefore wait for the connection.
-        await bus.wait_connected()
-        try:
-            message = await bus.store_request(subject, payload, headers, timeout_s)
-        except Unavailable as error:
-            if bus.closed.is_set():
-                raise
-            raise RetryableRefusal(str(error), may_be_stored=not isinstance(error, NoResponders)) from error
-    return acknowledged(bus, subject, payload, message.data, tries)
-
-
-async def _earlier_attempt(
-    bus: Bus,
-    subject: str,
-    payload: bytes,
-    sent: Mapping[str, str],
-    tries: int,
-    refused: WrongLastSequence,
-    *,
-    urgent: bool,
-) -> PubAck | None:
-    """Return the acknowledgement of an earlier attempt if it stored the last message of the subject.
-
-    A single server compares sequences before it recognises a repeat, so it refuses the repeat of a message
-    that it has stored. It recognises repeats before it compares message ids: with an id that no message has,
-    a repeat is acknowledged, and any other message is refused. Servers of a cluster recognise repeats first.
-    """
-    if tries == 1 or bus.settings.replicas != 1:
-        return None
-    conditions = {EXPECTED_LAST_SUBJECT_SEQ: str(refused.found), EXPECTED_LAST_MSG_ID: _NO_MESSAGE}
-    try:
-        stored = await _publish(
-            bus, subject, payload, {**sent, **conditions}, tries, ACK_TIMEOUT_S, urgent=urgent
-        )
-    except (WrongLastSequence, PublishRefused):
-        return None
-    return stored if stored.stream_seq == refused.found else None
-
-
-async def _has_leader(bus: Bus, subject: str) -> bool:
-    """Return whether the stream has a leader although it did not acknowledge; False where no client waits.
-
-    During an election the stream has no leader, and `STREAM.INFO` gets no reply.
-    """
-    if not bus.serves_clients:
-        return False
-    try:
-        reply = await bus.replies.request(
-            api("STREAM.INFO", stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
-        )
-    except BanksmanError:
-        return False
-    return b'"state"' in reply.data
 
 
 def _headers(
