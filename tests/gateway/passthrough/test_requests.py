@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import openai
 import pytest
 from aiohttp import web
+from pydantic import SecretStr
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
 from tests.support.web_server import web_server
@@ -17,6 +20,7 @@ from tests.support.web_server import web_server
 from banksman.cli.ports import free_port
 from banksman.gateway.settings import Upstream
 from banksman.model_server.script import Reply
+from banksman.runtime import redaction
 
 CHAT = "/v1/chat/completions"
 FORWARDED = {
@@ -92,6 +96,30 @@ async def test_a_response_that_is_compressed_unasked_is_readable(
         async with start_passing(exact) as passing, passing.http as http:
             response = await http.post(CHAT, json=body())
     assert response.content.rstrip() == content.rstrip()
+
+
+async def test_error_that_repeats_the_key_of_the_upstream_is_passed_on_without_it(
+    start_passing: StartPassing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the body as it is and escaped for JSON and URLs, and in a header."""
+    key = 'upstream "key" + 7f3a9c2'
+    redaction.remember([key])
+
+    def handler(request: web.Request) -> web.Response:
+        sent = request.headers["authorization"]
+        text = f"{sent} {quote(sent)} {base64.b64encode(key.encode()).decode()}"
+        error = {"error": {"message": text, "type": "invalid_request_error"}}
+        return web.json_response(error, status=401, headers={"x-request-id": sent})
+
+    async with upstream_of(handler) as url:
+        keyed = Upstream(name="u", base_url=url, api_key=SecretStr(key))
+        async with start_passing(keyed) as passing, passing.http as http:
+            response = await http.post(CHAT, json=body())
+    hidden = redaction.HIDDEN
+    assert response.status_code == 401
+    assert response.json()["error"]["message"] == f"Bearer {hidden} Bearer%20{hidden} {hidden}"
+    shown = f"{response.text} {response.headers} {caplog.text}"
+    assert "7f3a9c2" not in shown and base64.b64encode(key.encode()).decode()[:16] not in shown
 
 
 async def test_a_redirect_is_an_error_that_names_no_address(
