@@ -44,7 +44,7 @@ export default {
   'reason.run_timeout': 'Der Lauf hat länger gedauert, als er darf',
   'reason.malformed_calls': 'Das Modell hat wiederholt unlesbare Werkzeugaufrufe geschrieben',
   'reason.rejected': 'Ein Aufruf wurde abgelehnt',
-  'reason.approval_expired': 'Es kam keine Entscheidung rechtzeitig',
+  'reason.approval_expired': 'Niemand hat rechtzeitig entschieden',
   'reason.cancelled': 'Der Lauf wurde angehalten',
   'reason.call_limit': 'Der Lauf hat so viele Werkzeuge aufgerufen, wie er darf',
   'reason.token_limit': 'Der Lauf hat so viele Tokens verbraucht, wie er darf',
