@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,25 @@ def test_first_runner_has_the_configured_id(
     first, second = runners(tmp_path, 2)
     assert first == "r1"
     assert second != "r1"
+
+
+LIMITS = "from banksman.tool_runner.machine import checks; print(checks()['command limits'])"
+
+
+@pytest.mark.parametrize("user", [0, 65534])
+def test_doctor_names_the_limits_that_apply_to_commands(user: int) -> None:
+    """A cgroup that the runner's user can divide, else rlimits and watchdogs with the reason."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process of another user")
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITS], user=user, capture_output=True, text=True, check=True
+    )
+    found = re.match(r"cgroup v[12]: (?:memory at )?([^;\s]+)|rlimits and watchdogs \((.+)\)$", done.stdout)
+    assert found is not None, done.stdout
+    directory, reason = found.groups()
+    if user != 0:
+        assert reason, done.stdout
+    if directory is not None:
+        inside = Path(directory) / "doctor-test"
+        inside.mkdir()
+        inside.rmdir()
