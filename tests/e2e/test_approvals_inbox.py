@@ -114,7 +114,7 @@ async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) ->
         await eventually(lambda: "context/approvals/p1/aside" in stage.uploads, WAIT_TIMEOUT_S)
         await expect(page.get_by_text("Nothing waits for your approval.")).to_be_visible()
         await page.reload()
-        await expect(page.get_by_role("heading", name="Set aside, or for later")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Set aside, or waiting for others")).to_be_visible()
         await expect(page).to_have_title("Approvals · Banksman")
         stage.resources[PATH] = {"items": [{**scenes.pending(1), "escalated": True}], "next": None}
         await stage.send({"type": "approvals.changed"})

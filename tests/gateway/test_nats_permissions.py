@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -317,6 +318,7 @@ async def test_an_operator_sees_which_processes_are_ready_and_which_report_no_mo
     assert gone["agent"]["reported_at"] == agent["reported_at"]
     assert [(one["leads"], one["reachable"]) for one in nats["servers"]] == [(True, True)]
     assert 0 < nats["used_bytes"] < nats["max_bytes"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", nats["version"])
     assert violations() == []
 
 

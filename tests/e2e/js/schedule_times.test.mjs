@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { CRON, describeCron, describeTimes } from '../../../services/gateway/banksman/gateway/page/static/schedule_times.mjs';
+import { CRON, choiceOf, describeCron, describeTimes } from '../../../services/gateway/banksman/gateway/page/static/schedule_times.mjs';
 
 const AT = { hour: 9, minute: 5, day: 3 };
 
@@ -23,4 +23,11 @@ test('another expression is shown as it is', () => {
 test('repeated times name their time zone, and one time is that of the reader', () => {
   assert.equal(describeTimes({ at: null, cron: '0 9 * * *', timezone: 'Europe/Berlin' }), 'Every day at 09:00 (Europe/Berlin)');
   assert.match(describeTimes({ at: '2026-01-02T10:00:00Z', cron: null, timezone: 'UTC' }), /^Once, .*2026/);
+});
+
+test('an expression is a choice of the form again, if one stands for it', () => {
+  assert.deepEqual(choiceOf('5 9 * * *'), { repeat: 'daily', time: '09:05' });
+  assert.deepEqual(choiceOf('5 9 * * 3'), { repeat: 'weekly', time: '09:05', day: '3' });
+  assert.deepEqual(choiceOf('5 9 1 * *'), { repeat: 'monthly', time: '09:05' });
+  for (const cron of ['5 * * * *', '*/5 * * * *', '5 9 1 * 3']) assert.equal(choiceOf(cron), null);
 });

@@ -140,8 +140,9 @@ def _state(reply: Message) -> ServiceState | None:
 async def _nats(bus: Bus) -> NatsState:
     info = await jetstream.call(bus, api("STREAM.INFO", EVENTS))
     used, most, problem = await _storage(bus.settings.monitoring_url)
+    version = bus.nc.connected_server_version
     return NatsState(
-        version=str(bus.nc.connected_server_version),
+        version=f"{version.major}.{version.minor}.{version.patch}",
         servers=_servers(info.get("cluster") or {}),
         used_bytes=used,
         max_bytes=most,

@@ -31,6 +31,15 @@ export function describeTimes({ at, cron, timezone }) {
   return t('schedule.in', { times: describeCron(cron), timezone });
 }
 
+/** The choice of the form that stands for a cron expression, with its fields; null for none, and for each hour. @param {string} cron */
+export function choiceOf(cron) {
+  const [, minute, hour, , days] = WRITTEN.exec(cron) ?? [];
+  const at = { minute, hour, day: days };
+  const repeat = Object.keys(CRON).find((name) => CRON[name](at) === cron);
+  if (!repeat || repeat === 'hourly') return null;
+  return { repeat, time: `${hour.padStart(2, '0')}:${minute.padStart(2, '0')}`, ...(repeat === 'weekly' && { day: days }) };
+}
+
 /** The words for a cron expression that `CRON` writes; any other one is shown as it is. @param {string} cron */
 export function describeCron(cron) {
   const found = WRITTEN.exec(cron);

@@ -97,7 +97,7 @@ export function formatWhen(timestamp, now = new Date()) {
   const moment = new Date(timestamp);
   if (Number.isNaN(moment.getTime())) return '';
   if (moment.toDateString() === now.toDateString()) {
-    return moment.toLocaleTimeString(locale(), { hour: '2-digit', minute: '2-digit' });
+    return moment.toLocaleTimeString(locale(), { timeStyle: 'short' });
   }
   const sameYear = moment.getFullYear() === now.getFullYear();
   return moment.toLocaleDateString(locale(), { day: 'numeric', month: 'short', ...(sameYear ? {} : { year: 'numeric' }) });

@@ -21,9 +21,7 @@ function Resolved({ approval }) {
     <p class="approval-outcome">
       <${Icon} name=${outcome === 'approved' ? 'check' : outcome === 'mixed' ? 'shield' : 'close'} size=${16} />
       <strong>${known(`approval.outcome.${outcome}`, outcome)}</strong>
-      ${by && html`<span>${t('approval.by', { user: by })}</span>`}
-      ${firstBy && html`<span>${t('approval.firstBy', { user: firstBy })}</span>`}
-      ${remember && html`<span>${known(`approval.remembered.${remember}`, '')}</span>`}
+      <span>${by && t('approval.by', { user: by })}${firstBy && t('approval.firstBy', { user: firstBy })}${remember && known(`approval.remembered.${remember}`, '')}</span>
     </p>
     <ul class="approval-trace">
       ${approval.items.map((item) => html`<${Trace} item=${item} decision=${byCall.get(item.tool_call_id)} />`)}

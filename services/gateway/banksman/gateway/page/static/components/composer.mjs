@@ -31,7 +31,6 @@ export function Composer() {
   const completing = text !== closedAt && COMPLETABLE.test(text.slice(0, caret));
   const conversation = store.opened.current.value;
   const open = conversation ? openRun(conversation) : null;
-  useGrow(area, text);
   useLayoutEffect(() => {
     if (matchMedia('(pointer: fine)').matches) area.current.focus();
   }, [store.currentId.value]);
@@ -61,6 +60,8 @@ export function Composer() {
     event.preventDefault();
     add(pasted);
   };
+  const placeholder = dropping ? t('attach.drop') : open ? placeholderFor(mode) : t('composer.placeholder');
+  useGrow(area, text || placeholder);
   return html`<form class="composer" onSubmit=${(event) => (event.preventDefault(), send())}>
     <${ApprovalHint} conversation=${conversation} />
     <${ContinuingHint} />
@@ -72,7 +73,7 @@ export function Composer() {
         id="composer"
         ref=${area}
         rows="1"
-        placeholder=${dropping ? t('attach.drop') : open ? placeholderFor(mode) : t('composer.placeholder')}
+        placeholder=${placeholder}
         aria-label=${t('composer.label')}
         value=${text}
         onInput=${(event) => (store.outbox.draft.value = event.target.value)}
@@ -81,7 +82,7 @@ export function Composer() {
       />
       <div class="composer-row">
         <${AttachButton} onFiles=${add} />
-        <button type="button" class="toggle" onClick=${() => (store.workflowsOpen.value = true)}>
+        <button type="button" class="toggle to-workflows" onClick=${() => (store.workflowsOpen.value = true)}>
           <${Icon} name="workflow" size=${16} /><span>${t('composer.workflows')}</span>
         </button>
         <${ModelButton} value=${store.outbox.model.value} onChange=${(model) => (store.outbox.model.value = model)} />

@@ -99,7 +99,7 @@ function commandsOf(store) {
   return [
     { title: t('sidebar.new'), icon: 'plus', action: () => store.open(null) },
     ...views.map(([name, view]) => ({ title: t(view.title), icon: view.icon, action: go(addressOf(name)) })),
-    { title: t('workflow.title'), icon: 'workflow', action: () => (store.workflowsOpen.value = true) },
+    { title: t('welcome.workflow'), icon: 'workflow', action: () => (store.workflowsOpen.value = true) },
     ...(store.opened.current.value ? [{ title: t('header.filesTitle'), icon: 'folder', action: () => (store.panel.value = 'files') }] : []),
     { title: t('header.detailsTitle'), icon: 'details', action: () => store.setDetails(!store.details.value) },
     ...THEMES.map((name) => ({ title: t('palette.theme', { theme: t(`settings.theme.${name}`) }), icon: 'info', action: () => setTheme(name, store.preferences) })),

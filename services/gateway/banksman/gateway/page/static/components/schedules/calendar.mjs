@@ -34,5 +34,5 @@ function formatTimes({ first, last, count, more }) {
 }
 
 function formatTime(date) {
-  return date.toLocaleTimeString(locale(), { hour: '2-digit', minute: '2-digit' });
+  return date.toLocaleTimeString(locale(), { timeStyle: 'short' });
 }

@@ -3,7 +3,7 @@
 import { useEffect, useState } from 'preact/hooks';
 
 import { cronOf } from '../../schedule_sentence.mjs';
-import { CRON, WEEKDAYS, describeCron, weekday } from '../../schedule_times.mjs';
+import { CRON, WEEKDAYS, choiceOf, describeCron, weekday } from '../../schedule_times.mjs';
 import { explain, t } from '../../strings.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
 import { SchemaForm } from '../workflows.mjs';
@@ -77,7 +77,7 @@ function InWords({ times, onChange }) {
   const read = (event) => {
     setText(event.target.value);
     const found = cronOf(event.target.value);
-    if (found) onChange({ ...times, repeat: CUSTOM, cron: found });
+    if (found) onChange({ ...times, repeat: CUSTOM, cron: found, ...choiceOf(found) });
   };
   return html`<label class="form-field"><span>${t('schedule.words')} <span class="optional">${t('form.optional')}</span></span>
       <input placeholder=${t('schedule.wordsExample')} value=${text} onInput=${read} /></label>

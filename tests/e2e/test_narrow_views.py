@@ -1,0 +1,67 @@
+"""The page on a small phone, in both languages: no control is cut off, and nothing covers another one."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e import scenes
+from tests.e2e.run_scenes import runs
+from tests.e2e.stage import RUN, Stage
+from tests.support.browser import opened
+
+CUT_OFF = """() => [...document.querySelectorAll('button, .button')]
+  .filter((one) => one.checkVisibility() && getComputedStyle(one).textOverflow !== 'ellipsis')
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => one.outerHTML.slice(0, 100))"""
+OVERLAPS = """() => {
+  const boxes = [...document.querySelectorAll('.composer-row button')]
+    .filter((one) => one.checkVisibility())
+    .map((one) => [one.outerHTML.slice(0, 80), one.getBoundingClientRect()]);
+  const least = document.querySelector('.composer-box').getBoundingClientRect();
+  const outside = boxes.filter(([, box]) => box.right > least.right).map(([name]) => name);
+  const covered = boxes.slice(1).filter(([, box], at) => box.left < boxes[at][1].right - 0.5);
+  return [...outside, ...covered.map(([name]) => name)];
+}"""
+SIDEWAYS = """(selector) => [...document.querySelectorAll(selector)]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML.slice(0, 100))"""
+
+
+async def open_in(page: Page, language: str, address: str) -> None:
+    await page.set_viewport_size({"width": 360, "height": 800})
+    await page.evaluate("(language) => localStorage.setItem('banksman.language', language)", language)
+    await page.goto(address)
+    await page.reload()
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+async def test_a_request_is_read_and_decided_on_a_small_phone(stage: Stage, language: str) -> None:
+    """R38: the lines of a diff wrap, and the controls of a running conversation have room."""
+    stage.resources |= scenes.RESOURCES
+    scenes.conversation(stage)
+    async with opened(stage.url) as page:
+        await open_in(page, language, f"{stage.url}/#/c/c1")
+        await expect(page.locator(".approval.pending .diff").first).to_be_visible()
+        assert await page.evaluate(SIDEWAYS, ".approval .diff pre") == []
+        assert await page.evaluate(OVERLAPS) == []
+        assert await page.evaluate(CUT_OFF) == []
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+async def test_a_step_of_a_run_fits_a_small_phone(stage: Stage, language: str) -> None:
+    """R38: a long message of a model request ends in an ellipsis, and does not widen the view."""
+    runs(stage)
+    step = stage.resources[f"context/runs/{RUN}/steps/m1"]
+    long = {"role": "user", "message_id": "u0", "content": "A long message " * 20}
+    step["request"]["messages"] = [long, *step["request"]["messages"]]
+    async with opened(stage.url) as page:
+        await open_in(page, language, f"{stage.url}/#/runs/{RUN}/m1")
+        await expect(page.locator(".step-messages")).to_be_visible()
+        assert await page.evaluate(SIDEWAYS, ".scroller") == []
+
+
+async def test_typed_text_is_shown_as_typed(stage: Stage) -> None:
+    """An arrow in place of `->` would hide what a user approves."""
+    async with opened(stage.url) as page:
+        box = page.get_by_role("textbox", name="Message")
+        assert await box.evaluate("(one) => getComputedStyle(one).fontVariantLigatures") == "none"
