@@ -96,7 +96,8 @@ def processes_of(run: subprocess.Popen[bytes]) -> dict[int, str]:
     """Every process that the run has started, by pid, with a text that distinguishes it from a later one."""
     found = {pid: identity for pid in (run.pid, *descendants(run.pid)) if (identity := _identity(pid))}
     commands = " ".join(_command_line(pid) for pid in found)
-    for word in ("nats-server", "banksman.cli up", "model-server", "model_server", "chromium", "sleep 900"):
+    supervisor = "banksman.cli.local.supervisor"
+    for word in ("nats-server", supervisor, "model-server", "model_server", "chromium", "sleep 900"):
         assert word in commands, word
     return found
 
