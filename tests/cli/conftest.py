@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from banksman.cli.ports import free_port
+from tests.support.commands import run_command
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 SERVICES_LEFT_OUT = ("gateway", "agent", "workflows", "tool-runner")
@@ -32,6 +33,8 @@ def environment(**variables: str) -> dict[str, str]:
 
 def banksman(*arguments: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, without a terminal. Its standard input has the text `stdin`."""
+    if arguments[0] not in ("up", "down"):
+        return run_command(*arguments, environment=environment(**variables), stdin=stdin)
     return subprocess.run(
         [sys.executable, "-m", "banksman.cli", *arguments],
         capture_output=True,
