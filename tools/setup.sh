@@ -28,6 +28,7 @@ missing_packages() {
     [ -x .venv/bin/python ] || find_python >/dev/null || echo python3 python3-venv
     [ "$profile" = dev ] || return 0
     command -v chromium >/dev/null || echo chromium
+    command -v chromium-headless-shell >/dev/null || headless_shell_package
     command -v node >/dev/null || echo nodejs
     command -v npm >/dev/null || echo npm
     command -v git >/dev/null || echo git
@@ -52,6 +53,12 @@ missing_for_privileged_tests() {
 
 system_python_lacks_venv() {
     [ -x /usr/bin/python3 ] && ! /usr/bin/python3 -c 'import venv, ensurepip' >/dev/null 2>&1
+}
+
+# Tests of the page take less CPU time with it; only Debian packages it, and Chromium takes its place elsewhere.
+headless_shell_package() {
+    command -v apt-cache >/dev/null || return 0
+    apt-cache policy chromium-headless-shell 2>/dev/null | grep -q 'Candidate: [0-9]' && echo chromium-headless-shell || true
 }
 
 # Debian 12 knows only docker-compose 1.29; newer releases and Ubuntu package the plugin.
