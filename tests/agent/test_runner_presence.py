@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,9 @@ from banksman.runs.placement import Placements
 
 TAKEOVER_S = 3.0
 """Seconds from the kill of a holder to the end of its lease."""
+AGENTS = 8
+COUNTED_S = 6.0
+"""Seconds for which checks are counted; each agent alone would make five."""
 
 
 @dataclass
@@ -77,7 +80,9 @@ async def holding(secured: SecuredNats) -> AsyncGenerator[Holder]:
 
 
 @asynccontextmanager
-async def watching(secured: SecuredNats) -> AsyncGenerator[Bucket[RunnerLease]]:
+async def watching(
+    secured: SecuredNats, *, delay_s: float = RECONNECT_S
+) -> AsyncGenerator[Bucket[RunnerLease]]:
     """Run the check of an agent that has been connected for a while; return the leases."""
     async with (
         await secured.connect(AGENT) as bus,
@@ -85,8 +90,18 @@ async def watching(secured: SecuredNats) -> AsyncGenerator[Bucket[RunnerLease]]:
         Placements(bus, clock) as placements,
         RunnerPresence(bus, placements),
     ):
-        await scripted_delay(RECONNECT_S)
+        await scripted_delay(delay_s)
         yield Bucket(bus, RUNNERS, RunnerLease)
+
+
+@asynccontextmanager
+async def watching_with(secured: SecuredNats, agents: int) -> AsyncGenerator[None]:
+    """Run the checks of several agents, from when each of them checks."""
+    async with AsyncExitStack() as stack:
+        for _ in range(agents):
+            await stack.enter_async_context(watching(secured, delay_s=0.0))
+        await scripted_delay(RECONNECT_S)
+        yield
 
 
 async def held(leases: Bucket[RunnerLease], holder: Holder) -> bool:
@@ -172,3 +187,29 @@ async def test_a_cancel_of_an_unknown_attempt_is_the_check(own_nats: SecuredNats
         await Lease(bus, RunnerLease(runner=runner, runner_epoch=1), load=lambda: 0).take()
         await eventually(lambda: received)
     assert {one.attempt for one in received} == {"presence"}
+
+
+async def test_the_checks_of_an_idle_holder_do_not_grow_with_the_number_of_agents(
+    own_nats: SecuredNats,
+) -> None:
+    """All agents receive the reply to a check, so one checks for all."""
+    checks = 0
+    async with await own_nats.connect(TOOL_RUNNER) as bus:
+        runner = new_id("r")
+
+        async def on_cancel(message: Message) -> None:
+            nonlocal checks
+            checks += 1
+            await bus.publish(message.reply, b"")
+
+        await bus.subscribe(subjects.tool_cancel(runner, subjects.ANY, subjects.ANY), on_cancel)
+        async with watching_with(own_nats, AGENTS):
+            await Lease(bus, RunnerLease(runner=runner, runner_epoch=1), load=lambda: 0).take()
+            await scripted_delay(COUNTED_S)
+    assert 2 <= checks < 2 * AGENTS, f"{checks} checks by {AGENTS} agents"
+
+
+async def test_several_agents_end_the_lease_of_a_killed_holder_as_soon(own_nats: SecuredNats) -> None:
+    async with watching_with(own_nats, AGENTS), watching(own_nats) as leases, holding(own_nats) as killed:
+        await killed.kill()
+        assert await ended(leases, killed, LEASE_TTL_S[1]) < TAKEOVER_S

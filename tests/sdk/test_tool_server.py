@@ -29,7 +29,7 @@ from banksman.bus.names import RUNNERS
 from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.assistants import ToolSettings
-from banksman.contracts.calls import CallFinished, CallReply, CallRequest, RunnerLease
+from banksman.contracts.calls import PRESENCE, CallFinished, CallReply, CallRequest, CancelCall, RunnerLease
 from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.placement import Placements
@@ -354,6 +354,25 @@ async def test_server_that_lost_its_lease_serves_again(
         assert not await agent.placements.alive(first)
         facts = await CallSlots(bus).read(agent.tenant, request.attempt)
     assert facts.started is not None and facts.finished is None
+
+
+async def test_server_replies_to_the_check_of_its_connection_and_to_no_unknown_cancel(
+    agent: Agent, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    """Without a reply, each agent would check again and again. Another process may have an unknown call."""
+
+    @box.tool(name=name)
+    def first() -> None:
+        """Do nothing."""
+
+    async def cancelled(attempt: str) -> bytes:
+        subject = subjects.tool_cancel(name, agent.tenant, attempt)
+        return await agent.bus.request(subject, CancelCall(attempt=attempt).model_dump_json().encode(), 0.5)
+
+    async with server(nats_server, name, box):
+        assert CallReply.model_validate_json(await cancelled(PRESENCE)).answer == "done"
+        with pytest.raises(TimedOut):
+            await cancelled(new_id("k"))
 
 
 @dataclass

@@ -88,5 +88,5 @@ class Built(Stored):
     steps: tuple[BuiltStep, ...] = Field(min_length=1, max_length=MAX_STEPS)
     """They run one after the other."""
     result: str = Field(default="", max_length=MAX_TEMPLATE_CHARS)
-    """The text that the user reads at the end, with references; empty for the value of the last step that is not
-    an approval."""
+    """The text that the user reads at the end, with references; empty for the value of the last step that
+    is not an approval."""

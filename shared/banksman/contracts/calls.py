@@ -127,6 +127,11 @@ class LateResult(Stored):
     """The ticket of the request; None from older runners."""
 
 
+PRESENCE = "presence"
+"""Stands for the attempt in a cancel that has no effect: an agent checks by its reply that the holder of a
+lease is connected. Processes of a tool server reply to it although they have no such call."""
+
+
 class CancelCall(Stored):
     """`tool.cancel.{r}.{t}.{k}`: end a started attempt and store its result."""
 

@@ -14,7 +14,14 @@ from pydantic import BaseModel
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
-from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallReply, CallRequest, CancelCall
+from banksman.contracts.calls import (
+    PRESENCE,
+    PROGRESS_AFTER_S,
+    CallProgress,
+    CallReply,
+    CallRequest,
+    CancelCall,
+)
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.tools import ToolResult
 from banksman.runs.lease import Lease, LeaseLost
@@ -61,7 +68,7 @@ class Calls:
         return self._accept(request, message.reply)
 
     def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
-        """End a call; return None if it does not run here.
+        """End a call; return None if it does not run here: another process of the server may have it.
 
         Raises:
             BadInput: The subject is another call's.
@@ -70,7 +77,7 @@ class Calls:
         _check_subject(subject, tenant, cancel.attempt)
         stop = self._stops.get(f"{tenant}.{cancel.attempt}")
         if stop is None:
-            return None
+            return CallReply(answer="done") if cancel.attempt == PRESENCE else None
         if not stop.done():
             stop.set_result(cancel.reason)
         return CallReply(answer="accepted")

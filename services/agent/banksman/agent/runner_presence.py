@@ -3,33 +3,40 @@
 A lease outlives a broker that is silent for seconds, so its time is long. A killed process is different
 information from a silent one: the kernel closes its connection, and the server then reports that no process
 serves its subjects. A frozen or partitioned process keeps its connection, and its lease until that expires.
-See docs/decisions/0020.
+See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does not grow
+with theirs; see docs/decisions/0126.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from banksman.bus.connection import Bus
+from banksman.bus.connection import Bus, Subscription
 from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.kv import Entry
 from banksman.bus.leases import end_lease
+from banksman.bus.messages import Message
+from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.bus.settings import Replicas
 from banksman.contracts import subjects
-from banksman.contracts.calls import CancelCall, RunnerLease
+from banksman.contracts.calls import PRESENCE, CancelCall, RunnerLease
 from banksman.contracts.errors import Forbidden, Unavailable
+from banksman.contracts.ids import new_id
 from banksman.runs.placement import Placements
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
 
-OVERDUE_S = 1.2
+OVERDUE_S = 1.1
 """Seconds without a renewal or a reply to a check after which the connection of a holder is checked. A holder
 that executes calls renews every second and is not checked; an idle one is, once between two renewals."""
+SPREAD_S = 0.15
+"""Seconds over which agents spread a check: the first one's reply makes the others' unnecessary."""
 CHECK_S = 0.25
 """Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
@@ -43,9 +50,6 @@ PROBE_S = 0.5
 CONCURRENT = 64
 """Checks at a time."""
 
-_NOBODY = "presence"
-"""Token in place of a tenant and an attempt: a cancel of an unknown attempt has no effect."""
-
 
 class RunnerPresence:
     """Checks the holders of overdue leases; as a context manager it does so while the block runs."""
@@ -58,11 +62,17 @@ class RunnerPresence:
         self._heard_at: dict[tuple[str, int], float] = {}
         """When a holder last replied to a check, by the key and revision of its lease."""
         self._connected_at = float("-inf")
+        self._replies = f"{bus.inbox_prefix}.presence"
+        """Prefix of the subjects of replies, which all agents receive: their inboxes share a prefix."""
+        self._own = new_id("")
+        """Distinguishes the replies to this process's own checks."""
+        self._subscription: Subscription | None = None
         self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:
         self._reconnected()
         self._remove = self._bus.on_reconnect(self._reconnected)
+        self._subscription = await self._bus.listen(f"{self._replies}.>", self._replied)
         self._task = self._bus.background.repeat("runner-presence", self._check, wait=self._wait)
         return self
 
@@ -72,6 +82,8 @@ class RunnerPresence:
         self._remove()
         if self._task:
             await self._task.stop()
+        if self._subscription:
+            await self._subscription.unsubscribe()
 
     def _reconnected(self) -> None:
         self._connected_at = asyncio.get_running_loop().time()
@@ -80,7 +92,7 @@ class RunnerPresence:
         """Wait until the next lease can be overdue; one whose holder was not heard is checked often."""
         now = asyncio.get_running_loop().time()
         due_at = min((self._heard(entry, at) for entry, at in self._placements.renewed()), default=now)
-        await asyncio.sleep(max(due_at + OVERDUE_S - now, CHECK_S))
+        await asyncio.sleep(max(due_at + OVERDUE_S + random.uniform(0, SPREAD_S) - now, CHECK_S))
 
     def _heard(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
         """Return when the holder of a lease last gave a sign of life."""
@@ -99,37 +111,53 @@ class RunnerPresence:
         if not overdue or not self._bus.connected or loop.time() < self._connected_at + RECONNECT_S:
             self._closed_since.clear()
             return
-        closed: list[Entry[RunnerLease]] = []
-        for start in range(0, len(overdue), CONCURRENT):
-            batch = overdue[start : start + CONCURRENT]
-            async with asyncio.TaskGroup() as group:
-                checks = [group.create_task(self._is_closed(entry)) for entry in batch]
-            closed += [entry for entry, check in zip(batch, checks, strict=True) if check.result()]
-        known = self._closed_since
+        current = {(entry.key, entry.revision) for entry in overdue}
         # A renewal begins the count again: the process was only disconnected.
-        self._closed_since = {
-            (entry.key, entry.revision): known.get((entry.key, entry.revision), loop.time())
-            for entry in closed
-        }
-        for entry in closed:
-            closed_s = loop.time() - self._closed_since[entry.key, entry.revision]
-            if closed_s >= CLOSED_S[self._bus.settings.replicas]:
-                await self._end(entry)
+        self._closed_since = {lease: at for lease, at in self._closed_since.items() if lease in current}
+        for start in range(0, len(overdue), CONCURRENT):
+            async with asyncio.TaskGroup() as group:
+                for entry in overdue[start : start + CONCURRENT]:
+                    group.create_task(self._check_holder(entry))
+
+    async def _check_holder(self, entry: Entry[RunnerLease]) -> None:
+        """End the lease of a holder whose connection is closed for long enough. It waits for no other one."""
+        lease = (entry.key, entry.revision)
+        if not await self._is_closed(entry):
+            self._closed_since.pop(lease, None)
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._closed_since.setdefault(lease, now) >= CLOSED_S[self._bus.settings.replicas]:
+            await self._end(entry)
 
     async def _is_closed(self, entry: Entry[RunnerLease]) -> bool:
         """Return whether the server reports that no process serves the subjects of a holder."""
         holder, *rest = entry.key.split(".")
         # `{server}.{tenant}.{epoch}`: the account of a tenant serves the calls of that tenant only.
-        tenant = rest[0] if len(rest) == 2 else _NOBODY
-        cancel = CancelCall(attempt=_NOBODY).model_dump_json().encode()
+        tenant = rest[0] if len(rest) == 2 else PRESENCE
+        subject = subjects.tool_cancel(holder, tenant, PRESENCE)
+        cancel = CancelCall(attempt=PRESENCE).model_dump_json().encode()
+        token = self._bus.replies.new_token()
+        reply = f"{self._replies}.{self._own}.{token}.{entry.revision}.{entry.key}"
+        sent_at = asyncio.get_running_loop().time()
         try:
-            await self._bus.request(subjects.tool_cancel(holder, tenant, _NOBODY), cancel, PROBE_S)
+            await self._bus.replies.request(subject, cancel, timeout_s=PROBE_S, token=token, reply=reply)
         except NoResponders:
             return True
         except (Unavailable, Forbidden):
-            return False
-        self._heard_at[entry.key, entry.revision] = asyncio.get_running_loop().time()
+            # Without any reply the connection was open when the check was sent: frozen processes have theirs,
+            # and tool servers of older versions do not reply.
+            self._heard_at[entry.key, entry.revision] = sent_at
         return False
+
+    def _replied(self, message: Message) -> None:
+        """Note the sign of life of a holder that replied to a check of any agent."""
+        checked = message.subject.removeprefix(f"{self._replies}.")
+        agent, token, revision, key = checked.split(".", 3)
+        # The server reports a closed connection to the agent alone that checks it.
+        if message.status != STATUS_NO_RESPONDERS:
+            self._heard_at[key, int(revision)] = asyncio.get_running_loop().time()
+        if agent == self._own:
+            self._bus.replies.deliver(token, message)
 
     async def _end(self, entry: Entry[RunnerLease]) -> None:
         try:
