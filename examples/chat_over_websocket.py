@@ -56,7 +56,11 @@ def decide() -> str:
     if sys.stdin.isatty():
         # Keys that were pressed before the prompt was shown decide nothing.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"
+    try:
+        return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"
+    except EOFError:  # standard input has ended: nobody can approve
+        print("rejected: no input")
+        return "reject"
 
 
 async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:

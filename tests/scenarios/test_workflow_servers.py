@@ -206,7 +206,7 @@ async def test_two_processes_of_a_server_share_its_runs_and_another_server_is_re
 async def test_a_workflow_starts_an_agent_run_in_its_workspace_and_awaits_it(
     system: System, http: httpx.AsyncClient, client: Client, play: Play, name: str
 ) -> None:
-    @workflow(name=name)
+    @workflow(name=name, title="Review a change")
     async def review(context: WorkflowContext) -> str:
         """Let a model review."""
         result = await context.run("Review it.", step="review", system_prompt="You review.", tools=())
@@ -226,6 +226,9 @@ async def test_a_workflow_starts_an_agent_run_in_its_workspace_and_awaits_it(
     assert [link["workflow"] for link in links] == ["agent"]
     agent = (await http.get(f"/context/runs/{links[0]['workflow_run_id']}")).json()
     assert (agent["status"], agent["content"]) == ("completed", "Looks good.")
+    where = links[0]["workflow_conversation_id"]
+    opened = (await http.get(f"/context/conversations/{where}")).json()
+    assert opened["title"] == "Review a change: review"
 
 
 @pytest.mark.parametrize("language", ["python", "javascript"])

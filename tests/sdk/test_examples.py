@@ -69,7 +69,10 @@ async def test_an_example_that_finds_no_system_prints_one_sentence(example: str,
     assert re.search("set BANKSMAN_GATEWAY_URL|set OPENAI_BASE_URL|start `banksman up`", sentence)
 
 
-async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() -> None:
+@pytest.mark.parametrize(
+    ("stdin", "decided"), [pytest.param("y\n", "approve", id="y"), pytest.param("", "reject", id="no input")]
+)
+async def test_chat_over_websocket_requests_approval_and_prints_the_outcome(stdin: str, decided: str) -> None:
     received: list[ClientFrame] = []
 
     async def gateway(socket: ServerConnection) -> None:
@@ -83,7 +86,7 @@ async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() ->
         port = next(iter(server.sockets)).getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         code, output = await run(
-            "chat_over_websocket.py", "run", "`ls`", stdin="y\n", BANKSMAN_GATEWAY_URL=url
+            "chat_over_websocket.py", "run", "`ls`", stdin=stdin, BANKSMAN_GATEWAY_URL=url
         )
 
     assert code == 0, output
@@ -95,7 +98,9 @@ async def test_chat_over_websocket_requests_approval_and_prints_the_outcome() ->
         "chat.send",
         "approval.reply",
     ]
-    assert isinstance(received[-1], ApprovalDecision) and received[-1].digests == ("d1",)
+    decision = received[-1]
+    assert isinstance(decision, ApprovalDecision)
+    assert (decision.all, decision.digests) == (decided, ("d1",))
 
 
 def replies(frame: ClientFrame) -> list[dict[str, object]]:

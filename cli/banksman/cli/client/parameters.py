@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -10,14 +11,18 @@ from banksman.cli.client.http import Http
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
+_NAME = re.compile(r"[^\W\d][\w-]*")
+"""What can be the name of a parameter: `x` in `x=1`, but nothing in `1 = one`."""
+
 
 def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, Any]:
     """Return the parameters that NAME=VALUE arguments give a workflow, as its form declares their types.
 
-    An argument without the name of a parameter is the value of the next positional one.
+    An argument that does not begin with `NAME=` is the value of the next positional parameter.
 
     Raises:
-        BadInput: an argument has no name, and no positional parameter is left.
+        BadInput: the workflow has no parameter of this name, or an argument has no name and no positional
+            parameter is left.
         GatewayRefused: there is no such workflow.
     """
     form = cast(Mapping[str, Any], http.get(f"/workflows/{check_token(workflow, 'workflow')}"))
@@ -27,10 +32,18 @@ def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, An
     for word in given:
         name, equals, value = word.partition("=")
         left = [one for one in schema.get("x-positional", ()) if one not in found]
-        if left and not (equals and name in properties):
+        looks_named = bool(equals) and _NAME.fullmatch(name) is not None
+        known = bool(equals) and (
+            name in properties or (looks_named and bool(schema.get("additionalProperties")))
+        )
+        if looks_named and not known:
+            # A misspelt name must not become the value of another parameter.
+            text = f"; for the text itself, {left[0]}={word}" if left else ""
+            raise BadInput("parameter", word, f"NAME one of {', '.join(properties) or 'none'}{text}")
+        if not known:
+            if not left:
+                raise BadInput("parameter", word, "NAME=VALUE")
             name, value = left[0], word
-        elif not equals or not name:
-            raise BadInput("parameter", word, "NAME=VALUE")
         found[name] = parse_value(value, properties.get(name, {}))
     return found
 

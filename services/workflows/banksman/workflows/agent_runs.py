@@ -32,9 +32,10 @@ class AgentRuns:
     hub: LiveHub
     conversations: Bucket[ConversationRecord]
 
-    async def outcome(self, owned: Ownership, step: RunStep) -> ToolResult:
+    async def outcome(self, owned: Ownership, step: RunStep, workflow_title: str) -> ToolResult:
         """Start the run of a step unless it was started before, wait for its end, and return it as a result.
 
+        Its conversation is listed under the title of the workflow and the name of the step.
         When the workflow is cancelled meanwhile, the run is cancelled too.
         """
         workflow = owned.run.settings.workflow
@@ -42,7 +43,7 @@ class AgentRuns:
         if workflow is None or workflow.agent is None:
             return failed(call, "unavailable", "No model is configured, so no agent run can start.")
         start = _start(owned, step, workflow.agent, await _transcript(owned, step))
-        await self._open(owned, start, step)
+        await self._open(owned, start, f"{workflow_title}: {step.step}"[:MAX_TITLE_CHARS])
         await self._link(owned, start)
         if not _is_wanted(owned):
             await self._cancel(start)
@@ -62,11 +63,11 @@ class AgentRuns:
             error_kind=None if end.status == "completed" else "tool_error",
         )
 
-    async def _open(self, owned: Ownership, start: StartRun, step: RunStep) -> None:
+    async def _open(self, owned: Ownership, start: StartRun, title: str) -> None:
         now = owned.ports.clock.now().isoformat()
         record = ConversationRecord(
             conversation_id=start.conversation_id,
-            title=f"{owned.run.settings.workflow_name}: {step.step}"[:MAX_TITLE_CHARS],
+            title=title,
             assistant=start.settings.assistant_id,
             created_at=now,
             updated_at=now,

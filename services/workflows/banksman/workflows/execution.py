@@ -44,6 +44,7 @@ class WorkflowModel:
     """Writes the replies of one run: what its function requests, or its end."""
 
     name: str
+    title: str
     user: str
     parameters: JsonObject
     take_turn: TakeTurn
@@ -96,7 +97,7 @@ class WorkflowModel:
     async def _run_agents(self, owned: Ownership, reply: TurnReply) -> dict[str, ToolResult]:
         runs = [step for step in reply.steps if isinstance(step, RunStep)]
         async with asyncio.TaskGroup() as tasks:
-            ends = [tasks.create_task(self.agent_runs.outcome(owned, step)) for step in runs]
+            ends = [tasks.create_task(self.agent_runs.outcome(owned, step, self.title)) for step in runs]
         return {step.step: end.result() for step, end in zip(runs, ends, strict=True)}
 
     async def _steps(

@@ -17,7 +17,6 @@ from banksman.contracts.errors import Fenced, NotFound, Poison, Refused
 from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowDefinition
 from banksman.contracts.subjects import SERVED
-from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import ResumeRun, StartRun
 from banksman.contracts.workflow_turns import TurnReply, WorkflowTurn
 from banksman.runs.claim import accept
@@ -96,18 +95,17 @@ class Worker:
             owned.workspace = start.in_conversation
         if take_turn is not _conversation_deleted:
             take_turn = _pinned(owned, take_turn)
-        parameters = with_defaults(definition.parameters_schema, start.parameters)
-        return await self._drive(message, start.run_id, state, owned, take_turn, parameters)
+        return await self._drive(message, start.run_id, state, owned, take_turn, definition)
 
     async def _on_resume(self, resume: ResumeRun, state: Conversation, message: WorkMessage) -> Outcome:
         owned = await accept(self.ports, resume, FIRST_WORK_SEQ + message.stream_seq, start_next=False)
         workflow = None if owned is None else owned.run.settings.workflow
         if workflow is None:
-            return await self._drive(message, resume.run_id, state, owned, _withdrawn, {})
+            unknown = WorkflowDefinition(name="unknown")
+            return await self._drive(message, resume.run_id, state, owned, _withdrawn, unknown)
         definition, take_turn = await self._served(workflow.name, resume.tenant)
-        parameters = with_defaults(definition.parameters_schema, workflow.parameters)
         take_turn = _pinned(owned, take_turn)
-        return await self._drive(message, resume.run_id, state, owned, take_turn, parameters)
+        return await self._drive(message, resume.run_id, state, owned, take_turn, definition)
 
     async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
         """Return a workflow's definition and what takes its turns. One that was withdrawn fails its runs."""
@@ -124,14 +122,17 @@ class Worker:
         state: Conversation,
         owned: Ownership | None,
         take_turn: TakeTurn,
-        parameters: JsonObject,
+        definition: WorkflowDefinition,
     ) -> Outcome:
         claims = state.claims_in_row if owned is None else owned.state.claims_in_row
         if owned is not None:
+            workflow = owned.run.settings.workflow
+            given = {} if workflow is None else workflow.parameters
             model = WorkflowModel(
                 name=owned.run.settings.workflow_name or owned.run.settings.model.partition(":")[2],
-                user="" if owned.run.settings.workflow is None else owned.run.settings.workflow.user,
-                parameters=parameters,
+                title=definition.title or definition.name,
+                user="" if workflow is None else workflow.user,
+                parameters=with_defaults(definition.parameters_schema, given),
                 take_turn=take_turn,
                 find_tool=partial(self.tools.find, state.tenant),
                 schemas=self.schemas,
