@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e import scenes
-from tests.e2e.run_scenes import runs
+from tests.e2e.run_scenes import OTHER_RUN, runs
 from tests.e2e.stage import RUN, Stage
 from tests.support.browser import opened
 
@@ -25,6 +25,15 @@ OVERLAPS = """() => {
 }"""
 SIDEWAYS = """(selector) => [...document.querySelectorAll(selector)]
   .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML.slice(0, 100))"""
+
+CUT_BY = """(one) => {
+  const wide = one.cloneNode(true);
+  wide.style.cssText = 'position: absolute; width: max-content; max-width: none';
+  one.after(wide);
+  const missing = wide.getBoundingClientRect().width - one.getBoundingClientRect().width;
+  wide.remove();
+  return missing;
+}"""
 
 
 async def open_in(page: Page, language: str, address: str) -> None:
@@ -58,6 +67,33 @@ async def test_a_step_of_a_run_fits_a_small_phone(stage: Stage, language: str) -
         await open_in(page, language, f"{stage.url}/#/runs/{RUN}/m1")
         await expect(page.locator(".step-messages")).to_be_visible()
         assert await page.evaluate(SIDEWAYS, ".scroller") == []
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+async def test_two_compared_runs_fit_a_small_phone(stage: Stage, language: str) -> None:
+    """R38: the figures of both are beside each other, without scrolling."""
+    runs(stage)
+    async with opened(stage.url) as page:
+        await open_in(page, language, f"{stage.url}/#/runs/{RUN}/with/{OTHER_RUN}")
+        await expect(page.locator(".run-table tbody tr").first).to_be_visible()
+        assert await page.evaluate(SIDEWAYS, ".scroller, .table-scroll") == []
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+async def test_the_action_of_a_rule_is_read_on_a_small_phone(stage: Stage, language: str) -> None:
+    """R38: as wide as a list of the same options that nothing limits."""
+    rules = [{"tool": "bash", "arguments": {"command": "rm *"}, "action": "deny"}]
+    stage.resources["context/policy"] = {
+        "id": "policy",
+        "revision": 3,
+        "rules": rules,
+        "approvals": {"approvers": 1, "escalation": None},
+    }
+    async with opened(stage.url) as page:
+        await open_in(page, language, f"{stage.url}/#/rules")
+        action = page.locator(".policy select")
+        await expect(action).to_have_value("deny")
+        assert await action.evaluate(CUT_BY) <= 0
 
 
 async def test_typed_text_is_shown_as_typed(stage: Stage) -> None:

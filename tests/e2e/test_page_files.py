@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from banksman.contracts.categories import category_of
 from banksman.gateway.app import DEMO_NOTICE
 from banksman.gateway.page.routes import IMMUTABLE, routes
+from banksman.workflows.builtin import BUILTIN
 from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -25,6 +26,7 @@ STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
 CATEGORIES = ("project", "code", "research", "conversation", "workspace", "web")
+BY_WORKFLOWS = (*{workflow.definition.category for workflow in BUILTIN}, "general")
 INLINE_SCRIPT = re.compile(r"<script(?: type=.importmap.)?>(.*?)</script>", re.DOTALL)
 IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
 IMPORT = re.compile(r"(?:from|import)\s*\(?'([^']+\.m?js|[^'.]+)'")
@@ -164,6 +166,21 @@ def test_the_page_has_the_sentence_that_gateways_send_about_the_demo_model() -> 
     """R38: it is shown in the language of the page, which finds it by its English text."""
     texts = (STATIC / "strings/en.mjs").read_text(encoding="utf-8").replace("\\'", "'")
     assert f"'notice.demo': '{DEMO_NOTICE}'," in texts
+
+
+def test_the_page_has_the_texts_of_every_category_and_workflow_of_the_platform() -> None:
+    """R27, R38: it shows them in its language if they are the English ones of its catalogue."""
+    texts = (STATIC / "strings/en.mjs").read_text(encoding="utf-8").replace("\\'", "'")
+    named = {f"category.{name}": category_of(name).title for name in BY_WORKFLOWS}
+    for workflow in BUILTIN:
+        key = f"builtin.{workflow.definition.name}"
+        named |= {key: workflow.definition.title, f"{key}.about": workflow.definition.description}
+        for name, field in cast(
+            dict[str, dict[str, str]], workflow.definition.parameters_schema["properties"]
+        ).items():
+            named[f"{key}.{name}"] = field["description"]
+
+    assert [f"'{key}': '{text}'," for key, text in named.items() if f"'{key}': '{text}'," not in texts] == []
 
 
 def test_the_page_has_the_icon_of_every_category() -> None:

@@ -12,6 +12,8 @@ test('a stored workflow that is not changed is sent as it was, with what the for
     level: { type: 'string', enum: ['low', 'high'] },
     targets: { type: 'array', items: { type: 'string', enum: ['web'], title: 'Target' }, minItems: 1 },
     day: { type: 'string', 'x-hint': 'date' },
+    due: { type: 'string', format: 'date' },
+    about: { type: 'string', format: 'textarea' },
     key: { type: 'string', 'x-hint': 'secret' },
     tags: { type: 'array', items: { type: 'string' } },
   };
@@ -21,7 +23,7 @@ test('a stored workflow that is not changed is sent as it was, with what the for
     built: { steps: [{ type: 'prompt', name: 'text', prompt: 'x', max_iterations: 3 }], result: 'Done' },
   };
   const { name, ...body } = stored;
-  assert.deepEqual(draftOf(stored).fields.map(({ kind }) => kind), ['text', 'long', 'choice', 'several', 'date', 'other', 'other']);
+  assert.deepEqual(draftOf(stored).fields.map(({ kind }) => kind), ['text', 'long', 'choice', 'several', 'date', 'date', 'long', 'other', 'other']);
   assert.deepEqual(bodyOf(draftOf(stored)), body);
 });
 

@@ -63,5 +63,6 @@ async def test_allowed_private_server_cannot_redirect_to_another() -> None:
 @pytest.mark.parametrize("text", ["10.0.0.1", "localhost:80", "10.0.0.1:0", "10.0.0.1:http", ""])
 def test_allowed_private_address_needs_an_address_and_a_port(text: str) -> None:
     own = {"egress": {"allow_private_addresses": [text]}}
-    with pytest.raises(BadInput, match="ALLOW_PRIVATE_ADDRESSES"):
+    with pytest.raises(BadInput, match="ALLOW_PRIVATE_ADDRESSES") as refused:
         load(ToolRunnerServiceSettings, tool_runner=own)
+    assert refused.value.expected == "an address and a port, such as 10.0.0.5:8080"

@@ -23,9 +23,9 @@ def _address_and_port(value: str) -> str:
     try:
         ip_address(host.strip("[]"))
     except ValueError as error:
-        raise ValueError("expected an address and a port, such as 10.0.0.5:8080") from error
+        raise ValueError("an address and a port, such as 10.0.0.5:8080") from error
     if not colon or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("expected an address and a port, such as 10.0.0.5:8080")
+        raise ValueError("an address and a port, such as 10.0.0.5:8080")
     return value
 
 

@@ -13,6 +13,7 @@ export const FIELD_KINDS = {
 };
 
 const KIND_OF_HINT = { multiline: 'long', date: 'date', file: 'file' };
+const KIND_OF_FORMAT = { textarea: 'long', date: 'date' };
 
 /** The step types in the order of the menu, with the fields of a new one. @type {Record<string, () => object>} */
 export const NEW_STEPS = {
@@ -60,10 +61,10 @@ export function draftOf({ name, title, description, category, timeout_s, paramet
   return { name, title, description, category, timeout_s, revision, fields, steps: built.steps, result: built.result ?? '', schema };
 }
 
-function kindOf({ type, enum: choices, items, 'x-hint': hint }) {
+function kindOf({ type, format, enum: choices, items, 'x-hint': hint }) {
   if (choices) return areTexts(choices) ? 'choice' : 'other';
   if (type === 'array') return areTexts(items?.enum) ? 'several' : 'other';
-  if (type === 'string') return hint ? (KIND_OF_HINT[hint] ?? 'other') : 'text';
+  if (type === 'string') return hint ? (KIND_OF_HINT[hint] ?? 'other') : (KIND_OF_FORMAT[format] ?? 'text');
   return { number: 'number', integer: 'number', boolean: 'yes' }[type] ?? 'other';
 }
 

@@ -4,6 +4,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 
 import { completed, fitting, wantedAt } from '../completion.mjs';
 import { t } from '../strings.mjs';
+import { categoriesOf } from '../workflow_words.mjs';
 import { Icon, html, useStore } from './ui.mjs';
 
 const NOTHING = { kind: null, query: '', from: 0 };
@@ -64,7 +65,7 @@ function useOptions(kind) {
 }
 
 async function workflows(store) {
-  const { items } = await store.api.workflowCategories();
+  const items = await categoriesOf(store.api);
   return items.flatMap((category) => category.workflows).map((one) => ({ name: one.name, text: [Object.keys(one.parameters_schema?.properties ?? {}).join(' '), one.title || one.description].filter(Boolean).join(' · ') }));
 }
 

@@ -6,6 +6,7 @@ import { fieldsOf, initialValues, readForm } from '../forms.mjs';
 import { withoutPattern } from '../pattern_words.mjs';
 import { explain, t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
+import { categoriesOf, workflowInWords } from '../workflow_words.mjs';
 import { categoryIcon } from './icons.mjs';
 import { lazy } from './lazy.mjs';
 import { Dialog, Icon, html, useStore } from './ui.mjs';
@@ -21,10 +22,10 @@ export function WorkflowDialog() {
   const [filled, setFilled] = useState({ ...store.workflowsOpen.value, number: 0 });
   const close = () => (store.workflowsOpen.value = false);
   useEffect(() => {
-    store.api.workflowCategories().then(
-      (page) => {
-        setCategories(page.items);
-        setChosen(page.items.flatMap((category) => category.workflows).find((one) => one.name === filled.name) ?? null);
+    categoriesOf(store.api).then(
+      (items) => {
+        setCategories(items);
+        setChosen(items.flatMap((category) => category.workflows).find((one) => one.name === filled.name) ?? null);
       },
       (failure) => setError(explain(failure)),
     );
@@ -33,7 +34,7 @@ export function WorkflowDialog() {
   const fill = async () => {
     const { workflow, parameters, problems } = await store.api.parseWorkflow(query);
     setFilled({ name: workflow.name, parameters, problems, number: filled.number + 1 });
-    setChosen(workflow);
+    setChosen(workflowInWords(workflow));
   };
   return html`<${Dialog} title=${t('workflow.title')} onClose=${close} wide>
     <div class=${`workflows ${chosen ? 'chosen' : ''}`}>

@@ -9,6 +9,7 @@ import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { explain, t } from '../strings.mjs';
 import { draftOf } from '../workflow_draft.mjs';
+import { categoriesOf } from '../workflow_words.mjs';
 
 const NEW = 'new';
 const STORED = 'stored';
@@ -22,7 +23,7 @@ function WorkflowList() {
   const store = useStore();
   const [categories, setCategories] = useState(null);
   const [error, setError] = useState(null);
-  useEffect(() => void store.api.workflowCategories().then((page) => setCategories(page.items), (failure) => setError(explain(failure))), []);
+  useEffect(() => void categoriesOf(store.api).then(setCategories, (failure) => setError(explain(failure))), []);
   const actions = html`<a class="button primary" href=${addressOf('workflows', NEW)}><${Icon} name="plus" size=${16} />${t('builder.new')}</a>`;
   return html`<${Frame} title=${t('workflow.title')} actions=${actions}>
     <p class="muted">${t('builder.intro')}</p>

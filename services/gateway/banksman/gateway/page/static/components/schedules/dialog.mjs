@@ -5,6 +5,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { cronOf } from '../../schedule_sentence.mjs';
 import { CRON, WEEKDAYS, choiceOf, describeCron, weekday } from '../../schedule_times.mjs';
 import { explain, t } from '../../strings.mjs';
+import { categoriesOf } from '../../workflow_words.mjs';
 import { Dialog, html, useStore } from '../ui.mjs';
 import { SchemaForm } from '../workflows.mjs';
 
@@ -44,8 +45,8 @@ export function ScheduleDialog({ onClose }) {
 function useWorkflows(store) {
   const [state, setState] = useState({ workflows: [], error: null });
   useEffect(() => {
-    store.api.workflowCategories().then(
-      (page) => setState({ workflows: page.items.flatMap((category) => category.workflows), error: null }),
+    categoriesOf(store.api).then(
+      (items) => setState({ workflows: items.flatMap((category) => category.workflows), error: null }),
       (failure) => setState({ workflows: [], error: explain(failure) }),
     );
   }, []);

@@ -1,0 +1,30 @@
+/** The platform's workflows and categories in the language of the page. Others are shown as their authors wrote them. */
+
+import { humanise } from './forms.mjs';
+import { known, translated } from './strings.mjs';
+
+/** The categories with their workflows. @param {import('./client/api.mjs').Api} api @returns {Promise<object[]>} */
+export async function categoriesOf(api) {
+  const { items } = await api.workflowCategories();
+  return items.map((category) => ({
+    ...category,
+    title: translated(`category.${category.name}`, category.title),
+    workflows: category.workflows.map(workflowInWords),
+  }));
+}
+
+/** A definition of a workflow with its texts and those of its form. @param {object} workflow */
+export function workflowInWords(workflow) {
+  const { name, title, description, parameters_schema: schema } = workflow;
+  const key = `builtin.${name}`;
+  const about = translated(`${key}.about`, description);
+  // Another workflow may have the name of one of the platform, and fields of the same names.
+  if (about === description) return workflow;
+  const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => [field, inWords(`${key}.${field}`, field, property)]);
+  return { ...workflow, title: translated(key, title), description: about, parameters_schema: { ...schema, properties: Object.fromEntries(fields) } };
+}
+
+function inWords(key, name, property) {
+  const title = property.title ?? known(`${key}.label`, humanise(name));
+  return { ...property, title, description: translated(key, property.description) };
+}
