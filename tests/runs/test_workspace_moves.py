@@ -127,9 +127,7 @@ class World:
         else:
             self.begin_change(runner, change)
 
-    def report_arrival(
-        self, runner: Runner, change: int, place: WorkspacePlacement, generation: int
-    ) -> None:
+    def report_arrival(self, runner: Runner, change: int, place: WorkspacePlacement, generation: int) -> None:
         """Report that a runner has no files of a term, as it does before it installs them."""
         report = WorkspaceReport(
             runner_epoch=runner.epoch, term=place.term, missing=True, missing_at=generation
