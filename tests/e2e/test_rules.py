@@ -84,3 +84,25 @@ async def test_the_second_user_approves_exactly_what_the_first_one_did(stage: St
 
         reply = await eventually(replied, WAIT_TIMEOUT_S)
     assert (reply["decisions"], reply["digests"]) == ([decision], ["digest-of-k1"])
+
+
+@pytest.mark.parametrize(
+    ("first", "waits_for"),
+    [("ada", "another person\N{RIGHT SINGLE QUOTATION MARK}s approval"), ("grace", "your approval")],
+)
+async def test_a_run_that_waits_for_the_second_user_does_not_ask_the_first_one(
+    stage: Stage, first: str, waits_for: str
+) -> None:
+    """R13: who approved has nothing left to do, and reads so."""
+    scenes.start(stage)
+    scenes.ask(stage, scenes.command(1))
+    decision = {"tool_call_id": "k1", "decision": "approve"}
+    request = scenes.pending(1)
+    request["terms"] = {"approvers": 2, "escalation": None}
+    request["first"] = {"by": first, "decisions": [decision], "remember": None}
+    async with opened(stage.url) as page:
+        stage.resources["context/approvals"] = {"items": [request], "next": None}
+        await page.goto(f"{stage.url}/#/c/c1")
+        await page.reload()
+        await expect(page.get_by_text(f"{first} approved this.")).to_be_visible()
+        await expect(page.locator(".activity-text")).to_have_text(f"Waiting for {waits_for}")

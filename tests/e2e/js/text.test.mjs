@@ -24,6 +24,7 @@ test('offsets count code points', () => {
 test('sizes, durations and costs are short; an unknown price is not zero', () => {
   assert.deepEqual([0, 1023, 1536, 5 * 1024 ** 2].map(formatBytes), ['0 B', '1023 B', '1.5 KiB', '5.0 MiB']);
   assert.deepEqual([12, 1840, 61_000, 3_660_000].map(formatDuration), ['12 ms', '1.8 s', '1 min 1 s', '1 h 1 min']);
+  assert.deepEqual([59_700, 60_000, 119_700, 3_599_800, 7_200_000].map(formatDuration), ['1 min', '1 min', '2 min', '1 h', '2 h']);
   assert.deepEqual([null, 0, 0.00123, 1.5].map(formatCost), ['', '$0', '$0.0012', '$1.50']);
 });
 

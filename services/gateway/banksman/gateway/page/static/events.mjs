@@ -96,11 +96,17 @@ export function pendingApprovals(conversation) {
   );
 }
 
-/** One line about the present activity of a run. */
-export function activity(run) {
+/**
+ * One line about the present activity of a run.
+ *
+ * @param {object} run
+ * @param {(approval: {id: string}) => boolean} [isGiven] whether the user approved a request that another person must approve, too
+ */
+export function activity(run, isGiven = () => false) {
   if (run.status === 'queued') return run.position ? t('activity.queuedAt', { position: run.position }) : t('activity.queued');
   if (run.cancelling) return t('activity.stopping');
-  if (run.entries.some((entry) => entry.kind === 'approval' && !entry.resolved)) return t('activity.approval');
+  const asked = run.entries.filter((entry) => entry.kind === 'approval' && !entry.resolved);
+  if (asked.length) return t(asked.every(isGiven) ? 'activity.otherApproval' : 'activity.approval');
   if (run.entries.some((entry) => entry.kind === 'input' && !entry.resolved)) return t('activity.input');
   if (run.progress) return t('activity.progress', { ...run.progress, message: run.progress.message || t('activity.working') });
   if (!run.iteration) return t('activity.agent');

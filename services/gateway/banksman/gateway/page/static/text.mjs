@@ -72,11 +72,13 @@ function withDecimals(value, digits, style = {}) {
 /** @param {number} milliseconds */
 export function formatDuration(milliseconds) {
   if (milliseconds < 1000) return t('duration.ms', { n: Math.round(milliseconds) });
-  const seconds = milliseconds / 1000;
-  if (seconds < 60) return t('duration.s', { n: seconds < 10 ? Math.round(seconds * 10) / 10 : Math.round(seconds) });
+  if (milliseconds < 9_950) return t('duration.s', { n: Math.round(milliseconds / 100) / 10 });
+  // Rounded before it is divided: 119.7 s are two minutes, not one and 60 seconds.
+  const seconds = Math.round(milliseconds / 1000);
+  if (seconds < 60) return t('duration.s', { n: seconds });
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return t('duration.min', { min: minutes, s: Math.round(seconds % 60) });
-  return t('duration.h', { h: Math.floor(minutes / 60), min: minutes % 60 });
+  const [whole, unit, rest, smaller] = minutes < 60 ? [minutes, 'min', seconds % 60, 's'] : [Math.floor(minutes / 60), 'h', minutes % 60, 'min'];
+  return t(rest ? `duration.${unit}` : `duration.${unit}Only`, { [unit]: whole, [smaller]: rest });
 }
 
 /** @param {number | null | undefined} dollars `null` for an unknown price, which is not zero. */

@@ -220,10 +220,11 @@ function Changed({ paths }) {
 function Activity({ run }) {
   const store = useStore();
   const elapsed = useElapsed(run.startedAt, run.status === 'running');
+  const isGiven = ({ id }) => store.inbox.state.value.items.some((one) => one.id === id && one.first && one.first.by === store.welcome.value?.user);
   const waiting = run.entries.some((entry) => (entry.kind === 'approval' || entry.kind === 'input') && !entry.resolved);
   return html`<div class=${`activity ${waiting ? 'waiting' : ''}`} role="status">
     ${waiting ? html`<${Icon} name="shield" size=${16} />` : html`<span class="pulse" aria-hidden="true"><i /><i /><i /></span>`}
-    <span class="activity-text">${activity(run)}</span>
+    <span class="activity-text">${activity(run, isGiven)}</span>
     ${elapsed >= 3000 && !waiting && html`<span class="timing" aria-hidden="true">${formatDuration(elapsed)}</span>`}
     <button type="button" class="button small stop" disabled=${run.cancelling} onClick=${() => store.cancel(run.id)}>
       <${Icon} name="stop" size=${14} />${t(run.cancelling ? 'timeline.stopping' : 'timeline.stop')}

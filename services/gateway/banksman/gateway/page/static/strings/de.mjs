@@ -199,6 +199,7 @@ export default {
   'activity.queuedAt': 'Eingereiht ({position})',
   'activity.stopping': 'Wird angehalten',
   'activity.approval': 'Wartet auf Ihre Freigabe',
+  'activity.otherApproval': 'Wartet auf die Freigabe durch eine andere Person',
   'activity.input': 'Wartet auf Ihre Eingabe',
   'activity.working': 'Arbeitet',
   'activity.progress': '{message} ({step}/{total})',
@@ -1026,7 +1027,9 @@ export default {
   'duration.ms': '{n} ms',
   'duration.s': '{n} s',
   'duration.min': '{min} min {s} s',
+  'duration.minOnly': '{min} min',
   'duration.h': '{h} h {min} min',
+  'duration.hOnly': '{h} h',
 
   // Schedules
   'schedule.title': 'Zeitpläne',

@@ -199,6 +199,7 @@ export default {
   'activity.queuedAt': 'Queued ({position})',
   'activity.stopping': 'Stopping',
   'activity.approval': 'Waiting for your approval',
+  'activity.otherApproval': 'Waiting for another person’s approval',
   'activity.input': 'Waiting for your input',
   'activity.working': 'Working',
   'activity.progress': '{message} ({step}/{total})',
@@ -1026,7 +1027,9 @@ export default {
   'duration.ms': '{n} ms',
   'duration.s': '{n} s',
   'duration.min': '{min} min {s} s',
+  'duration.minOnly': '{min} min',
   'duration.h': '{h} h {min} min',
+  'duration.hOnly': '{h} h',
 
   // Schedules
   'schedule.title': 'Schedules',
