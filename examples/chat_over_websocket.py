@@ -58,7 +58,7 @@ def decide() -> str:
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     try:
         return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"
-    except EOFError:  # standard input has ended: nobody can approve
+    except EOFError:  # Standard input has ended, so no decision can follow.
         print("rejected: no input")
         return "reject"
 

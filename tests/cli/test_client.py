@@ -275,7 +275,7 @@ def test_a_schedule_of_a_workflow_takes_its_parameters_by_name_and_by_position(c
     [added] = cli.json("schedules", "add", *at, "--workflow", "create_project", "template=web", "demo")
     extra = cli("schedules", "add", *at, "--workflow", "create_project", "demo", "web", "more")
     wrong = cli("schedules", "add", *at, "--workflow", "create_project", "name=")
-    misspelt = cli("schedules", "add", *at, "--workflow", "create_project", "templat=web", "demo")
+    misspelt = cli("schedules", "add", *at, "--workflow", "create_project", "tmeplate=web", "demo")
     with_sign = cli("workflows", "run", "search_code", "a == b", "pat=src")
     neither = cli("schedules", "add", *at)
     assert cli("schedules", "rm", added["id"]).returncode == 0
@@ -284,7 +284,7 @@ def test_a_schedule_of_a_workflow_takes_its_parameters_by_name_and_by_position(c
     assert (given["name"], given["template"]) == ("demo", "web")
     assert (extra.returncode, "NAME=VALUE" in extra.stderr) == (2, True)
     assert (wrong.returncode, "start.parameters.name" in wrong.stderr) == (2, True)
-    assert (misspelt.returncode, "for the text itself, name=templat=web" in misspelt.stderr) == (2, True)
+    assert (misspelt.returncode, "for the text itself, name=tmeplate=web" in misspelt.stderr) == (2, True)
     assert "NAME one of name, template" in misspelt.stderr
     assert (with_sign.returncode, "path=pat=src" in with_sign.stderr) == (2, True)
     assert (neither.returncode, "either --prompt" in neither.stderr) == (2, True)
