@@ -121,3 +121,18 @@ async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) ->
         await expect(page.get_by_text("asked again")).to_be_visible()
         await expect(page).to_have_title("(1) Approvals · Banksman")
     assert [frame for frame in stage.received if frame["type"] == "approval.reply"] == []
+
+
+async def test_the_list_of_conversations_shows_a_decision_at_once(stage: Stage) -> None:
+    """R13, R38: what is decided in the inbox waits for no one, also before the list is polled."""
+    put(stage, 1)
+    listed = {"conversation_id": "c1", "title": "Crane 1", "status": "awaiting_approval"}
+    stage.resources["context/conversations"] = {"items": [listed]}
+    async with opened(stage.url) as page:
+        await page.add_init_script("window.setInterval = () => 0")
+        await page.goto(f"{stage.url}/#/approvals")
+        await page.reload()
+        await expect(page.get_by_text("Waiting for you")).to_be_visible()
+        stage.resources["context/conversations"] = {"items": [{**listed, "status": "running"}]}
+        await page.locator(".inbox-item").get_by_role("button", name="Approve").click()
+        await expect(page.get_by_text("Waiting for you")).to_have_count(0)

@@ -96,6 +96,21 @@ async def test_the_action_of_a_rule_is_read_on_a_small_phone(stage: Stage, langu
         assert await action.evaluate(CUT_BY) <= 0
 
 
+async def test_the_text_of_a_rule_has_room_beside_the_list_of_conversations(stage: Stage) -> None:
+    """R38: on a tablet."""
+    stage.resources["context/policy"] = {
+        "id": "policy",
+        "revision": 3,
+        "rules": [{"tool": "bash", "arguments": {"command": "rm -rf build/*"}, "action": "ask"}],
+        "approvals": {"approvers": 1, "escalation": None},
+    }
+    async with opened(stage.url) as page:
+        await page.set_viewport_size({"width": 900, "height": 800})
+        await page.goto(f"{stage.url}/#/rules")
+        await expect(page.get_by_label("Its text")).to_have_value("rm -rf build/*")
+        assert await page.evaluate(SIDEWAYS, ".policy input") == []
+
+
 async def test_typed_text_is_shown_as_typed(stage: Stage) -> None:
     """An arrow in place of `->` would hide what a user approves."""
     async with opened(stage.url) as page:

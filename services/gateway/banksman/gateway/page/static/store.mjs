@@ -47,6 +47,7 @@ export class Store {
       request: (frame) => this.socket.request(frame, { resend: frame.type === 'approval.reply' }),
       preferences,
       show: () => (location.hash = addressOf('approvals')),
+      onDecided: () => this.list.refresh(),
     });
     this.opened = new OpenConversations({
       api,

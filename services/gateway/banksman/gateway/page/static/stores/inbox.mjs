@@ -41,9 +41,10 @@ export class Inbox {
    * @param {(frame: object) => Promise<object>} options.request sends a frame over the websocket
    * @param {Storage} options.preferences
    * @param {() => void} options.show opens the view of the requests
+   * @param {() => void} options.onDecided
    */
-  constructor({ api, request, preferences, show }) {
-    Object.assign(this, { api, request, preferences, show });
+  constructor({ api, request, preferences, show, onDecided }) {
+    Object.assign(this, { api, request, preferences, show, onDecided });
     this.state = signal({ items: [], loading: true, error: null });
     this.notifies = signal(preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted');
     /** Whether they arrive while the page is closed, too; null while this is unknown. */
@@ -71,7 +72,10 @@ export class Inbox {
   async decide(id, reply) {
     const through = this.link?.id === id ? { link: this.link.link } : {};
     const ack = await this.request({ type: 'approval.reply', approval_id: id, ...reply, ...through });
-    if (ack.outcome !== AWAITING_SECOND) this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };
+    if (ack.outcome !== AWAITING_SECOND) {
+      this.state.value = { ...this.state.value, items: this.state.value.items.filter((item) => item.id !== id) };
+      this.onDecided();
+    }
     return ack;
   }
 
