@@ -99,7 +99,7 @@ async def test_several_calls_of_one_reply_are_one_approval_request(client: Clien
     assert [entry["result"]["stdout"] for entry in outcome["tool_calls"]] == ["1\n", "2\n", "3\n"]
 
 
-async def test_a_withdrawn_decision_asks_again_at_the_next_call(
+async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     system: System, client: Client, play: Play
 ) -> None:
     """R13: remembered for the conversation, it is listed with who and what, and withdrawn over HTTP."""

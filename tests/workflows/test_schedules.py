@@ -47,7 +47,7 @@ async def last_run(http: httpx.AsyncClient, schedule: str, *, ended: bool) -> di
     return await eventually(find)
 
 
-async def test_a_scheduled_workflow_runs_with_its_parameters_and_says_when_it_was_withdrawn(
+async def test_a_scheduled_workflow_runs_with_its_parameters_and_fails_once_withdrawn(
     http: httpx.AsyncClient, server: Broker
 ) -> None:
     async with WorkflowServer("releases", [release], nats=settings_of(server)) as releases:

@@ -33,7 +33,7 @@ STORED, DONE, HELD = 10, 4, 2
     ],
 )
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
-def test_a_consumer_with_a_damaged_state_delivers_what_is_not_done(
+def test_a_consumer_with_a_damaged_state_delivers_unacked_messages(
     damage: Callable[[bytes], bytes], killed: bool
 ) -> None:
     """Without the repair the consumer is missing, and provisioning cannot create it: `up` did not start."""

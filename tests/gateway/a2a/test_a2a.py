@@ -243,7 +243,7 @@ async def test_cancelling_a_task_cancels_its_run(client: Client, gateway: Served
     assert signal is not None and json.loads(signal.data)["run_id"] == start.run_id
 
 
-async def test_what_is_not_served_has_the_error_of_the_protocol(client: Client, gateway: Served) -> None:
+async def test_unsupported_methods_get_the_error_of_the_protocol(client: Client, gateway: Served) -> None:
     with pytest.raises(InvalidParamsError):
         await client.list_tasks(ListTasksRequest())
     with pytest.raises(ContentTypeNotSupportedError):

@@ -280,7 +280,9 @@ async def test_a_thread_is_loaded_with_its_messages_and_its_open_interrupts(
     assert kinds(empty) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]
 
 
-async def test_a_message_is_refused_while_its_thread_waits_for_answers(thread: Thread, agent: Agent) -> None:
+async def test_a_message_is_refused_while_its_thread_has_open_interrupts(
+    thread: Thread, agent: Agent
+) -> None:
     thread.says("hi")
     async with thread.stream("r1") as events:
         start = await began(agent, thread)

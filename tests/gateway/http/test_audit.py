@@ -183,7 +183,7 @@ async def test_an_actor_whose_name_is_a_formula_is_quoted_in_a_sheet(
     assert [row["actor"] for row in csv.DictReader(io.StringIO(sheet.text))] == ["'=1+1"]
 
 
-async def test_what_is_done_over_nats_is_recorded_and_listed_there(
+async def test_actions_over_nats_are_recorded_and_listed_there(
     gateway: Served, bus: Bus, tenant: str
 ) -> None:
     """R112: the subject names the tenant alone, so the actor is `nats`."""

@@ -62,7 +62,7 @@ async def test_the_messages_of_an_export_become_a_conversation_with_its_branches
     assert one.run_id.startswith(record["conversation_id"]) and one.status == "completed"
 
 
-async def test_what_is_no_export_or_too_large_is_refused_with_its_place(gateway: Served) -> None:
+async def test_an_invalid_or_oversized_export_is_refused_with_its_place(gateway: Served) -> None:
     def started(**data: Any) -> dict[str, Any]:
         message = {"message_id": "u1", "message": "Hi", "model": "demo:demo", **data}
         return {"type": "run.started", "run_id": "r1", "data": message}

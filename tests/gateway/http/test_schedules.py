@@ -174,7 +174,7 @@ async def test_a_gateway_that_is_killed_after_a_start_leaves_nothing_that_starts
     assert read["runs"][0]["run_id"] == start.run_id
 
 
-async def test_what_is_due_while_the_broker_is_killed_runs_once_when_it_is_back(
+async def test_a_schedule_due_while_the_broker_is_away_runs_once_at_its_return(
     own_nats: Broker, own_bus: Bus, tenant: str
 ) -> None:
     async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:

@@ -122,7 +122,9 @@ async def test_unused_conversations_are_deleted_as_their_user_would(
     assert deleted_in_total() - before == 3
 
 
-async def test_what_is_pinned_or_has_an_open_run_stays(gateway: Served, agent: Agent) -> None:
+async def test_pinned_conversations_and_those_with_an_open_run_are_kept(
+    gateway: Served, agent: Agent
+) -> None:
     async with gateway.http as http:
         pinned = await mark(http, await create(http), pinned=True)
         waiting = await queued(http, agent)
