@@ -211,6 +211,8 @@ async def test_without_agents_runs_wait_up_to_a_limit_and_complete_afterwards(st
         agent.start()
         await stage.fleet.ready()
         ended = await _ended(http, accepted)
+        # The count may have been taken when most of them still waited.
+        await scripted_delay(COUNT_VALID_S * 2)
         again = await _run_of_its_own(http, f"openai:{name}")
 
     assert len(accepted) == MAY_WAIT

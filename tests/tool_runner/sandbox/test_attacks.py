@@ -75,7 +75,7 @@ PROBES = {
             if hard == resource.RLIM_INFINITY:
                 continue
             attempt(lambda: resource.setrlimit(limit, (hard + 1, hard + 1)))
-        attempt(lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
+        attempt(lambda: os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1))
         attempt(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
     """,
     "become another user": """
