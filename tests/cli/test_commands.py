@@ -1,6 +1,7 @@
 """Common behaviour of all commands, and commands that need no running system."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typer.main import get_command
 
 from banksman.cli.main import command_tree
 from banksman.cli.ports import free_port
+from banksman.cli.processes import ProcessIdentity
+from banksman.cli.state import DataDir, Instance
 
 from .conftest import WAIT_TIMEOUT_S, banksman, environment
 
@@ -216,6 +219,29 @@ def test_doctor_names_the_remedy_for_a_missing_sandbox(tmp_path: Path) -> None:
     assert findings["sandbox"]["level"] == "warning"
     assert "apt-get install -y bubblewrap" in findings["sandbox"]["remedy"]
     assert findings["python"]["level"] == "ok"
+
+
+def test_doctor_names_the_log_of_a_process_that_is_not_ready_in_the_data_directory(tmp_path: Path) -> None:
+    closed = f"http://127.0.0.1:{free_port()}"
+    data = DataDir(tmp_path / "other")
+    data.path.mkdir()
+    data.write(
+        Instance(
+            url=closed,
+            supervisor=ProcessIdentity.of(os.getpid()),
+            processes={},
+            health={"gateway": f"{closed}/readyz"},
+            nats_url=closed.replace("http", "nats"),
+            monitoring_url=closed,
+            ready=True,
+        )
+    )
+
+    done = banksman("doctor", "--json", "--data-dir", str(data.path))
+
+    findings = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert str(data.logs / "gateway.log") in findings["gateway"]["remedy"]
+    assert str(data.logs / "nats.log") in findings["streams"]["remedy"]
 
 
 def test_reset_refuses_a_directory_that_up_did_not_create(tmp_path: Path) -> None:

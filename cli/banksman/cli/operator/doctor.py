@@ -77,8 +77,8 @@ def _system(settings: UpSettings, data: DataDir, data_dir: Path | None) -> Itera
         yield from _store(data)
         return
     yield Finding("system", Exit.OK, f"running at {running.url} (pid {running.supervisor.pid})")
-    yield from asyncio.run(_readiness(running))
-    yield _streams(data_dir)
+    yield from asyncio.run(_readiness(running, data.logs))
+    yield _streams(data_dir, data.logs)
 
 
 def _python() -> Finding:
@@ -177,19 +177,19 @@ def _port(settings: UpSettings) -> Finding:
     return Finding("port", Exit.OK, f"{host}:{port} is free")
 
 
-async def _readiness(running: Instance) -> list[Finding]:
+async def _readiness(running: Instance, logs: Path) -> list[Finding]:
     async with asyncio.TaskGroup() as group:
         problems = {
             name: group.create_task(readiness_problem(ready_url))
             for name, ready_url in running.health.items()
         }
-    return [_of_process(name, task.result()) for name, task in problems.items()]
+    return [_of_process(name, task.result(), logs / f"{name}.log") for name, task in problems.items()]
 
 
-def _of_process(name: str, problem: str | None) -> Finding:
+def _of_process(name: str, problem: str | None, log: Path) -> Finding:
     if problem is None:
         return Finding(name, Exit.OK, "ready")
-    return Finding(name, Exit.CRITICAL, problem, f"read its log: .banksman/logs/{name}.log")
+    return Finding(name, Exit.CRITICAL, problem, f"read its log: {log}")
 
 
 def _store(data: DataDir) -> Iterator[Finding]:
@@ -199,12 +199,12 @@ def _store(data: DataDir) -> Iterator[Finding]:
         yield Finding("consumers", Exit.WARNING, seen, "`banksman up` rebuilds it from the stream")
 
 
-def _streams(data_dir: Path | None) -> Finding:
+def _streams(data_dir: Path | None, logs: Path) -> Finding:
     try:
         found = asyncio.run(broker_access(data_dir).in_each(verify))
         full = asyncio.run(broker_access(data_dir).in_each(nearly_full))
-    except BanksmanError as error:
-        return Finding("streams", Exit.CRITICAL, str(error), "read .banksman/logs/nats.log")
+    except (BanksmanError, OSError) as error:
+        return Finding("streams", Exit.CRITICAL, str(error), f"read {logs / 'nats.log'}")
     if found:
         return Finding("streams", Exit.CRITICAL, "; ".join(found), "banksman streams provision")
     if full:
