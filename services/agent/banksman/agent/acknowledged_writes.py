@@ -1,4 +1,4 @@
-"""Stores for runners and tool servers, to which the server acknowledges directly where they receive that."""
+"""Stores messages of runners and tool servers; JetStream acknowledges directly to the publisher if it can."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ STORE_S: Final = 4.0
 
 
 class AcknowledgedWrites:
-    """Writes to streams; as a context manager it receives their acknowledgements.
+    """Writes to streams; as a context manager it receives the acknowledgements.
 
     A publisher that names its inbox gets the acknowledgement of the stream on a subject that the server also
-    delivers to this process, which must know when a write has ended. Nothing but the inbox and its number
-    comes from the publisher: it cannot have an acknowledgement sent to another one, or to a stream.
+    delivers to this process, which must know when a write has ended. The publisher controls only its inbox
+    and a number in this subject, so it cannot direct an acknowledgement to another publisher or into a
+    stream.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -71,7 +72,7 @@ class AcknowledgedWrites:
 
 
 def _address(text: str) -> tuple[str, str, bool]:
-    """Return the inbox and the number that a publisher names, and whether it waits for no other reply."""
+    """Return the inbox and the number that a publisher names, and whether it ignores any other reply."""
     match text.split("."):
         case [inbox, number, *rest] if rest in ([], ["only"]):
             return check_token(inbox, ACK), check_token(number, ACK), bool(rest)

@@ -156,7 +156,7 @@ async def _enter_relay(
     tickets: CallTickets,
     redaction: TenantRedaction,
 ) -> None:
-    """Serve the relay over a connection of its own: the server closes one that a flood makes too slow."""
+    """Serve the relay over a separate connection, because the server closes one that a flood makes slow."""
     bus = await stack.enter_async_context(
         await Bus.connect(
             settings.nats,

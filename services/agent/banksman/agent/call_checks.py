@@ -1,4 +1,4 @@
-"""What is found out about the calls of a reply before they are recorded."""
+"""Checks of the calls of a reply before they are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the history is cut when it nears the context size of the model. Pure."""
+"""Choose where to cut a history that nears the context size of the model. Pure."""
 
 from __future__ import annotations
 

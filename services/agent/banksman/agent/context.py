@@ -44,9 +44,9 @@ BYTES_PER_TOKEN = 4
 """The estimate before a vendor has counted. In bytes, because scripts other than Latin take more tokens per
 character."""
 MESSAGE_TOKENS = 6
-"""Tokens of the form of a message, a call or a result, besides its text."""
+"""Tokens that the structure of a message, a call or a result adds to its text."""
 IMAGE_TOKENS = 1_500
-"""About the tokens that vendors count for an image, whatever the length of its URL."""
+"""Approximate tokens that vendors count for an image; the length of its URL does not matter."""
 LEAST_RATIO, MOST_RATIO = 0.5, 4.0
 """The range in which a vendor's count may change the estimate: some compatible servers return wrong
 counts."""
@@ -57,9 +57,9 @@ class Size:
     """The estimated tokens of a request."""
 
     fixed: int
-    """Those of the system prompt and the tools."""
+    """Tokens of the system prompt and the tools."""
     messages: tuple[int, ...]
-    """Those of each message of the history."""
+    """Tokens of each message of the history."""
     ratio: float
     """Tokens that the vendor counted for each estimated token; 1 before it has counted."""
 

@@ -20,13 +20,13 @@ from banksman.contracts.errors import Unavailable
 from banksman.runtime.redaction import safe_length, without_secrets
 
 BATCH_S: Final = 0.01
-"""Seconds that a piece waits for others, which are published with it as one message."""
+"""Seconds that a piece waits for further pieces, which are published with it as one message."""
 CHECK_S: Final = 0.5
 """Seconds between two checks whether a client receives the text. Nothing is published while none does."""
 
 
 class Deltas:
-    """Publishes the text of a reply while it is written, but never the text of a call.
+    """Publishes the text of a reply while the model writes it, but never the text of a call.
 
     As a context manager it learns from the server whether a client has subscribed.
     """
@@ -34,7 +34,7 @@ class Deltas:
     def __init__(
         self, bus: Bus, tenant: str, empty: Delta, protocol: Protocol, confirm: Callable[[], Awaitable[None]]
     ) -> None:
-        """Begin without text.
+        """Create the publisher of one reply.
 
         Args:
             bus: The connection.
@@ -57,7 +57,7 @@ class Deltas:
         """The kind of the text that waits to be published."""
         self._waiting = ""
         self._batch: asyncio.Task[None] | None = None
-        """Publishes what waits."""
+        """Publishes the waiting text."""
         self._inbox = ""
         self._check_at = float("-inf")
         self._has_readers = True
@@ -82,7 +82,7 @@ class Deltas:
         return "".join(self._streamed)
 
     async def write(self, kind: DeltaKind, text: str) -> None:
-        """Publish the next piece, with those that follow it at once."""
+        """Publish the next piece, together with pieces that follow within `BATCH_S`."""
         # A secret of this process may be spread over several pieces.
         text = self._unsafe[kind] + text
         safe = safe_length(text)
@@ -90,11 +90,11 @@ class Deltas:
         await self._pass_on(kind, text[:safe])
 
     async def restart(self) -> None:
-        """Restart the reply: clients replace what they show when offsets begin at 0 again.
+        """Restart the reply: clients replace the shown text when offsets begin at 0 again.
 
         Raises:
             Fenced: A higher claim owns the run, so the request must not be repeated.
-            Refused: The broker did not answer.
+            Refused: The broker did not respond.
         """
         await self._confirm()
         self._filter = self._protocol.delta_filter()
@@ -104,7 +104,7 @@ class Deltas:
         self._waiting = ""
 
     async def end(self, *, is_final: bool) -> None:
-        """Publish what waits: the log gets it too. Of a final reply also what might have begun a call."""
+        """Publish the waiting text. For a final reply, also publish the text withheld as a possible call."""
         if is_final:
             await self._pass_on("message", self._unsafe["message"])
             await self._add("message", self._filter.flush())

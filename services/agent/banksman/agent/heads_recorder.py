@@ -1,7 +1,7 @@
-"""Follows the headers of all commits: one agent records the log heads, and folds for all what they add up to.
+"""Follows the headers of all commits: one agent records the log heads, and folds the commits for all agents.
 
-Every follower costs the server and itself a message per commit. Therefore one agent follows, and passes each
-commit also to whatever else is folded from all logs (`CommitFold`).
+Every follower costs the server and itself a message per commit. Therefore one agent follows, and also passes
+each commit to the other fold over all logs (`CommitFold`).
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class _Segment:
 
 
 class CommitFold(Protocol):
-    """What one process folds from the headers of all commits, besides the record."""
+    """A state that one process folds from the headers of all commits, besides the record of the log heads."""
 
     wanted: asyncio.Event
-    """Set when this process should follow the commits at once, because no other one seems to."""
+    """Set when this process should follow the commits at once, because no other process seems to."""
 
     async def begin(self) -> int:
         """Begin to fold; return the stream sequence after which `take` needs the commits."""
         ...
 
     def take(self, commit: StoredHeaders) -> None:
-        """Fold a commit; also called with commits that are folded already."""
+        """Fold a commit. It may have been folded already."""
         ...
 
     async def end(self) -> None:
-        """Fold no more: another process does, or this one stops."""
+        """Stop folding, because another process folds or this one stops."""
         ...
 
     async def is_followed(self) -> bool:
@@ -130,7 +130,7 @@ class HeadsRecorder:
         self._seen = newest.revision if newest else 0
 
     async def _is_unattended(self, newest: Entry[HeadsSegment] | None, seen: int) -> bool:
-        """Return whether no process seems to follow: none wrote although there are new commits."""
+        """Return True if new commits exist, but no process has written the record since the last check."""
         if self._fold and (self._fold.wanted.is_set() or not await self._fold.is_followed()):
             return True
         return (newest.revision if newest else 0) == seen and await self._heads.is_behind(newest)

@@ -46,8 +46,8 @@ class LogGuard:
 
         Args:
             bus: Connection of an agent.
-            damaged: Receives the damaged logs.
-            fold: What else is folded from all commits while this process records the log heads.
+            damaged: Store that receives the damaged logs.
+            fold: State to fold from all commits while this process records the log heads.
             write_every_s: Seconds between two writes of the log heads.
             scrub_after_s: Seconds until the headers of all commits are read for the first time.
         """
@@ -113,7 +113,7 @@ class LogGuard:
         self._restarted.set()
 
     async def _wait_for_scrub(self) -> None:
-        """Wait for the start or a reconnect, and until this process is the one that records the heads."""
+        """Wait for the start or a reconnect, then until this process records the log heads."""
         await self._restarted.wait()
         await asyncio.sleep(self._scrub_wait_s)
         self._scrub_wait_s = max(self._scrub_wait_s, SCRUB_EVERY_S)

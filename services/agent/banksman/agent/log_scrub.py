@@ -27,7 +27,7 @@ AT_ONCE = 500
 PAUSE_S = 0.05
 """Seconds of pause after `AT_ONCE` commits: at most 10,000 per second, so that the agent can work."""
 SILENCE_S = 30.0
-"""Seconds without a commit after which the remaining ones count as removed in the meantime."""
+"""Seconds without a commit after which the scrub takes the remaining commits for removed."""
 
 
 @dataclass(frozen=True, slots=True)

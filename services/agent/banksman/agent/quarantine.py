@@ -13,10 +13,10 @@ from banksman.runs.state import Conversation
 logger = logging.getLogger(__name__)
 
 SUSPECT_CLAIMS = 2
-"""Consecutive claims without another commit after which a run may be what kills its agents."""
+"""Consecutive claims without another commit after which a run is suspected of killing its agents."""
 ALONE_S = 5.0
-"""Seconds that a suspect is driven alone. One that has not killed its agent by then is cleared; the time
-limit of the run bounds what takes longer."""
+"""Seconds that a suspect is driven alone. A suspect that has not killed its agent by then is cleared; only
+the time limit of the run bounds a later crash."""
 
 
 def is_suspect(state: Conversation) -> bool:
@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        """True for a run that is not, or no longer, driven alone."""
+        """True if the run is not, or no longer, driven alone."""
         return self._place is None
 
     def end(self) -> None:
@@ -46,7 +46,7 @@ class Quarantine:
     """One place for suspects in a process.
 
     Claims without a commit are counted to detect a crash loop. An agent that dies takes all its runs down, so
-    the innocent ones among them would be given up together with the one that kills it.
+    without the quarantine, innocent runs would be failed together with the run that kills it.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Quarantine:
         """Wait for the place if the run is a suspect.
 
         Args:
-            suspect: False waits for nothing.
+            suspect: Whether the run is a suspect; other runs do not wait.
             on_cleared: Runs when the suspect has been driven alone for `ALONE_S`.
         """
         if not suspect:

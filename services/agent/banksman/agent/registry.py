@@ -47,7 +47,7 @@ SWEEP_EVERY_S = 2.0
 MAX_TOOLS = 500
 """Maximum number of tools of one tenant, and of tools for all tenants."""
 PLATFORM = ""
-"""Stands for the platform where others name their tenant."""
+"""Replaces the tenant in checks of tools of the platform."""
 
 
 class ToolRegistry:
@@ -100,11 +100,11 @@ class ToolRegistry:
         return ToolList(tools=(*builtin, *own))
 
     async def register(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
-        """Register a tool for a tenant, or for all of them (None). Its own server may change it.
+        """Register a tool for a tenant, or for all tenants (None). Its own server may replace it.
 
         Raises:
             BadInput: The definition is invalid.
-            Conflict: Another server has registered a tool of that name, which stays as it is.
+            Conflict: Another server has registered a tool of that name, which stays unchanged.
             Overloaded: Too many tools are registered, or too large ones.
         """
         _check_definition(definition)
@@ -125,7 +125,7 @@ class ToolRegistry:
             elif entry.value.definition == definition and not self._abandoned(entry):
                 return entry.value
             elif entry.value.definition.server == definition.server or self._abandoned(entry):
-                # Also an abandoned one that is the same: by the new revision the sweep does not withdraw it.
+                # An equal but abandoned entry is also written: the sweep does not withdraw the new revision.
                 written = await self._bucket.update(key, wanted, entry.revision)
             else:
                 raise _taken(entry.value)
@@ -134,9 +134,9 @@ class ToolRegistry:
                 return wanted
 
     async def offer(self, tenant: str, request: OfferTools) -> OfferedTools:
-        """Offer exactly these tools of a server of the Model Context Protocol; return those that cannot be.
+        """Offer exactly these tools of an MCP server; return the refused ones with their reasons.
 
-        Runners call them, so they have no process of their own, and stay until the next offer.
+        Runners call these tools, so their server has no process here, and they stay until the next offer.
 
         Raises:
             Unavailable: The broker did not respond.
@@ -214,7 +214,7 @@ class ToolRegistry:
         return not self._placements.instances(one.definition.server, one.tenant)
 
     def _away(self, entry: Entry[ToolRegistration]) -> bool:
-        """Return whether its server has had no process for `away_s`, so that it is not only restarting."""
+        """Return whether the server of a tool has had no process for `away_s`, which excludes a restart."""
         one = entry.value
         server = one.definition.server
         return server is None or self._placements.absent_s(server, one.tenant) >= self._away_s
@@ -232,7 +232,7 @@ class ToolRegistry:
             if one.definition.name == definition.name:
                 raise _taken(one)
             if one.definition.server == definition.server:
-                # Calls name only the server, so two tenants cannot have servers with the same id as the
+                # Calls name only the server, so a tenant's server cannot have the id of a server of the
                 # platform.
                 raise Conflict(f"server id {definition.server!r} belongs to a server of the platform")
 
@@ -247,7 +247,7 @@ class ToolRegistry:
 
 
 def _is_of(server: str, definition: ToolDefinition) -> bool:
-    """Return whether a tool is one of a server of the Model Context Protocol."""
+    """Return whether a tool belongs to this MCP server."""
     return definition.server is None and mcp_server_of(definition.name) == server
 
 

@@ -1,9 +1,9 @@
-"""Stores what runners and tool servers publish, after a check.
+"""Stores messages of runners and tool servers after a check.
 
 The broker maps their starts, results and leases to the relay's subjects, because the users of other accounts
 must not write to shared streams: the server checks neither bodies nor headers, so such a user could take the
 slot of any call, or fill a stream. A start or a result is stored only with the ticket of its call. A tenant's
-own tool servers may lack one, as those of older versions do; what they store is limited.
+own tool servers of older versions have no tickets; the number of their messages is limited.
 
 The replies are those of JetStream, unchanged, so the publisher cannot distinguish the relay from the stream.
 A publisher that receives them directly gets only refusals from here (`acknowledged_writes`).
@@ -35,7 +35,7 @@ from banksman.runtime.rate_limit import TooManyRequests
 logger = logging.getLogger(__name__)
 
 TENANT_RATE: Final = 500.0
-"""Messages a second of one tenant that an agent relays; further ones are refused."""
+"""Messages per second of one tenant that an agent relays; further ones are refused."""
 _CODE_RESOURCES = 10047
 
 
@@ -72,7 +72,7 @@ class Relay:
         await self._writes.__aexit__(kind, error, trace)
 
     async def _from_run(self, message: Message) -> None:
-        # Checked before it waits for its turn: messages without a ticket take no place in the queue.
+        # Checked before the message waits for its turn: messages without a ticket take no place in the queue.
         try:
             write = self._checks.checked(message, tenant=None)
         except BanksmanError as error:
@@ -93,16 +93,16 @@ class Relay:
         except Exception as error:
             logger.exception("%s: the relay failed", message.subject)
             reply = _refusal(Unavailable(f"the relay failed: {type(error).__name__}"))
-        # The server permits the reply on the connection that received the request only.
+        # The server permits the reply only on the connection that received the request.
         if reply is not None and self._bus.stats.reconnects == reconnects:
             await self._reply(message, reply)
 
     async def _store(self, message: Message, write: Write | None) -> bytes | None:
-        """Store a message and return JetStream's reply; None if the publisher gets it directly, or none.
+        """Store a message and return the reply to send; None if the publisher gets none from here.
 
-        While the outcome is unknown it gets none. It then repeats the message with the same id after its own
-        timeout, and the stream recognises it. After an error reply it would take the repeat for a message of
-        another process.
+        While the outcome is unknown, the publisher gets no reply. It then repeats the message with the same
+        id after its own timeout, and the stream recognises the repeat. After an error reply, the publisher
+        would take a stored message for that of another process.
         """
         if write is None:
             write = self._checks.checked(message, tenant=message.subject.split(".")[3])
@@ -116,7 +116,7 @@ class Relay:
             return None
 
     async def _check_room(self, message: Message, write: Write) -> None:
-        """Check that the messages of a tenant, or of one tool server, leave room to others.
+        """Check that the messages of a tenant, or of one tool server, leave room for others.
 
         Raises:
             Overloaded: There is no room.

@@ -1,4 +1,4 @@
-"""What runners and tool servers may have stored: checks of their messages."""
+"""Checks of the messages that runners and tool servers publish."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Write:
     data: bytes
     headers: Mapping[str, str]
     publisher: str
-    """Who is shown to have sent it: the tenant of the account, or in account RUN the holder of the ticket."""
+    """The authenticated publisher: the tenant of the account, or in account RUN the holder of the ticket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class RelayChecks:
     redaction: TenantRedaction
 
     def checked(self, message: Message, *, tenant: str | None) -> Write:
-        """Check a message and return what is stored; `tenant` is None for one of account RUN.
+        """Check a message and return the write to store; `tenant` is None for a message of account RUN.
 
         Raises:
             BadInput, MessageTooLarge: The message breaks a rule.
-            Forbidden: It has no ticket, or the ticket of another call or process.
+            Forbidden: The message has no ticket, or the ticket of another call or process.
         """
         match message.subject.split("."):
             case [_, _, "started", of_tenant, attempt]:
@@ -103,7 +103,7 @@ class RelayChecks:
     def _holder(
         self, ticket: str | None, tenant: str, attempt: str, named: str | None, *, needs_ticket: bool
     ) -> str:
-        """Return whose ticket it is; an empty text for a message without one."""
+        """Return the holder of a ticket; an empty text for a message without a ticket."""
         if ticket is None:
             if needs_ticket:
                 raise Forbidden(
@@ -134,7 +134,8 @@ def _lease(message: Message, server: str, epoch: str, tenant: str | None) -> Wri
             raise BadInput(EXPECTED_LAST_SUBJECT_SEQ, expected, "a number")
         headers[EXPECTED_LAST_SUBJECT_SEQ] = expected
     if EXPECTED_LAST_MSG_ID in message.headers:
-        # A holder whose acknowledgement was lost asks by it whether its renewal is stored, see `durable`.
+        # A holder whose acknowledgement was lost checks by this header whether its renewal is stored
+        # (`durable`).
         headers[EXPECTED_LAST_MSG_ID] = message.headers[EXPECTED_LAST_MSG_ID][:_MAX_ID_CHARS]
     # In account RUN the permissions of a tool server contain its id.
     publisher = server if tenant is None else tenant
@@ -145,7 +146,7 @@ def _lease(message: Message, server: str, epoch: str, tenant: str | None) -> Wri
 
 
 def _message_id(message: Message, subject: str) -> str:
-    """Return the id by which the stream recognises a repeat: one that no message on another subject has."""
+    """Return the id by which the stream recognises a repeat. It begins with the subject."""
     msg_id = message.headers.get(MSG_ID, "")
     if not msg_id.startswith(f"{subject}:") or len(msg_id) > _MAX_ID_CHARS:
         raise BadInput(MSG_ID, msg_id[:_MAX_ID_CHARS], f"{subject!r}, `:` and an id")

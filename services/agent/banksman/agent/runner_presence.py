@@ -1,10 +1,10 @@
 """Ends the leases of processes whose connections are closed, long before they expire.
 
-A lease outlives a broker that is silent for seconds, so its time is long. A killed process is different
-information from a silent one: the kernel closes its connection, and the server then reports that no process
+A lease lasts long enough to survive a broker that is silent for seconds. A killed process, unlike a silent
+one, can be recognised sooner: the kernel closes its connection, and the server then reports that no process
 serves its subjects. A frozen or partitioned process keeps its connection, and its lease until that expires.
 See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does not grow
-with theirs; see docs/decisions/0126.
+with the number of agents; see docs/decisions/0126.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ SPREAD_S = 0.15
 CHECK_S = 0.25
 """Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
-"""Seconds for which a connection must be found closed, by number of replicas. A process reconnects to one
-server within a second; with three, it may first try the ones that are away."""
+"""Seconds for which a connection must be found closed, by number of replicas. A process reconnects to a
+single server within a second; with three servers, it may try the unreachable ones first."""
 RECONNECT_S = 4.0
-"""Seconds after a reconnect of this process without checks: a broker that was restarted closed all
-connections, and the others reconnect too."""
+"""Seconds without checks after a reconnect of this process: a restart of the broker closes all connections,
+so the other processes reconnect too."""
 PROBE_S = 0.5
 """Seconds to wait for the reply to a check. Without any reply the connection counts as open."""
 CONCURRENT = 64
-"""Checks at a time."""
+"""Maximum concurrent checks."""
 
 
 class RunnerPresence:
@@ -89,7 +89,7 @@ class RunnerPresence:
         self._connected_at = asyncio.get_running_loop().time()
 
     async def _wait(self) -> None:
-        """Wait until the next lease can be overdue; one whose holder was not heard is checked often."""
+        """Wait until the next lease can be overdue. While one is overdue, checks repeat after `CHECK_S`."""
         now = asyncio.get_running_loop().time()
         due_at = min((self._heard(entry, at) for entry, at in self._placements.renewed()), default=now)
         await asyncio.sleep(max(due_at + OVERDUE_S + random.uniform(0, SPREAD_S) - now, CHECK_S))
@@ -120,7 +120,7 @@ class RunnerPresence:
                     group.create_task(self._check_holder(entry))
 
     async def _check_holder(self, entry: Entry[RunnerLease]) -> None:
-        """End the lease of a holder whose connection is closed for long enough. It waits for no other one."""
+        """End the lease of a holder whose connection has been closed for `CLOSED_S`."""
         lease = (entry.key, entry.revision)
         if not await self._is_closed(entry):
             self._closed_since.pop(lease, None)
@@ -144,8 +144,8 @@ class RunnerPresence:
         except NoResponders:
             return True
         except (Unavailable, Forbidden):
-            # Without any reply the connection was open when the check was sent: frozen processes have theirs,
-            # and tool servers of older versions do not reply.
+            # Without any reply, the connection was open when the check was sent: a frozen process keeps its
+            # connection, and tool servers of older versions do not reply.
             self._heard_at[entry.key, entry.revision] = sent_at
         return False
 
@@ -153,7 +153,7 @@ class RunnerPresence:
         """Note the sign of life of a holder that replied to a check of any agent."""
         checked = message.subject.removeprefix(f"{self._replies}.")
         agent, token, revision, key = checked.split(".", 3)
-        # The server reports a closed connection to the agent alone that checks it.
+        # The server reports a closed connection only to the agent that checks it.
         if message.status != STATUS_NO_RESPONDERS:
             self._heard_at[key, int(revision)] = asyncio.get_running_loop().time()
         if agent == self._own:

@@ -1,8 +1,8 @@
-"""The part of an object store that one runner may fill.
+"""Limit of the part of an object store that one runner may fill.
 
-All runners share the stores, and the server limits their bytes together: the key of one could fill them for
-all. A runner itself fills `OWN_SHARE` of a store at most. What exceeds `MOST_SHARE` was stored by another
-process that has its key, and is removed.
+All runners share the stores, and the server limits only their total bytes, so the key of one runner could
+fill them for all. A runner itself fills at most `OWN_SHARE` of a store. Objects above `MOST_SHARE` were
+stored by another process that has the runner's key, and are removed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ MOST_SHARE: Final = 0.8
 MEASURED_SHARE: Final = 0.5
 """The share of a store that must be full for runners to be measured."""
 FASTEST_BYTES_PER_S: Final = 256 * 1024 * 1024
-"""How fast a store is assumed to fill. A server on 2 cores that syncs no write stored 200 MiB/s."""
+"""Assumed maximum rate at which a store fills. A server on 2 cores without sync of writes stored 200
+MiB/s."""
 SOONEST_S: Final = 1.0
 LATEST_S: Final = 30.0
-"""Seconds between two checks: fewer, the less is free."""
+"""Seconds between two checks: the less room is free, the shorter."""
 PURGES: Final = 8
-"""Parts in which the oldest outputs of a runner are removed."""
+"""Steps in which the oldest outputs of a runner are removed."""
 
 _Messages = dict[str, dict[str, int]]
 """The number of messages by runner and subject."""
 _Place = tuple[str, ...]
-"""Tenant, conversation and id of a snapshot; fewer tokens for an object that is none."""
+"""Tenant, conversation and id of a snapshot; fewer tokens for an object that is not part of a snapshot."""
 
 
 @dataclass(slots=True)
 class _Measured:
-    """What is known of one subject: its messages up to a stream sequence."""
+    """The messages of one subject, measured up to a stream sequence."""
 
     messages: int = 0
     bytes: int = 0
@@ -52,14 +53,14 @@ class _Measured:
 
 
 class RunnerRoom:
-    """Removes what a runner stores above its part of an object store; as a context manager it checks always.
+    """Removes objects of runners above their part of a store; as a context manager it repeats the check.
 
-    Which objects: of outputs the oldest; of snapshots those that no record names, and if that does not
+    It removes the oldest outputs. Of snapshots, it removes those that no record names, and if that does not
     suffice, the largest.
     """
 
     def __init__(self, bus: Bus, *, soonest_s: float = SOONEST_S) -> None:
-        """Create it; `soonest_s` is the shortest time between two checks in seconds."""
+        """Create the check; `soonest_s` is the shortest time between two checks in seconds."""
         self._bus = bus
         self._soonest_s = self._pause_s = soonest_s
         self._stores = StoreRequests(bus)
@@ -84,7 +85,7 @@ class RunnerRoom:
         Raises:
             Unavailable: The broker does not respond.
         """
-        # Until the next check, nothing may fill what is free now.
+        # The next check must take place before the free room can be filled.
         fills_in_s = [await self._check(store) / FASTEST_BYTES_PER_S for store in RUNNER_STORES]
         self._pause_s = max(self._soonest_s, min(LATEST_S, *fills_in_s))
 
@@ -92,7 +93,7 @@ class RunnerRoom:
         await asyncio.sleep(self._pause_s)
 
     async def _check(self, store: str) -> int:
-        """Remove what is stored above a runner's part of one store; return the bytes that were free."""
+        """Remove the objects of one store above a runner's part; return the bytes that were free before."""
         state = await self._stores.state(store)
         free_bytes = state.max_bytes - state.held_bytes
         if state.held_bytes <= MEASURED_SHARE * state.max_bytes:
@@ -100,7 +101,7 @@ class RunnerRoom:
         elif state.last_seq != self._checked_seq[store]:
             subjects = await self._by_runner(store)
             after = await self._stores.state(store)
-            # What others store or remove between the requests must not count for a runner.
+            # Objects that others store or remove between the requests must not count as the runner's.
             held_bytes = min(state.held_bytes, after.held_bytes)
             for runner in subjects:
                 if runner and await self._exceeds(store, runner, subjects, held_bytes, state):
@@ -122,7 +123,7 @@ class RunnerRoom:
     async def _exceeds(
         self, store: str, runner: str, by_runner: _Messages, held_bytes: int, state: StoreState
     ) -> bool:
-        """Return whether a runner has more than its part; read as few messages as possible to know it."""
+        """Return whether a runner has more than its part, reading as few messages as possible."""
         most_bytes = int(MOST_SHARE * state.max_bytes)
         own = by_runner[runner]
         others = {
@@ -135,14 +136,14 @@ class RunnerRoom:
         if min(held_bytes, of_own * state.max_message_bytes) <= most_bytes:
             return False
         if of_others < of_own:
-            # The server counts the bytes of all together.
+            # The server reports only the bytes of all runners together.
             left_bytes = held_bytes - most_bytes
             most_of_others = of_others * state.max_message_bytes
             return most_of_others < left_bytes or not await self._is_more(store, others, left_bytes)
         return await self._is_more(store, own, most_bytes)
 
     async def _is_more(self, store: str, subjects: dict[str, int], limit_bytes: int) -> bool:
-        """Return whether subjects have at least so many bytes, which the server does not count."""
+        """Return whether subjects have at least this many bytes, which the server does not report."""
         held_bytes = 0
         for subject, messages in subjects.items():
             held_bytes += await self._bytes_on(store, subject, messages)
@@ -176,7 +177,7 @@ class RunnerRoom:
         await self._remove_snapshots(runner, await self._recorded_places(runner), state)
 
     async def _remove_oldest(self, runner: str, state: StoreState) -> None:
-        """Remove the outputs that a runner stored first until the store is less full than it may fill it."""
+        """Remove a runner's oldest outputs until the store is filled to `OWN_SHARE` at most."""
         behind = state.last_seq + 1 - state.first_seq
         for part in range(1, PURGES + 1):
             before = state.first_seq + behind * part // PURGES
@@ -186,7 +187,7 @@ class RunnerRoom:
                 return
 
     async def _remove_snapshots(self, runner: str, recorded: set[_Place], state: StoreState) -> None:
-        """Remove all snapshots without a record, unfinished ones too, and the largest of the others."""
+        """Remove all snapshots without a record, including unfinished ones, and the largest of the others."""
         if not recorded:
             await self._stores.purge(WORKSPACES, _of(WORKSPACES, runner))
             return
@@ -207,7 +208,7 @@ class RunnerRoom:
             excess_bytes -= held_bytes
 
     async def _recorded_places(self, runner: str) -> set[_Place]:
-        """Return where the snapshots of a runner are that records name."""
+        """Return the places of a runner's snapshots that records name."""
         subjects = (await self._by_runner(WORKSPACES)).get(runner, {})
         recorded = set[_Place]()
         for workspace in {_place_of(subject)[:2] for subject in subjects}:

@@ -1,4 +1,4 @@
-"""Removes objects of runners: a runner's user may store its own objects, and purge none."""
+"""Removes objects on behalf of runners: the permissions of a runner include storing objects, but no purge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoredSnapshot(NamedTuple):
     conversation_id: str
     id: str
     stored_by: str | None
-    """The runner that stored it; None for one of a version without owners of objects."""
+    """The runner that stored the snapshot; None if an older version stored it without an owner."""
 
 
 class _Description(BaseModel):
@@ -43,7 +43,7 @@ class _Description(BaseModel):
 
 
 class RunnerStores:
-    """The object stores of account RUN; as a context manager it collects snapshots that runners have left."""
+    """The object stores of account RUN; as a context manager it collects abandoned snapshots."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RunnerStores:
         *,
         collect_every_s: float = COLLECT_EVERY_S,
     ) -> None:
-        """Create it.
+        """Create the stores.
 
         Args:
             bus: The connection.
@@ -78,11 +78,11 @@ class RunnerStores:
             await self._collecting.stop()
 
     async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
-        """Remove an object of the runner that the subject names, and those below it.
+        """Remove an object of the runner that the subject names, and the objects below it.
 
         Raises:
-            BadInput: The name has no owner, or a part of it is no token.
-            Forbidden: The object is not the runner's.
+            BadInput: The name has no owner, or a part of the name is not a token.
+            Forbidden: The object belongs to another runner.
             Unavailable: The broker does not respond; some objects may be left.
         """
         runner = subject.rpartition(".")[2]
@@ -100,7 +100,7 @@ class RunnerStores:
         Args:
             tenant: The tenant.
             conversation_id: A deleted conversation.
-            recorded: The snapshot that its record names, which may be of a version without owners.
+            recorded: The snapshot that the record of the workspace names, which may have no owner.
 
         Raises:
             Unavailable: The broker does not respond; some objects may be left.
@@ -112,10 +112,10 @@ class RunnerStores:
             await self._remove(StoredSnapshot(tenant, conversation_id, recorded.id, None))
 
     async def collect(self) -> None:
-        """Remove the snapshots that no record named at the last collection, and that none names now.
+        """Remove the snapshots that no record named at the last collection, and no record names now.
 
-        A live runner collects its own. This removes those of runners that do not return, and those that
-        another runner has replaced.
+        A live runner collects its own snapshots. This removes those of runners that have left, and those that
+        a snapshot of another runner has replaced.
 
         Raises:
             Unavailable: The broker does not respond.
@@ -124,7 +124,7 @@ class RunnerStores:
         live = {lease.runner for lease in self._leases()}
         unrecorded = set[StoredSnapshot]()
         for (tenant, conversation_id), snapshots in stored.items():
-            # One without an owner stays recorded until its workspace has another one, or is deleted.
+            # A snapshot without an owner stays recorded until its workspace has another one or is deleted.
             if len(snapshots) == 1 and {one.stored_by for one in snapshots} <= {None, *live}:
                 continue
             entry = await self._owners.get(f"{tenant}.{conversation_id}")
@@ -161,7 +161,7 @@ class RunnerStores:
             number += 1
 
     async def _remove_without_owner(self, name: str) -> bool:
-        """Remove an object of a version without owners; return False if it does not exist."""
+        """Remove an object without an owner; return False if it does not exist."""
         subject = object_meta(WORKSPACES, place_of(name))
         message = await self._stores.last(WORKSPACES, subject)
         if message is None:
@@ -177,7 +177,7 @@ class RunnerStores:
 
 
 def _snapshot_at(place: str) -> StoredSnapshot | None:
-    """Return the snapshot to which the object at a place belongs; None if it is no part of one."""
+    """Return the snapshot to which the object at a place belongs; None if it belongs to none."""
     tokens = place.split(".")
     if len(tokens) == 1:
         try:

@@ -20,8 +20,9 @@ class AgentSettings(HealthSettings):
     """Settings of runs and their model requests."""
 
     slots: int = Field(default=96, ge=1, le=10_000)
-    """Runs that a process drives at a time; parked runs do not count. Tenants share them: one that is alone
-    takes at most three quarters, and one without a run may take a slot above this number."""
+    """Runs that a process drives at a time; parked runs do not count. Tenants share the slots: a single
+    active tenant takes at most three quarters, and a tenant without a run may take a slot above this
+    number."""
     tools_enabled: bool = True
     """False turns tools off for the whole system; runs continue as plain text."""
     away_s: float = Field(default=DEFAULT_AWAY_S, ge=0)
@@ -32,9 +33,9 @@ class AgentSettings(HealthSettings):
     prompt_budget_tokens: int = Field(default=DEFAULT_BUDGET_TOKENS, ge=100)
     """Tokens that tools and instructions may take in a system prompt."""
     max_offered_tools: int = Field(default=DEFAULT_MAX_TOOLS, ge=1, le=128)
-    """Most tools of one request; of more, the most relevant to the conversation are offered."""
+    """Maximum tools of one request; if more exist, the most relevant to the conversation are offered."""
     drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that open runs get at the end of the process before other agents take them over."""
+    """Seconds that open runs get when the process stops, before other agents take them over."""
     default_model: str | None = None
     """The model whose provider is warmed after the start; the gateway uses it for assistants that name
     none."""
@@ -44,7 +45,7 @@ class AgentSettings(HealthSettings):
     compact_at: float = Field(default=0.75, gt=0, lt=1)
     """Share of the context size above which a request is preceded by a compaction."""
     kept_iterations: int = Field(default=4, ge=0, le=100)
-    """Replies that a compaction keeps word for word with their results, as far as they fit."""
+    """Replies that a compaction keeps unchanged with their results, as far as they fit."""
     compaction_model: str | None = None
     """`provider:model` that writes summaries; None for the model of the run."""
     prices: dict[str, Price] = Field(default_factory=dict[str, Price])

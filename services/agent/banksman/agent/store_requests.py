@@ -23,12 +23,13 @@ class StoreState(NamedTuple):
 
 
 class StoreRequests:
-    """The JetStream API of the object stores of account RUN, as far as agents may use it."""
+    """The part of the JetStream API that agents may use on the object stores of account RUN."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         settings = bus.settings
-        # A connection without a user: there are no accounts, and all streams are in one place.
+        # A connection without a user: the broker has no accounts, and the default JetStream API has all
+        # streams
         self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
 
     async def state(self, store: str) -> StoreState:
@@ -64,7 +65,7 @@ class StoreRequests:
             yield found
 
     async def last(self, store: str, subject: str) -> jetstream.StoredMessage | None:
-        """Return the last message on a subject; None if it has none.
+        """Return the last message on a subject; None if there is none.
 
         Raises:
             Unavailable: The broker does not respond.
@@ -83,7 +84,7 @@ class StoreRequests:
         return None if response is None else jetstream.stored_message(response)
 
     async def purge(self, store: str, subject: str, *, before: int | None = None) -> None:
-        """Remove the messages of the subjects that match, all or those before a stream sequence.
+        """Remove all messages of matching subjects, or only those before a stream sequence.
 
         Raises:
             Unavailable: The broker does not respond.

@@ -1,6 +1,7 @@
-"""Removes the secrets of tenants from what their tool servers store.
+"""Removes the secrets of tenants from the results of their tool servers.
 
-The SDK does so too. Other languages may not, and what is stored reaches models, logs and clients.
+The Python SDK removes them too. Servers in other languages may not, and results reach models, logs and
+clients.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class TenantRedaction:
-    """All secrets of all tenants; as a context manager it follows their changes."""
+    """The secrets of all tenants; as a context manager it follows their changes."""
 
     def __init__(self, bus: Bus, signing_key: bytes) -> None:
         self._box = SecretBox(signing_key)
         bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
         self._stored = BucketView(bucket, on_change=self._changed)
         self._by_tenant: dict[str, Redaction] = {}
-        """Redactions as they were first needed after the last change."""
+        """Redactions by tenant, created at the first use after a change of secrets."""
 
     async def __aenter__(self) -> Self:
         await self._stored.__aenter__()
@@ -42,7 +43,7 @@ class TenantRedaction:
         await self._stored.__aexit__(kind, error, trace)
 
     def of(self, tenant: str, finished: CallFinished, data: bytes) -> bytes:
-        """Return the encoded result of a call without secrets; `data`, which encodes it, if it has none."""
+        """Return the encoded result of a call without secrets; unchanged `data` if it contains none."""
         redaction = self._of(tenant)
         text = data.decode()
         if redaction.of(text) == text:

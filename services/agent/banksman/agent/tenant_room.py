@@ -1,4 +1,4 @@
-"""Limits of what one tenant may have in RESULTS, APPROVALS and the bucket of leases."""
+"""Limits of one tenant's messages in RESULTS and APPROVALS, and of its leases."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ TENANT_SHARE: Final = 8
 """One tenant's results fill about this fraction of their stream at most."""
 SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 320 * 1024
-"""Results of more than `SMALL_BYTES` are refused earlier: as many as fit if all have `LARGE_BYTES`."""
+"""Results over `SMALL_BYTES` have a lower limit: the number that fits if each has `LARGE_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoomLimits:
-    """What one tenant may have stored."""
+    """Maximum numbers of messages of one tenant."""
 
     leases: int = 256
-    """Leases of the processes of one tenant, or of one tool server of the platform. Those that ended in the
+    """Leases of the processes of one tenant, or of one tool server of the platform. Leases that ended in the
     last minute count."""
     slots: int = 5_000
-    """Starts of one tenant, and results, when its tool servers store another. Both are removed when the
-    result of their call is committed; the start of a call that was cancelled or sent again stays 30 days."""
+    """Starts of one tenant, and results of one tenant. Both are removed when the result of their call is
+    committed; the start of a call that was cancelled or sent again stays 30 days."""
 
 
 LIMITS: Final = RoomLimits()
 
 
 class RelayRoom:
-    """The room for what tool servers store."""
+    """The room for messages of tool servers."""
 
     def __init__(self, bus: Bus, limits: RoomLimits) -> None:
         self._room = TenantRoom(bus)
@@ -45,7 +45,7 @@ class RelayRoom:
         """Count a new lease of a tenant, or of a tool server of the platform.
 
         Raises:
-            Overloaded: The owner has as many as it may have.
+            Overloaded: The owner has the maximum number of leases.
             Unavailable: The server did not respond.
         """
         below = kv_subject(RUNNERS, f"{ANY}.{owner}.{ANY}" if of_tenant else f"{owner}.{ANY}")
@@ -83,7 +83,8 @@ class ApprovalRoom:
         try:
             await self._room.take_part(APPROVALS, below, size, "approval requests")
         except Unavailable:
-            # The reply of the model is paid for: its commit waits for the broker, and not this count.
+            # The reply of the model is already paid for: its commit must not fail because the count is
+            # unavailable.
             return None
         except Overloaded as full:
             return str(full)

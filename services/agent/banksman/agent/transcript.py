@@ -8,7 +8,7 @@ from banksman.agent.protocols.flatten import flatten, prose_call, result_text
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage, text_of
 
 PIECE_CHARS = (4_000, 1_000, 250)
-"""Characters that are left of one message; a smaller number is used while the whole is too long."""
+"""Maximum characters of one message, in the order in which they are tried until the transcript fits."""
 _GAP = "\n\n"
 
 
@@ -27,7 +27,7 @@ def transcript(messages: tuple[Message, ...], max_chars: int) -> str:
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """Return a text without its middle, with a note of its length in place of it."""
+    """Return a text whose middle is replaced by a note of the text's length."""
     if len(text) <= max_chars:
         return text
     note = f" [… {len(text)} characters in all …] "

@@ -1,10 +1,10 @@
-"""What each tenant consumed and stored, counted from all logs and stored in bucket `usage`.
+"""The usage and stored bytes of each tenant, counted from all logs and stored in bucket `usage`.
 
-The logs are the truth: each commit with a model's reply names in a header what the reply consumed. One agent,
-the one that records the log heads, follows the headers of all commits in the order of the stream. The others
-request its totals, and only for tenants with a limit. The bucket stores the totals up to a stream sequence,
-from which the next agent continues: every commit counts once, also when a run is taken over. Runs write
-nothing for it, and all agents together at most `WRITES_PER_S`.
+The logs are authoritative: each commit with a model's reply has the usage of the reply in a header. The agent
+that records the log heads follows the headers of all commits in the order of the stream. Other agents request
+its totals, and only for tenants with a limit. The bucket stores the totals up to a stream sequence, from
+which the next agent continues: every commit counts once, also when a run is taken over. Runs write no totals,
+and all agents together write at most `WRITES_PER_S`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REACH_S = 5.0
 REPLY_S = 1.0
 """Seconds within which the agent that counts replies; after that, this one counts too."""
 MAX_WAITING = 1_000
-"""Requests of other agents that wait until their commits are counted; further ones get no reply."""
+"""Maximum requests of other agents that wait until commits are counted; further ones get no reply."""
 
 
 class UsageQuery(BaseModel):
@@ -61,7 +61,7 @@ class UsageQuery(BaseModel):
 
 
 class UsageLedger:
-    """What tenants consumed. `HeadsRecorder` lets one agent count it, and the others request it.
+    """The usage of tenants. `HeadsRecorder` selects the agent that counts; other agents request its totals.
 
     As a context manager it follows the stored totals.
     """
@@ -77,15 +77,15 @@ class UsageLedger:
         self._counting = asyncio.Event()
         """Set while this process counts for all."""
         self.wanted = asyncio.Event()
-        """Set when this process should count, because no other one seems to."""
+        """Set when this process should count, because no other process seems to."""
         self._subscription: Subscription | None = None
         self._replies: set[asyncio.Task[None]] = set()
         self._writing: BackgroundTask | None = None
 
     async def consumed(self, tenant: str, upto: int) -> UsageTotals:
-        """Return what a tenant consumed at all agents, up to a stream sequence or further.
+        """Return a tenant's usage at all agents, up to a stream sequence or further.
 
-        If no agent has counted that far within `REACH_S`, the result is what is known.
+        If no agent has counted that far within `REACH_S`, return the totals known to this process.
         """
         try:
             async with asyncio.timeout(REACH_S):
@@ -95,10 +95,10 @@ class UsageLedger:
             return self._totals(tenant)
 
     async def flush(self) -> None:
-        """Store the totals up to now, before a log is purged that a later process would count from.
+        """Store the current totals. Call it before a log is purged, whose commits cannot be counted later.
 
         Raises:
-            Unavailable, Overloaded: They could not be stored.
+            Unavailable, Overloaded: The totals could not be stored.
         """
         upto = await last_sequence(self._bus, EVENTS)
         try:
@@ -110,7 +110,7 @@ class UsageLedger:
     async def release(self, tenant: str, stored_bytes: int) -> None:
         """Subtract the bytes of a log that is about to be purged, after `flush` has counted them.
 
-        A deletion that is interrupted is subtracted again when it is repeated, in favour of the tenant.
+        A repeat after an interrupted deletion subtracts the bytes a second time, in favour of the tenant.
 
         Raises:
             Unavailable, Overloaded: The broker did not respond.
@@ -121,7 +121,7 @@ class UsageLedger:
                 return
 
     async def __aenter__(self) -> Self:
-        # Before any run: the first agent of all counts from here.
+        # Before any run, so that the very first agent counts from here.
         await self._start()
         await self._view.__aenter__()
         self._writing = self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write)
@@ -136,11 +136,11 @@ class UsageLedger:
 
     async def begin(self) -> int:
         """Begin to count for all agents; return the stream sequence from which `take` continues."""
-        # In this order: the totals of every tenant reach at least as far as those of all.
+        # In this order, the totals of each tenant reach at least as far as those of all tenants.
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.refresh()
         for entry in self._view.entries():
-            # Beyond the end if the logs were restored from a backup that is older than the bucket.
+            # `upto` is beyond the end if the logs were restored from a backup older than the bucket.
             totals = entry.value.model_copy(update={"upto": min(entry.value.upto, end)})
             account = self._accounts[entry.key] = Account()
             account.restart_from(totals, entry.revision, _clock())
@@ -163,7 +163,7 @@ class UsageLedger:
         self._advanced.set()
 
     async def end(self) -> None:
-        """Count no more; the totals are those that another agent stores."""
+        """Stop counting; from now on the totals are those that another agent stores."""
         self._counting.clear()
         for task in tuple(self._replies):
             task.cancel()
@@ -187,7 +187,7 @@ class UsageLedger:
             try:
                 return await self._request(query)
             except Unavailable:
-                # The agent that counted has ended or is frozen, so this one begins.
+                # The counting agent has ended or is frozen, so this one begins to count.
                 self.wanted.set()
                 await self._counting.wait()
         return await self._counted_here(query)
@@ -200,7 +200,7 @@ class UsageLedger:
         while self._upto < query.upto:
             self._advanced.clear()
             await self._advanced.wait()
-        # Repeated after a conflict: another agent stored less at the same time.
+        # Repeat after a conflict: another agent stored lower totals at the same time.
         while query.stored and any(
             one.since and one.since[0].stream_seq <= query.upto for one in self._accounts.values()
         ):
@@ -221,11 +221,11 @@ class UsageLedger:
             await self._bus.publish(reply, totals.model_dump_json().encode())
 
     def _totals(self, tenant: str) -> UsageTotals:
-        """Return what a tenant consumed: by runs as far as counted here, by passthrough as far as stored."""
+        """Return a tenant's usage: of runs as far as counted here, of passthrough as far as stored."""
         return self._account(usage_key(tenant)).now().plus(self._account(passthrough_key(tenant)).stored)
 
     async def _start(self) -> int:
-        """Return the stream sequence to count from: that of the stored totals, or the end."""
+        """Return the stream sequence to count from: that of the stored totals, or the end of the stream."""
         entry = await self._bucket.get_or_drop(ALL_TENANTS)
         if entry is None:
             end = await last_sequence(self._bus, EVENTS)
@@ -250,14 +250,14 @@ class UsageLedger:
         await self._write_all(self._write_every_s / 2)
 
     async def _write_all(self, unless_stored_s: float) -> None:
-        """Store the totals of each tenant, then those of all; skip what was stored just now."""
+        """Store the totals of each tenant, then those of all; skip totals stored within `unless_stored_s`."""
         upto, due = self._upto, _clock() - unless_stored_s
         tenants = {key: account for key, account in self._accounts.items() if key != ALL_TENANTS}
         for key, account in tenants.items():
             if account.since and account.stored_at <= due:
                 await self._write(key, account, account.now())
         total = self._account(ALL_TENANTS)
-        # No further than the stored totals of every tenant.
+        # Not further than the stored totals of any tenant.
         covered = min((one.since[0].stream_seq - 1 for one in tenants.values() if one.since), default=upto)
         if total.since and total.stored_at <= due and min(upto, covered) > total.stored.upto:
             await self._write(ALL_TENANTS, total, total.until(min(upto, covered)))

@@ -1,4 +1,4 @@
-"""What one tenant consumed and stored: the stored totals, and the commits that were counted since."""
+"""The usage and stored bytes of one tenant: the stored totals and the commits counted since."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = UsageTotals()
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one commit adds."""
+    """The usage and bytes that one commit adds."""
 
     stream_seq: int
     time: datetime
@@ -30,7 +30,7 @@ class Account:
     revision: int = 0
     """The revision of the stored totals; 0 when there are none yet."""
     stored_at: float = 0.0
-    """When they last changed, by the clock of the event loop."""
+    """When the stored totals last changed, by the clock of the event loop."""
     since: deque[Delta] = field(default_factory=deque[Delta])
     _counted: UsageTotals = NOTHING
     """The stored totals and the first `_of_since` commits after them."""
@@ -46,7 +46,7 @@ class Account:
         return self._counted
 
     def until(self, stream_seq: int) -> UsageTotals:
-        """Return the totals of everything up to a stream sequence, and of nothing after it."""
+        """Return the totals up to a stream sequence, without later commits."""
         totals = self.stored
         for delta in self.since:
             if delta.stream_seq <= stream_seq:
@@ -54,7 +54,7 @@ class Account:
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
     def forget(self) -> None:
-        """Forget what was counted here: another agent counts."""
+        """Discard the commits counted here, because another agent counts."""
         self.since.clear()
         self._counted, self._of_since = self.stored, 0
 

@@ -1,4 +1,4 @@
-"""Reports of runners about their workspaces, recorded where calls are placed."""
+"""Reports of runners about their workspaces, recorded in the bucket that places calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class WorkspaceReports:
         self._assistants = Bucket(bus, ASSISTANTS, Assistant)
 
     async def on_report(self, report: WorkspaceReport, subject: str) -> WorkspaceReportReply:
-        """Record a report. Safe to repeat: a report states what is, not what changed.
+        """Record a report. Safe to repeat: a report contains the current state, not a change.
 
         Raises:
-            BadInput: A token of the subject is no id.
+            BadInput: A token of the subject is not an id.
             Unavailable: The record could not be stored.
         """
         *_, runner, tenant, conversation_id = subject.split(".")
@@ -38,7 +38,7 @@ class WorkspaceReports:
                 return verdict
 
     async def _assistant_of(self, tenant: str, key: str) -> Assistant | None:
-        """Return the current assistant of a conversation; None when either is missing."""
+        """Return the current assistant of a conversation; None if either is missing."""
         conversation = await self._conversations.get(key)
         if conversation is None:
             return None

@@ -16,7 +16,7 @@ def flatten(
     write_call: Callable[[ToolCall], str],
     selects: Callable[[AssistantMessage], bool],
 ) -> tuple[Message, ...]:
-    """Replace the calls of the selected messages by text, and their results by messages of the user."""
+    """Replace the calls of the selected messages by text, and their results by user messages."""
     return tuple(_flattened(messages, write_call, selects))
 
 

@@ -4,8 +4,8 @@ A reply attempts a call if it contains an object with the key `tool` at its top 
 code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is
 the call, with or without prose around it. A reply with several objects, an invalid object or an object that
 breaks a rule of the format is malformed. Unknown keys are refused too: without them the call would not be the
-one that the model wrote. A reply that starts with `{` and spells the key otherwise is malformed as well, such
-as `'tool'`, `tool`, `"Tool"` or `"tool_name"`.
+one that the model wrote. A reply that starts with `{` and spells the key differently is malformed as well,
+such as `'tool'`, `tool`, `"Tool"` or `"tool_name"`.
 
 An object with a syntax error is an attempt if the key precedes the error at any depth. A valid object inside
 it is not extracted, because the intended whole is unknown. The key must be written literally, without
@@ -49,7 +49,7 @@ _MISWRITTEN_KEY = re.compile(
     rf"""[{{,]\s*+(?P<key>\\?["'`\u2018-\u201d]?{TOOL_KEY}(?:_?name)?\\?["'`\u2018-\u201d]?)\s*+:""",
     re.IGNORECASE,
 )
-"""The key in another spelling: other quotes or none, other case, `tool_name`."""
+"""The key in another spelling: with other quotes or none, in another case, or as `tool_name`."""
 _FIELDS = (TOOL_KEY, PARAMETERS_KEY, TERMINATE_KEY)
 _EXCERPT_CHARS = 24
 
@@ -137,7 +137,7 @@ def _find_call(text: str) -> tuple[RequestedCall, int, int] | None:
 
 
 def _check_keys(text: str) -> None:
-    """Refuse a reply that is one object whose key is spelled otherwise: no user expects it as an answer."""
+    """Refuse a reply that is one object with a misspelled key: no user expects it as a final reply."""
     leading = _LEADING_BRACE.match(text)
     found = _MISWRITTEN_KEY.search(text, leading.end() - 1) if leading else None
     if found is not None:

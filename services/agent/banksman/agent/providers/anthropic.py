@@ -88,7 +88,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
             raise TransientFault(f"the stream broke off: {error}") from error
 
     async def _with_thinking_if_accepted(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
-        """Send the thinking of earlier replies back; if the API refuses it, repeat the request without.
+        """Send the thinking of earlier replies back; if the API refuses it, repeat the request without it.
 
         A thinking block is valid only after the exact prefix it was created with. Another prompt, other tools
         or a compaction make it invalid, and the conversation continues without it.

@@ -47,7 +47,7 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
     Args:
         request: The request.
         provider: The provider's name; only replies of this provider return their state.
-        thinking: True sends the thinking of earlier replies back.
+        thinking: Whether to send the thinking of earlier replies back.
     """
     own = provider if thinking else None
     arguments: dict[str, Any] = {

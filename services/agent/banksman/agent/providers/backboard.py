@@ -62,7 +62,7 @@ class Backboard(RetryingProvider["BackboardApi"]):
 
 
 class _Attempts:
-    """The attempts to get one reply."""
+    """The attempts of one request, which share a plan."""
 
     def __init__(self, api: BackboardApi, provider: str, request: ModelRequest, deltas: DeltaSink) -> None:
         self._api = api

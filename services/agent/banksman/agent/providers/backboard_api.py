@@ -73,7 +73,7 @@ class BackboardApi:
             thread_id: The thread.
             text: The message.
             message_ids: Ids of the log's messages that the text contains.
-            model: `vendor/model`, or the name of a model alone.
+            model: `vendor/model`, or the name of a model without a vendor.
         """
         vendor, slash, name = model.partition("/")
         ids = list(message_ids)

@@ -73,21 +73,21 @@ class ProviderSettings(BaseModel):
     demo_base_url: str | None = None
     """Base URL of the model server's OpenAI endpoint; None without a model server."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds to open a connection; after them the attempt fails."""
+    """Seconds to open a connection; a slower attempt fails."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds without a byte from the model, after which its request fails. Bytes that only keep the
     connection alive count. The request is not repeated, because the model may still write the reply, and the
     vendor charge for it."""
     request_timeouts_s: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict[str, float])
-    """The same for single providers and models, by the start of `provider:model`; the longest one that fits
-    applies. Backboard's models share the one of `backboard`."""
+    """The same limit for single providers and models, by the start of `provider:model`; the longest match
+    applies. Backboard's models share the limit of `backboard`."""
     max_attempts: int = Field(default=5, ge=1, le=20)
     """Maximum requests for one reply, including the first. A request is repeated after a broken connection,
-    and after an error of the vendor that passes."""
+    and after a transient error of the vendor."""
     first_delay_s: float = Field(default=0.5, ge=0)
     """Seconds before the second attempt if the vendor names no time. Later pauses double, up to 8 s."""
 
     def silence_s(self, model: str) -> float:
-        """Return the seconds that `provider:model` may send no byte."""
+        """Return the seconds for which `provider:model` may send nothing."""
         fitting = [start for start in self.request_timeouts_s if model.startswith(start)]
         return self.request_timeouts_s[max(fitting, key=len)] if fitting else self.request_timeout_s

@@ -12,7 +12,7 @@ from banksman.contracts.errors import BadInput
 from banksman.runs.pricing import load_prices
 
 DEMO_MODEL = "demo"
-"""The model server's own model. Without a provider, the name means `demo:demo`."""
+"""The model server's own model. The name without a provider means `demo:demo`."""
 
 
 class Providers:

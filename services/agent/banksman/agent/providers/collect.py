@@ -15,10 +15,11 @@ MAX_ANSWER_CHARS = MAX_REPLY_CHARS + 128 * 1024
 """Maximum characters of text and arguments. A longer reply is cut, because it must fit into one commit."""
 
 MAX_CALLS = 1_600
-"""Maximum calls of a reply; further ones are left out. The requests of these many fit into one commit."""
+"""Maximum calls of a reply; further ones are left out. Approval requests for all of them fit into one
+commit."""
 
 _CALL_CHARS = 64
-"""Characters that a call counts besides its arguments."""
+"""Characters that each call counts in addition to its arguments."""
 
 _CHARS_PER_TOKEN = 4
 
@@ -125,7 +126,8 @@ class ReplyBuilder:
         """Return the complete reply."""
         if self.full:
             finish_reason, raw_finish_reason = "length", "reply too long"
-            # Vendors count the tokens at the end of the stream, which was not read. They are paid for.
+            # Vendors report the usage at the end of the stream, which was not read. It is charged all the
+            # same.
             read = (self._chars + self._reasoning_chars) // _CHARS_PER_TOKEN
             usage = usage.model_copy(update={"output_tokens": max(usage.output_tokens, read)})
         return ModelReply(
