@@ -87,7 +87,7 @@ REFUSALS: list[tuple[dict[str, dict[str, Any] | bytes], str]] = [
     ({SERVER: {"authorization_endpoint": "http://site.example/"}}, "site.example: a sign-in needs https"),
     ({RESOURCE: {"authorization_servers": ["https://10.1.2.3/"]}}, "not a public address"),
     ({RESOURCE: {"authorization_servers": ["https://169.254.169.254/"]}}, "not a public address"),
-    ({SERVER: {"registration_endpoint": None}}, "give a client id"),
+    ({SERVER: {"registration_endpoint": None}}, "configure a client id"),
     ({SERVER: {"registration_endpoint": "https://127.0.0.1/register"}}, "not a public address"),
     ({RESOURCE: b" " * 70_000}, "more than 65536 bytes"),
     ({SERVER: b"[" * 60_000}, "no authorization server"),

@@ -99,7 +99,7 @@ async def test_a_changed_description_is_noticed_before_the_call(servers: McpServ
     ("behaviour", "reason"),
     [
         ("no start", "the program needs a licence"),
-        ("text", "something else than messages"),
+        ("text", "text that is not a message"),
         ("long line", "more than 1048576 bytes"),
     ],
 )

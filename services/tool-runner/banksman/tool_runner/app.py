@@ -44,7 +44,7 @@ from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.turns import Turns
 
 THREADS = 32
-"""Threads for files; the interpreter's default is a handful."""
+"""Threads for file operations; the default of the interpreter is the number of cores plus 4."""
 
 
 def run() -> int:

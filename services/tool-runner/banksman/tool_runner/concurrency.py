@@ -1,4 +1,4 @@
-"""Small helpers beside `asyncio.TaskGroup`, which wraps every error in a group; callers name one error."""
+"""Concurrent tasks whose callers see a single error, where `asyncio.TaskGroup` raises an exception group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator
 
 
 async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
-    """Return the result of `work`, or None if `ended` returns first; cancel the other one."""
+    """Return the result of `work`, or None if `ended` returns first; cancel the other."""
     task, end = asyncio.create_task(work), asyncio.create_task(ended)
     try:
         await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)

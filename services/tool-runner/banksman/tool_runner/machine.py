@@ -1,4 +1,4 @@
-"""What the CLI reads of the tool-runner on this machine. The CLI imports this module by name.
+"""Functions of the tool-runner that the CLI calls on this machine. The CLI imports this module by name.
 
 `banksman doctor` prints `checks`; `banksman reset` deletes `workspaces_root`; `banksman up` starts `runners`.
 """
@@ -18,7 +18,7 @@ from banksman.tool_runner.workspaces.workspace import default_root
 
 
 def checks() -> dict[str, str]:
-    """Return what this machine offers a tool-runner, as sentences by the name of the check."""
+    """Return how the kernel can confine a tool-runner's calls: a sentence for each named check."""
     if kernel_resolves_beneath():
         files = "the kernel keeps paths inside a workspace (openat2)"
     else:
@@ -32,7 +32,7 @@ def workspaces_root(data_dir: Path) -> Path:
 
 
 def runners(data_dir: Path, number: int) -> dict[str, Path]:
-    """Return the ids of `number` tool-runners with the directories of their workspaces.
+    """Return the directories of the workspaces of `number` tool-runners, by runner id.
 
     The runner of an existing directory has the id that is stored there; others get a new one.
 

@@ -16,7 +16,7 @@ _UNLISTED_SHARE = 8
 """A tenant may store this fraction of its limit between two listings, so that few calls wait for one."""
 
 _LISTED_S = 600.0
-"""Seconds for which the bytes of this runner are remembered: to list its outputs costs time per output."""
+"""Seconds for which the bytes of this runner are cached, because listing costs time for each output."""
 _SPARE_SHARE = 32
 """The fraction of a runner's part that is removed in addition when the part is full."""
 
@@ -33,9 +33,9 @@ class StoredOutput:
 class Outputs:
     """Whole outputs of one runner's commands, in an object store that all tenants and runners share.
 
-    A tenant may have `max_tenant_bytes` of this runner in it, exceeded by at most an eighth. Above that, its
-    oldest outputs are removed. If the store is full, or this runner has its part of it (three quarters), the
-    oldest outputs of the tenant that has most are.
+    A tenant may have `max_tenant_bytes` of this runner in the store, exceeded by at most an eighth. Above
+    that, its oldest outputs are removed. If the store is full, or this runner fills its part (three
+    quarters), the oldest outputs of the tenant with the most bytes are removed.
     """
 
     def __init__(self, objects: Objects, runner: str, *, max_tenant_bytes: int, encrypt: bool = True) -> None:
@@ -46,7 +46,7 @@ class Outputs:
         self._unlisted = Counter[str]()
         """Bytes that this process stored since the last listing, by tenant."""
         self._own = 0
-        """Bytes of this runner at the last listing of all its outputs, and stored since."""
+        """Bytes of this runner at the last listing of all its outputs, plus the bytes stored since."""
         self._own_listed_at = float("-inf")
 
     async def put(
@@ -87,10 +87,10 @@ class Outputs:
             logger.error("%s: outputs above the tenant's limit were not removed: %s", tenant, error)
 
     async def _leave_room(self, size: int) -> None:
-        """Let this runner fill its part of the store at most: agents remove what exceeds it."""
+        """Remove outputs if this runner would exceed its part of the store, as agents would remove them."""
         held_bytes, max_bytes = await self._objects.filled()
         part_bytes = int(OWN_SHARE * max_bytes)
-        # The outputs of all runners together are not more than the part of one.
+        # All runners together fill less than the part of one runner.
         if not max_bytes or held_bytes + size <= part_bytes:
             return
         now = asyncio.get_running_loop().time()

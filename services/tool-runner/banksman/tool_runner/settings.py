@@ -84,10 +84,10 @@ class ToolRunnerSettings(HealthSettings):
     max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
     """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""
     encrypt: bool = True
-    """Whether snapshots and whole outputs are encrypted in their stores, which all runners can read. False
-    while services of versions without encryption still run: they could not read them."""
+    """Whether snapshots and whole outputs are encrypted in their stores, which all runners can read. Set to
+    False while services of versions without encryption still run, because they cannot read them."""
     drain_s: float = Field(default=15.0, ge=0)
-    """Seconds that running calls get at the end of the process before they are killed. Together with five
+    """Seconds that running calls get when the process stops, before they are killed. Together with five
     seconds for their results, `copies.drain_s` and two seconds for the lease, the process ends within 30."""
     docker: DockerSettings = DockerSettings()
     copies: SnapshotSettings = SnapshotSettings()
@@ -103,5 +103,5 @@ class ToolRunnerServiceSettings(ServiceSettings):
     tenants: TenantSettings = TenantSettings()
 
     def running_calls(self, tenant: str) -> int | None:
-        """Return how many commands, and fetches, of a tenant run at a time; None for its share."""
+        """Return the limit of a tenant's concurrent commands, and of its fetches; None for its share."""
         return self.tenants.value_of(tenant, lambda limits: limits.running_calls)

@@ -21,7 +21,7 @@ from banksman.tool_runner.egress.urls import PORTS, FetchRefused, check_url, por
 from banksman.tool_runner.limits import FetchLimits
 
 _MAX_URL_CHARS = 8000
-"""A longer target of a redirect is refused before it is parsed."""
+"""A longer redirect target is refused before it is parsed."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = (
     (b"User-Agent", b"banksman"),
@@ -181,7 +181,7 @@ def _headers(url: httpx.URL) -> list[tuple[bytes, bytes]]:
 
 
 def _described(error: Exception) -> str:
-    # The error of a connection that the server closes has no text, or, during a handshake, one of OpenSSL.
+    # If the server closes the connection, the error has no text or, during a handshake, a text of OpenSSL.
     closed = any(isinstance(cause, ssl.SSLZeroReturnError | ssl.SSLEOFError) for cause in error.args)
     text = "" if closed else str(error)
     return f"{type(error).__name__}: {text or 'the connection was closed'}"

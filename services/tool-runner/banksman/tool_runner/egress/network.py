@@ -22,7 +22,7 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 AddressPolicy = Callable[[Address], bool]
 
 _LOOK_UPS = ThreadPoolExecutor(32, thread_name_prefix="look-up")
-"""Threads of their own: a look-up may hang for as long as its server likes, and cannot be stopped.
+"""Separate threads for DNS look-ups, which may hang as long as the DNS server does and cannot be cancelled.
 
 In the default executor, such look-ups would take the threads of files and of the connection to NATS.
 """

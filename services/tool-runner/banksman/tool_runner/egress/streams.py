@@ -10,7 +10,7 @@ import httpcore
 class Connection(httpcore.AsyncNetworkStream):
     """A TCP connection that is closed if its TLS handshake is cancelled.
 
-    httpcore closes it after an error only. A server that never finishes the handshake would otherwise hold a
+    httpcore closes it only after an error. A server that never finishes the handshake would otherwise hold a
     socket of the runner after each fetch: the event loop refers to it until the server closes it.
     """
 
@@ -47,5 +47,5 @@ class Connection(httpcore.AsyncNetworkStream):
             raise
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what the network knows of the connection, such as the address of its server."""
+        """Return information about the connection, such as the address of its server."""
         return self._stream.get_extra_info(info)

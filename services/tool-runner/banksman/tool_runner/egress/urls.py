@@ -1,4 +1,4 @@
-"""Which URLs a runner may fetch, as far as no look-up is needed."""
+"""Checks of URLs that need no DNS look-up."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_url(url: str, ports: frozenset[int] = PORTS) -> httpx.URL:
 
 
 def port_of(url: httpx.URL) -> int:
-    """Return the port of a URL: its own, or that of its scheme."""
+    """Return the port of a URL, or the default port of its scheme."""
     return url.port or (443 if url.scheme == "https" else 80)
 
 
@@ -64,7 +64,7 @@ def _check_host(host: str) -> None:
 
 
 def literal_address(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that a host is written as; None for a name."""
+    """Return the address if the host is an IP address; None for a name."""
     try:
         return ip_address(host.strip("[]").rstrip("."))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Sign-in at a server that demands OAuth, as its revision 2025-11-25 describes: everything but the user.
+"""OAuth sign-in at an MCP server (revision 2025-11-25): all requests except those of the user's browser.
 
-The addresses come from the server and its authorization server, and are as distrusted as its own: all
-requests use `Egress`, follow no redirect, and read at most `MAX_DOCUMENT_BYTES`.
+The addresses come from the server and its authorization server, which are not trusted: all requests use
+`Egress`, follow no redirect, and read at most `MAX_DOCUMENT_BYTES`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _PROBE = {
 
 
 class SignInFailed(Exception):
-    """A user cannot sign in; the text is for an administrator, and shows nothing of a response."""
+    """A user cannot sign in. The text is for an administrator and contains no part of a response."""
 
 
 class GrantRefused(SignInFailed):
@@ -82,16 +82,16 @@ class Authorizations:
     egress: Egress
 
     async def discover(self, wanted: DiscoverSignIn) -> Authorization:
-        """Return where users sign in for a server, and register this platform there.
+        """Return where users sign in for a server; register this platform at the authorization server.
 
         Raises:
-            SignInFailed: That cannot be found, or the authorization server does not register us.
+            SignInFailed: No authorization server was found, or it does not register this platform.
         """
         try:
             async with asyncio.timeout(SIGN_IN_S):
                 return await self._discovered(wanted)
         except TimeoutError as error:
-            raise SignInFailed(f"the sign-in was not found within {SIGN_IN_S:g} s") from error
+            raise SignInFailed(f"the authorization server was not found within {SIGN_IN_S:g} s") from error
         except ValidationError as error:
             raise SignInFailed("the authorization server describes itself with unusable values") from error
 
@@ -120,7 +120,7 @@ class Authorizations:
         except TimeoutError as error:
             raise SignInFailed(f"the token endpoint did not respond within {SIGN_IN_S:g} s") from error
         except (OAuthTokenError, ValidationError):
-            # Not as its cause: the error shows the token.
+            # `from None`, because the text of the cause contains the token.
             raise SignInFailed("the token endpoint responded with an unusable token") from None
 
     async def _discovered(self, wanted: DiscoverSignIn) -> Authorization:
@@ -155,12 +155,12 @@ class Authorizations:
             ours = resource_url_from_server_url(url)
             if not check_resource_allowed(requested_resource=ours, configured_resource=str(found.resource)):
                 # A token for another resource could be used there by this server.
-                raise SignInFailed("the metadata of the server is that of another resource")
+                raise SignInFailed("the metadata of the server describes another resource")
             return found
         return None
 
     async def _server(self, issuer: str | None, url: str) -> OAuthMetadata:
-        """Return the metadata of the authorization server (RFC 8414), which must know PKCE with S256."""
+        """Return the metadata of the authorization server (RFC 8414), which must support PKCE with S256."""
         for address in build_oauth_authorization_server_metadata_discovery_urls(issuer, url):
             response = await self._send(create_oauth_metadata_request(address))
             _, found = await handle_auth_metadata_response(response)
@@ -175,13 +175,13 @@ class Authorizations:
         raise SignInFailed("the server names no authorization server, or that has no metadata")
 
     async def _client(self, wanted: DiscoverSignIn, server: OAuthMetadata) -> OAuthClient:
-        """Return the client that was given if it is one of this authorization server, or register one."""
+        """Return the given client if it belongs to this authorization server; otherwise register one."""
         issuer, given = str(server.issuer), wanted.client
         if given is not None and given.issuer in (None, issuer):
             if given.redirect_uri in (None, wanted.redirect_uri):
                 return given
         if server.registration_endpoint is None:
-            raise SignInFailed("the authorization server registers nobody: give a client id")
+            raise SignInFailed("the authorization server does not register clients: configure a client id")
         metadata = OAuthClientMetadata(
             client_name="Banksman",
             redirect_uris=[AnyUrl(wanted.redirect_uri)],
@@ -193,7 +193,7 @@ class Authorizations:
             registered = await handle_registration_response(await self._send(request))
             check_registration_usable(registered)
         except OAuthRegistrationError:
-            # Its text has the response.
+            # The text of the cause contains the response.
             raise SignInFailed("the authorization server did not register this client") from None
         method = registered.token_endpoint_auth_method
         return OAuthClient.model_validate(
@@ -207,7 +207,7 @@ class Authorizations:
         )
 
     async def _send(self, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
-        """Send a request on a connection of its own, and read the body of its response."""
+        """Send a request on a separate connection and read the body of its response."""
         self._safe(str(request.url))
         transport = CheckedTransport(self.egress, ANY_HOST, Meter(limit=MAX_DOCUMENT_BYTES))
         request.headers["accept-encoding"] = "identity"
@@ -225,7 +225,7 @@ class Authorizations:
         """Return an address to which codes and tokens may be sent.
 
         Raises:
-            SignInFailed: It is neither https nor one that the operator allowed by its address.
+            SignInFailed: The URL is not https, and the operator has not allowed its address.
         """
         if httpx2.URL(url).scheme != "https" and not self.egress.trusts(url):
             raise SignInFailed(f"{httpx2.URL(url).host}: a sign-in needs https")
@@ -249,6 +249,6 @@ def _identified(wanted: RequestToken) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _error_code(response: httpx2.Response) -> str:
-    """Return the error code of RFC 6749: a description may repeat what we sent."""
+    """Return only the error code of RFC 6749, because a description may repeat the request."""
     found = _CODE.search(response.content)
     return found[1].decode() if found else f"status {response.status_code}"

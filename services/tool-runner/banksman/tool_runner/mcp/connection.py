@@ -1,4 +1,4 @@
-"""What both transports have in common: limits, failures and the streams of the SDK."""
+"""Limits, failures and streams of the SDK that both transports share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
-"""Bytes of one message of a server."""
+"""Maximum bytes of one message of a server."""
 MAX_RECEIVED_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of all messages of a server during one call."""
+"""Maximum bytes of all messages of a server during one call."""
 MAX_SHOWN_CHARS: Final = 500
-"""Characters of a server's own words in an error."""
+"""Maximum characters of a server's text in an error."""
 
 Inbox: TypeAlias = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outbox: TypeAlias = MemoryObjectSendStream[SessionMessage]
@@ -25,7 +25,7 @@ class ServerFailed(Exception):
 
 @dataclass
 class Meter:
-    """Counts what a server sends during one call."""
+    """Counts the bytes that a server sends during one call."""
 
     received: int = 0
     limit: int = MAX_RECEIVED_BYTES
@@ -35,7 +35,7 @@ class Meter:
         """Count bytes.
 
         Raises:
-            ServerFailed: It sent too many.
+            ServerFailed: The server sent too many bytes.
         """
         self.received += size
         if self.received > self.limit:
@@ -52,12 +52,12 @@ class Connected(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the connection failed, in the words of this runner or the server; None if it did not."""
+        """Why the connection failed, as a text of this runner or the server; None if it did not fail."""
         ...
 
     @property
     def refused(self) -> bool:
-        """Whether the rules of this runner do not allow the server."""
+        """Whether the rules of this runner forbid the server."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Requests of gateways and agents that concern a server, but no call."""
+"""Requests about servers that are not calls: listing tools and preparing sign-ins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 @dataclass(frozen=True, slots=True)
 class McpFinder:
-    """Lists the tools of servers, each in the turn of a command, and prepares sign-ins."""
+    """Lists the tools of servers and prepares sign-ins. Listing takes the turn of a command."""
 
     servers: McpServers
     workspaces: WorkspaceStore
@@ -31,7 +31,7 @@ class McpFinder:
                 return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
 
     async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
-        """Return where users sign in, or a token; or why there is none."""
+        """Return the endpoints of a sign-in or a token; after a failure, the reason."""
         await import_sdk()
         from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 

@@ -32,17 +32,17 @@ class HttpConnection:
 
     @property
     def problem(self) -> str | None:
-        """Why a request failed; None if none did."""
+        """Why a request failed; None if none failed."""
         return self._transport.problem
 
     @property
     def refused(self) -> bool:
-        """Whether the rules of this runner do not allow the address."""
+        """Whether the rules of this runner forbid the address."""
         return self._transport.refused
 
     @property
     def needs_sign_in(self) -> bool:
-        """Whether a request was refused for want of a valid token."""
+        """Whether a request was refused because it had no valid token."""
         return self._transport.unauthorized
 
 
@@ -52,8 +52,8 @@ async def opened(
 ) -> AsyncGenerator[HttpConnection]:
     """Connect to the server while the block runs."""
     transport = CheckedTransport(egress, rules, meter)
-    # Nothing but the configured headers is sent: no cookie of the environment's proxies, and no compression,
-    # of which a small body may be a large one.
+    # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
+    # small compressed body may inflate to a large one.
     headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
     async with (
         httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
@@ -78,7 +78,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         """Send a request.
 
         Raises:
-            httpx2.TransportError: It failed; `problem` states why.
+            httpx2.TransportError: The request failed; `problem` states why.
         """
         url = request.url
         sent = httpcore.Request(
@@ -104,7 +104,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             raise self._failed("the server compressed its response, which was not accepted")
         self.unauthorized = self.unauthorized or response.status == _UNAUTHORIZED
         if response.status >= _SERVER_ERROR:
-            # It may have failed at any moment of a call.
+            # The server may have failed before, during or after the execution of a call.
             self.problem = self.problem or f"the server responded with status {response.status}"
         return httpx2.Response(
             response.status, headers=response.headers, stream=_Measured(response, self._meter, self._failed)
@@ -115,7 +115,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         await self._pool.aclose()
 
     def _failed(self, problem: str) -> httpx2.TransportError:
-        # The SDK turns it into an error of its own, without the reason.
+        # The SDK replaces this error by its own, which lacks the reason.
         self.problem = self.problem or problem
         return httpx2.ConnectError(problem)
 
@@ -159,13 +159,13 @@ class _CheckedNetwork(TcpNetwork):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to a host that the rules allow."""
-        # Only host and port are checked; TLS is the pool's.
+        # `Egress` checks only host and port; the pool adds TLS if the scheme requires it.
         return await self._egress.connect(
             httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules
         )
 
     async def sleep(self, seconds: float) -> None:
-        """Refuse: the pool repeats no request."""
+        """Raise, because the pool must not repeat a request."""
         raise FetchFailed("the connection is not repeated")
 
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 FIND_S = 25.0
 """Seconds for a list of tools; the request for it times out after 30."""
 UNAUTHORIZED = (
-    "the server responded with status 401: an administrator must sign in at it, or configure a valid token"
+    "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
 )
 _importing = asyncio.Lock()
 
@@ -51,7 +51,7 @@ class NotFound(Exception):
 
 @dataclass(slots=True)
 class _Call:
-    """One call, and how far it has come."""
+    """The state of one call."""
 
     target: McpTarget
     arguments: JsonObject
@@ -63,15 +63,15 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class McpServers:
-    """The servers that calls name. Nothing of a server outlives a call."""
+    """Connects to servers. No connection or process of a server outlives its call."""
 
     sandbox: Sandbox | None
-    """Runs the programs; None if this runner's sandbox cannot."""
+    """Runs servers that are programs; None if this runner's sandbox does not support them."""
     egress: Egress
     limits: RunnerLimits
 
     async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Call a tool once, if its server still describes it as an administrator approved it."""
+        """Call a tool once, if its description is still the one that an administrator approved."""
         call = _Call(target, arguments, run, Redaction(target.secrets))
         started_at = time.monotonic()
         try:
@@ -87,10 +87,10 @@ class McpServers:
     async def find(
         self, transport: McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
     ) -> tuple[ServedTool, ...]:
-        """Return the tools of a server. No error shows the secrets of its transport or those of `hidden`.
+        """Return the tools of a server. Errors contain no secrets of its transport and no text in `hidden`.
 
         Raises:
-            NotFound: They cannot be listed.
+            NotFound: The tools cannot be listed.
         """
         connection: Connected | None = None
         try:
@@ -114,7 +114,7 @@ class McpServers:
 
     @asynccontextmanager
     async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
-        """Stop a program that makes its workspace too large; refuse one where it is far too large already."""
+        """Stop a program that makes its workspace too large; refuse to start one in a locked workspace."""
         run = call.run
         if isinstance(call.target.transport, HttpServer):
             yield
@@ -200,7 +200,7 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
 
 
 def _reason(connection: Connected | None, error: BaseException) -> str:
-    """Return why something failed: what the connection knows is nearer to the cause than the SDK's error."""
+    """Return why a request failed. The connection's problem is closer to the cause than the SDK's error."""
     from mcp.shared.exceptions import MCPError
 
     from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
@@ -228,7 +228,7 @@ def _unknown(why: str) -> ToolOutcome:
 
 
 async def import_sdk() -> None:
-    """Import the SDK in a thread: it takes a third of a second."""
+    """Import the SDK in a thread, because the import takes a third of a second."""
     async with _importing:
         await asyncio.to_thread(_imported)
 
@@ -236,7 +236,7 @@ async def import_sdk() -> None:
 def _imported() -> None:
     # Its `__init__` imports the servers too.
     defer("mcp")
-    # Its client logs what servers send.
+    # The SDK's client logs the messages of servers.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     from banksman.tool_runner.mcp import http as http
     from banksman.tool_runner.mcp import results as results

@@ -1,4 +1,4 @@
-"""A session with a server: its tools, and one call. Everything a server sends is bounded and distrusted."""
+"""A session with a server: its tools, and one call. Messages of a server are untrusted and limited."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, Inbox, Outbox, ServerFailed
 
 MAX_PAGES: Final = 20
-"""Pages of a list of tools."""
+"""Maximum pages of a list of tools."""
 MAX_LISTED_BYTES: Final = 96 * 1024
-"""Bytes of the descriptions and schemas of all tools of a server."""
+"""Maximum bytes of the descriptions and schemas of all tools of a server."""
 _US = Implementation(name="banksman", version="1")
 
 
 @contextlib.asynccontextmanager
 async def session(streams: tuple[Inbox, Outbox]) -> AsyncGenerator[ClientSession]:
-    """Open a session, by the handshake that nearly all servers know, or without one.
+    """Open a session with the handshake `initialize`; without it if the server refuses the handshake.
 
     Raises:
         ServerFailed: The server supports neither, or does not follow the protocol.
@@ -56,7 +56,7 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
     """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more.
 
     Raises:
-        ServerFailed: It does not list them.
+        ServerFailed: The server does not list its tools.
     """
     found: list[ServedTool] = []
     size = 0
@@ -70,10 +70,10 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
 
 
 async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
-    """Return a tool as the server describes it now; None if it has none of this name.
+    """Return the current definition of a tool by the server; None if there is no tool of this name.
 
     Raises:
-        ServerFailed: It does not list its tools.
+        ServerFailed: The server does not list its tools.
     """
     async for tool in _listed(session):
         if tool.name == name:
@@ -86,9 +86,10 @@ async def call(session: ClientSession, name: str, arguments: JsonObject) -> Call
 
     Raises:
         MCPError: The server refused the request, or the connection ended.
-        ValidationError: It sent something else than a result.
+        ValidationError: The response is not a valid result.
     """
-    # Not `session.call_tool`: it applies the server's own schema to the result, which may take any time.
+    # Not `session.call_tool`: it validates the result with the server's schema, which can take unlimited
+    # time.
     request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))
     return await session.send_request(request, CallToolResult)
 
@@ -109,7 +110,7 @@ async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
 
 
 def _served(tool: Tool) -> ServedTool:
-    """Return a tool with the digest of all that models and administrators read."""
+    """Return a tool with the digest of all texts that models and administrators read."""
     description = (tool.description or tool.title or tool.name)[:8_000]
     read_only = bool(tool.annotations and tool.annotations.read_only_hint)
     parts = [tool.name, tool.description, tool.input_schema, read_only]

@@ -32,7 +32,7 @@ from banksman.tool_runner.sandbox.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 EXIT_S = 0.2
-"""Seconds for a program to end after its input has ended. Many do not end, and each call waits for it."""
+"""Seconds for a program to end after its input has ended. Many programs do not end, and each call waits."""
 NOT_STARTED = "the program could not be started in the sandbox"
 _BUFFERED = 16
 _SCRIPT = f"""
@@ -63,12 +63,12 @@ async def started(
         server: The program.
         sandbox: The sandbox; one of kind `bwrap`.
         workspace: The directory in which it runs.
-        timeout_s: Seconds after which it is killed.
-        stop: Ends it early.
-        meter: Counts what it sends.
+        timeout_s: Seconds after which the program is killed.
+        stop: Ends the program early.
+        meter: Counts the bytes that the program sends.
 
     Raises:
-        ServerFailed: It did not connect.
+        ServerFailed: The program did not connect.
         SandboxUnavailable: The sandbox could not be started.
     """
     listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
@@ -108,10 +108,10 @@ class _Program:
     _closed: bool = False
 
     async def end(self) -> str | None:
-        """Kill what is left of it. Return the limit that killed it, or the end of its standard error.
+        """Kill the program. Return the limit that killed it earlier, or the end of its standard error.
 
         Raises:
-            SandboxUnavailable: It could not be started.
+            SandboxUnavailable: The sandbox could not be started.
         """
         self.stop.request("cancelled")
         await asyncio.wait((self.running,))
@@ -124,7 +124,7 @@ class _Program:
 async def _accepted(
     listening: asyncio.Future[socket.socket], program: _Program
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Wait for the connection of the program. It has one: what connects later is refused."""
+    """Wait for the connection of the program; later connections are refused."""
     await asyncio.wait((listening, program.running), return_when=asyncio.FIRST_COMPLETED)
     if not listening.done():
         raise ServerFailed(await program.end() or NOT_STARTED)
@@ -144,7 +144,7 @@ async def _accepted(
 
 
 def _environment(server: StdioServer) -> bytes:
-    """Return the variables as the script reads them: each ends with NUL, and an empty one ends the list."""
+    """Return the variables for the script: each ends with NUL, and an empty variable ends the list."""
     return b"".join(f"{name}={value}\0".encode() for name, value in server.env.items()) + b"\0"
 
 
@@ -171,7 +171,7 @@ def _pumped(
                 connection.problem = (
                     f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
                     if too_long
-                    else "the server wrote something else than messages to its standard output"
+                    else "the server wrote text that is not a message to its standard output"
                 )
             except (OSError, anyio.BrokenResourceError):
                 return

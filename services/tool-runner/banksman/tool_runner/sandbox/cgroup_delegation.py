@@ -1,4 +1,4 @@
-"""The cgroups that this process may divide: its own one, where it is writable and not shared.
+"""The cgroups that this process may divide: its own cgroup, if it is writable and not shared.
 
 Version 2: https://docs.kernel.org/admin-guide/cgroup-v2.html
 Version 1, with a hierarchy per controller: https://docs.kernel.org/admin-guide/cgroup-v1/cgroups.html
@@ -36,11 +36,11 @@ class Hierarchy:
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """What the runner may divide."""
+    """The cgroups that the runner may divide."""
 
     version: Literal[1, 2]
     hierarchies: tuple[Hierarchy, ...]
-    """The runner's own cgroup; of version 1, one for each controller."""
+    """The runner's own cgroup; in version 1, one cgroup for each controller."""
 
     def __str__(self) -> str:
         parts = (f"{', '.join(sorted(own.controllers))} at {own.directory}" for own in self.hierarchies)
@@ -48,7 +48,7 @@ class Delegation:
 
 
 def examine() -> Delegation:
-    """Return what this process may divide: its cgroup of version 2, else those of version 1. Changes nothing.
+    """Return the cgroups that this process may divide: version 2 if possible, else version 1. Read-only.
 
     Raises:
         NotDelegated: the own cgroups are not writable, lack a controller, or are shared.

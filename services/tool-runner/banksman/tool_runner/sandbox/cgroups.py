@@ -30,7 +30,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SPAWN_PROCESSES = 5
 """The starter and the processes of bwrap itself, which count against `pids.max`."""
 _MAX_LEFT_BYTES = 8 * 1024 * 1024
-"""Memory of an earlier call, such as cached pages of its files, with which a cgroup is used again."""
+"""Maximum memory of earlier calls, such as cached pages of their files, with which a cgroup is reused."""
 _CPU_PERIOD_US = 100_000
 _END_WAIT_S = 5.0
 _POLL_S = 0.005
@@ -63,7 +63,7 @@ class CallCgroup:
         return False
 
     def reusable(self, starter: int) -> bool:
-        """Return whether only the starter, and little memory, is left of the calls so far."""
+        """Return whether earlier calls left no process except the starter, and little memory."""
         try:
             # Processes join and leave all hierarchies together.
             if _content(str(self.directories[0] / "cgroup.procs")).split() != [b"%d" % starter]:
@@ -74,7 +74,7 @@ class CallCgroup:
         return left <= _MAX_LEFT_BYTES and not self.exceeded_memory()
 
     def _files(self, *names: str) -> tuple[str, ...]:
-        """Return those of the named files that exist; which, depends on version and controllers."""
+        """Return the named files that exist, which depends on version and controllers."""
         if names not in self._existing:
             paths = (directory / name for directory in self.directories for name in names)
             self._existing[names] = tuple(str(path) for path in paths if path.exists())
@@ -114,7 +114,7 @@ class CallCgroups:
         for hierarchy, directory in zip(self.hierarchies, call.directories, strict=True):
             directory.mkdir()
             for name, value in _limits(limits):
-                # Each file exists in one version only, and a kernel without swap has none of swap.
+                # Each file exists in one version only, and a kernel without swap lacks the files of swap.
                 if name.partition(".")[0] in hierarchy.controllers and (directory / name).exists():
                     _write(directory / name, value)
         return call

@@ -60,7 +60,7 @@ class DockerSandbox:
         Blocks for at most a few times `settings.engine_timeout_s`.
 
         Raises:
-            SandboxUnavailable: the engine lacks something; the message names it.
+            SandboxUnavailable: the engine does not meet a requirement; the message names it.
         """
         self._limits = limits
         self._settings = settings

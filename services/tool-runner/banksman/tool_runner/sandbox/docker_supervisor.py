@@ -3,8 +3,8 @@
 It runs the commands of the workspace one after another and ends their leftovers. As the first process of its
 pid namespace, it inherits every orphan, cannot be signalled from within, and reaches every other process with
 `kill(-1)`, also a fork bomb at its limit (pid_namespaces(7)). When it has no child, no other process is left.
-A `docker exec` per command would not do: killing its client leaves the process running, and it inherits the
-container's environment.
+A `docker exec` per command does not suffice: killing its client leaves the process running, and the process
+inherits the container's environment.
 
 The runner communicates over standard input and output. If the runner ends, the input ends, then this process,
 then the container. The container's Python receives this program as text, so it is one file and uses only the
@@ -102,7 +102,7 @@ class _OomScore:
 
     @contextlib.contextmanager
     def raised(self) -> Generator[None]:
-        """Give children started in the block the highest score. Resetting it needs no privilege."""
+        """Give child processes the highest OOM score (`oom_score_adj`) while the block runs."""
         os.pwrite(self._fd, _HIGHEST_OOM_SCORE, 0)
         try:
             yield
@@ -280,7 +280,7 @@ class _Supervisor:
         return bool(chunk)
 
     def _drain(self, command: _Command) -> None:
-        """Forward the rest of the pipes, which have no writer left."""
+        """Forward the remaining output of the pipes, which have no writer left."""
         for fd in command.streams:
             while True:
                 try:

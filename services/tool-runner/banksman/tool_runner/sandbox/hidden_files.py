@@ -1,4 +1,4 @@
-"""Finds the files of a call that no directory lists: deleted, and still held by one of its processes."""
+"""Finds the files of a call that no directory lists: deleted files that its processes have open or mapped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARKED_EXAMINATIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class HiddenFiles:
-    """What the processes of one call hold at one moment."""
+    """The hidden files of the processes of one call at one moment."""
 
     unlinked_bytes: int
     """Allocated bytes of deleted files that are open or mapped."""
@@ -31,7 +31,7 @@ class HiddenFiles:
 
 
 class HiddenFilesWatch:
-    """Decides when one call holds too much in files that no directory lists."""
+    """Decides when the hidden files of one call are too large."""
 
     def __init__(self, max_bytes: int, max_file_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -20,7 +20,7 @@ Their pages belong to a file without a name, and remain when no process has them
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the memory of a process and its descendants; what cannot be read counts as 0.
+    """Return the memory of a process and its descendants; unreadable values count as 0.
 
     It is the sum of the proportional set sizes, the page tables, and the pages of shared anonymous mappings.
     """

@@ -113,7 +113,7 @@ class CapturedOutput:
         self._spool.write(stored)
 
     def shown(self) -> ShownOutput:
-        """Return both streams in `max_chars` characters together; a short stream leaves room to the other."""
+        """Return both streams in `max_chars` characters; a short stream leaves room for the other."""
         out_chars, err_chars = self._size(self.stdout), self._size(self.stderr)
         if out_chars + err_chars <= self._max_chars:
             return ShownOutput(self.stdout.text(), self.stderr.text(), truncated=False)

@@ -25,7 +25,7 @@ class Place:
     unused_since: float = 0.0
 
     def reusable(self) -> bool:
-        """Return whether nothing is left of the commands so far."""
+        """Return whether earlier commands left no process and little memory."""
         pid = self.starter.process.pid
         if pid is None or not self.starter.idle:
             return False
@@ -48,7 +48,7 @@ class Starters:
         *,
         unused_s: float = UNUSED_S,
     ) -> None:
-        """Start nothing. With `cgroups`, each starter gets its own cgroup."""
+        """Create an empty pool. With `cgroups`, each starter gets its own cgroup."""
         self._spawner = spawner
         self._limits = limits
         self._cgroups = cgroups
@@ -58,7 +58,7 @@ class Starters:
 
     @property
     def any(self) -> bool:
-        """Whether there is a starter. Without one, there is no sandbox."""
+        """Whether a starter exists. Without a starter, no sandbox exists."""
         return bool(self._unused) or self._lent > 0
 
     @contextlib.asynccontextmanager
@@ -107,7 +107,7 @@ class Starters:
     async def _take(self) -> Place:
         while self._unused:
             place = self._unused.pop()
-            # It may have been killed meanwhile.
+            # The starter may have been killed meanwhile.
             if place.starter.idle:
                 return place
             await asyncio.shield(self._end(place))

@@ -9,7 +9,7 @@ from banksman.tool_runner.tools.base import ToolRun
 
 
 async def watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
-    """Stop a call that makes its workspace too large. One that is already too large may not grow."""
+    """Stop a call that makes its workspace too large. A workspace that is already too large may not grow."""
     meter = run.workspace.meter
     while True:
         if meter.due and (await meter.renew(bounds)).excess(bounds):

@@ -24,7 +24,7 @@ _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 """Limit for one read: `tarfile` reads an extended header of any stated length into memory."""
 _OVERHEAD_BYTES = 8 * 1024
-"""Archive bytes per entry besides its content: headers, the path twice, and padding."""
+"""Archive bytes per entry in addition to its content: headers, the path twice, and padding."""
 _PIECE_BYTES = 256 * 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,4 +1,4 @@
-"""One workspace of this runner: its state in this process, and what is stored of it."""
+"""One workspace of this runner: its state in this process and its stored record."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WorkspaceRecord(BaseModel):
     unfinished: str | None = None
     """Id of a snapshot that the platform has not recorded yet."""
     lost: str | None = None
-    """Why the snapshot could not be restored; None when it was restored or the loss is reported."""
+    """Why the snapshot could not be restored; None if it was restored, or the loss has been reported."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class WorkspaceEntry:
 
     @property
     def record(self) -> WorkspaceRecord:
-        """What is stored of this state."""
+        """The record of this state to store."""
         return WorkspaceRecord(
             term=self.state.term,
             generation=self.state.generation,

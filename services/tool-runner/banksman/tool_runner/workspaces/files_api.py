@@ -31,7 +31,7 @@ from banksman.tool_runner.workspaces.uploads import Uploads
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 MAX_LISTED = 100_000
-"""Entries of a workspace that one listing reads at most."""
+"""Maximum entries of a workspace that one listing reads."""
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete
 WorkspaceRequest = _OneFile | FindMcpTools

@@ -20,7 +20,7 @@ _OPEN_LEVELS = 128
 """Levels of directories that a measurement keeps open."""
 _GROWTH_BYTES = 256 * MIB
 _GROWTH_ENTRIES = 10_000
-"""How much a command may grow a workspace before a measurement ends it, as far as this is harmless."""
+"""Growth that a command always gets before the workspace is locked, because a measurement ends it late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Requests of a runner to remove objects that it stored: its user may not purge the stores."""
+"""Requests of a runner to remove its objects, because its permissions include no purge of the stores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPLY_S = 10.0
 
 
 def objects_of(bus: Bus, store: Literal["outputs", "workspaces"], runner: str) -> Objects:
-    """Return a store in which a runner has objects of its own."""
+    """Return a store that contains objects of a runner."""
 
     async def remove(name: str) -> None:
         request = ObjectRemoval(store=store, name=name)

@@ -33,8 +33,8 @@ class Reports:
             tenant: The tenant.
             conversation_id: The conversation of the workspace.
             report: The report.
-            repeats: Whether to send it again for `REPEATED_FOR_S` until a reply arrives. That is safe: a
-                report states what is.
+            repeats: Whether to send it again for `REPEATED_FOR_S` until a reply arrives. A repeat is safe,
+                because a report contains the current state.
 
         Raises:
             Unavailable: no reply within `REPLY_S`, or `REPEATED_FOR_S` if it is repeated; or no valid one.

@@ -41,11 +41,12 @@ class SnapshotScheduler:
     _refused: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Edit count of each workspace whose snapshot was refused; it is tried again after the next edit."""
     _ending: bool = False
-    """Whether the runner takes no more calls."""
+    """Whether the runner has stopped taking calls."""
 
     async def run(self) -> NoReturn:
         """Check all workspaces repeatedly until cancelled."""
-        # A restart after an exception: snapshots that were cancelled before they began are still listed.
+        # This loop restarts after an exception; snapshots that were cancelled before they began are still
+        # listed.
         self._in_progress.clear()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._check_ownership(), name="workspace ownership")

@@ -15,16 +15,16 @@ from banksman.deployment.streams import stream_info
 from banksman.runtime.shares import within_share
 
 LISTED_S: Final = 600.0
-"""Seconds for which the bytes of all tenants are remembered: to list them costs time per snapshot."""
+"""Seconds for which the bytes of all tenants are cached, because listing costs time for each snapshot."""
 REFUSED_S: Final = 60.0
-"""The same for a refusal: snapshots may have been removed since."""
+"""Seconds for which a refusal is cached; it is shorter, because snapshots may have been removed since."""
 RETRY_AFTER_S: Final = 60.0
 
 
 class SnapshotRoom:
     """Refuses snapshots of a tenant whose snapshots fill its part: three times what is free.
 
-    It also refuses those that exceed the part of this runner: three quarters of the store.
+    It also refuses snapshots that exceed the part of this runner: three quarters of the store.
 
     While all snapshots together fill less than three quarters of the store, no tenant and no runner can be
     above its part, and a check costs one request. Above, the descriptions of all snapshots are listed.
@@ -39,7 +39,7 @@ class SnapshotRoom:
         self._listed_at = float("-inf")
 
     async def check(self, tenant: str, size: int = 0) -> None:
-        """Return if a tenant may store a snapshot of `size` bytes.
+        """Check that a tenant may store a snapshot of `size` bytes.
 
         Raises:
             Overloaded: The tenant's snapshots fill its part.

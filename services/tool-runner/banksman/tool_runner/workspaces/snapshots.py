@@ -47,10 +47,10 @@ class Archived:
 
 
 class Snapshots:
-    """The snapshots of all runners: each restores those of others, and stores and removes its own.
+    """Snapshots in the store. A runner restores those of all runners, and stores and removes its own.
 
     An interrupted snapshot has no manifest, so it is never restored. The runner that made its parts removes
-    them, at the latest after its next start. Agents remove what a runner that does not return has left.
+    them, at the latest after its next start. Agents remove the snapshots of runners that do not return.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class Snapshots:
         self._runner = runner
         self.room = room
         self._scratch = scratch
-        """No sandbox sees it. On the file system of the workspaces: a rename cannot cross file systems."""
+        """A directory that no sandbox sees, on the file system of the workspaces: a rename cannot cross file
+        systems."""
         self._identity = identity
         self._limits = limits
         self._now = now

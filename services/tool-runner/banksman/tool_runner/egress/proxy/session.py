@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _LINGER_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-"""Seconds until a connection is accepted for which the process or the machine had no room."""
+"""Seconds before accept(2) is repeated after it failed."""
 
 
 class CommandProxy:
@@ -109,7 +109,7 @@ class ProxySession:
         try:
             reader, writer = await asyncio.open_connection(sock=connected)
         except (OSError, ValueError) as error:
-            # The kernel has no room to watch it, or the listener was none of streams.
+            # epoll_ctl(2) has no memory, or the socket that the sandbox passed is not a stream socket.
             connected.close()
             logger.warning("%s: proxy: a connection could not be served: %s", self.label, error)
             return
