@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from pydantic import Field, SecretStr
 
+from banksman.cli.operator.access import OperatorSettings
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import CONFIG_FILE_VARIABLE, Section, ServiceSettings, UnknownSetting, load
 
@@ -45,6 +47,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> BadIn
         ("BANKSMAN_AGENT__SLOT", "Unknown setting BANKSMAN_AGENT__SLOT; did you mean BANKSMAN_AGENT__SLOTS?"),
         ("BANKSMAN_AGNT__SLOTS", "Unknown setting BANKSMAN_AGNT__SLOTS; did you mean BANKSMAN_AGENT__SLOTS?"),
         ("BANKSMAN_DATADIR", "Unknown setting BANKSMAN_DATADIR; did you mean BANKSMAN_DATA_DIR?"),
+        ("BANKSMAN_LOG_LEVEL", "Unknown setting BANKSMAN_LOG_LEVEL; did you mean BANKSMAN_LOG__LEVEL?"),
     ],
 )
 def test_unknown_setting_names_the_similar_one(
@@ -58,6 +61,29 @@ def test_unknown_setting_names_the_similar_one(
 def test_unknown_setting_without_a_similar_one_lists_the_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = str(refusal(monkeypatch, "BANKSMAN_XYZZY", "1"))
     assert sentence.startswith("Unknown setting BANKSMAN_XYZZY. The sections are agent, ")
+
+
+def test_unknown_setting_of_a_section_lists_the_settings_of_the_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = refusal(monkeypatch, "BANKSMAN_LOG__XYZZY", "1")
+    assert str(refused) == (
+        "Unknown setting BANKSMAN_LOG__XYZZY. The settings of BANKSMAN_LOG are FORMAT, LEVEL."
+    )
+
+
+@pytest.mark.parametrize("url", ["http://broker:4222", "broker:4222", "nats://", "nats://:::", "[]"])
+def test_a_url_that_is_none_of_a_nats_server_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("BANKSMAN_NATS__URL", url)
+    with pytest.raises(BadInput) as refused:
+        load(OperatorSettings)
+    assert "BANKSMAN_NATS__URL must be URLs such as nats://host:4222" in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["tls://[::1]:4222", "nats://ann:pass@broker", '["nats://a:1","nats://b:2"]'])
+def test_urls_of_nats_servers_are_accepted(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("BANKSMAN_NATS__URL", url)
+    assert json.dumps(load(OperatorSettings).nats.url).replace(" ", "").strip('"') == url
 
 
 def test_unknown_setting_of_a_file_names_the_similar_one(

@@ -6,16 +6,33 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 Replicas = Literal[1, 3]
 """Number of servers that store each stream."""
 
 
 def _number(value: object) -> object:
-    # Environment variables are text, which pydantic does not convert for a literal number.
+    # Environment variables are text, and pydantic does not convert text to a literal number.
     return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def _server_urls(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """Refuse anything but URLs of servers: nats-py takes every scheme and resolves the rest as a host."""
+    urls = (value,) if isinstance(value, str) else value
+    if not urls or not all(map(_is_server_url, urls)):
+        raise ValueError("must be URLs such as nats://host:4222 or tls://host:4222")
+    return value
+
+
+def _is_server_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("nats", "tls") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # The port is no number, or the brackets of an IPv6 address do not match.
+        return False
 
 
 class NatsSettings(BaseModel):
@@ -23,14 +40,14 @@ class NatsSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    url: str | tuple[str, ...] = "nats://127.0.0.1:4222"
+    url: Annotated[str | tuple[str, ...], AfterValidator(_server_urls)] = "nats://127.0.0.1:4222"
     """URL of one server, or of several servers of a cluster: `nats://`, `tls://`."""
     nkey_seed_file: Path | None = None
     """File with the user's nkey seed (`SU…`); None connects without a user."""
     nkey_seed: SecretStr | None = None
     """The seed itself, used instead of the file."""
     tls_ca_file: Path | None = None
-    """CA certificates that verify the server; None for those of the system."""
+    """CA certificates that verify the server; None for the system's CA certificates."""
     tls_cert_file: Path | None = None
     """Certificate of the client, if the server requires one."""
     tls_key_file: Path | None = None

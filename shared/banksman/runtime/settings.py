@@ -187,9 +187,8 @@ S = TypeVar("S", bound=ServiceSettings)
 class UnknownSetting(BadInput):
     """A name is not a setting."""
 
-    def __init__(self, variable: str, suggestion: str | None) -> None:
-        self.suggestion = suggestion
-        hint = f"; did you mean {suggestion}?" if suggestion else f". The sections are {_sections()}."
+    def __init__(self, variable: str, suggestion: str | None, known: str) -> None:
+        hint = f"; did you mean {suggestion}?" if suggestion else f". {known}."
         super().__init__(variable, None, "is not a setting")
         self.args = (f"Unknown setting {variable}{hint}",)
 
@@ -216,7 +215,8 @@ def invalid_setting(settings: type[ServiceSettings], mistake: ErrorDetails) -> B
     path = tuple(str(part) for part in mistake["loc"])
     variable = variable_of(path)
     if mistake["type"] == "extra_forbidden":
-        return UnknownSetting(variable, _closest(variable, _variables(settings)))
+        variables = list(_variables(settings))
+        return UnknownSetting(variable, _closest(variable, variables), _settings_beside(variable, variables))
     value = None if mistake["type"] == "missing" else mistake["input"]
     return BadInput(variable, _shown(variable, value), expected(mistake))
 
@@ -247,10 +247,20 @@ def _refuse_unknown_sections(environment: Mapping[str, str]) -> None:
             continue
         section, _, field = name.removeprefix(PREFIX).partition("__")
         if section.lower() not in SECTIONS:
-            similar = get_close_matches(section.lower(), SECTIONS, n=1)
-            raise UnknownSetting(
-                name, variable_of([*similar, field] if field else similar) if similar else None
-            )
+            known = f"The sections are {', '.join(sorted(SECTIONS))}"
+            raise UnknownSetting(name, _in_known_section(section.lower(), field), known)
+
+
+def _in_known_section(section: str, field: str) -> str | None:
+    """Return the variable that was probably meant; None if no section is similar."""
+    if similar := get_close_matches(section, SECTIONS, n=1):
+        return variable_of([*similar, field] if field else similar)
+    # One underscore in place of the two that separate the section: BANKSMAN_LOG_LEVEL.
+    before = [known for known in SECTIONS if section.startswith(f"{known}_")]
+    if before and not field:
+        longest = max(before, key=len)
+        return variable_of([longest, section.removeprefix(f"{longest}_")])
+    return None
 
 
 def _variables(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -271,12 +281,15 @@ def _closest(variable: str, known: Iterable[str]) -> str | None:
     return f"{section}__{similar[0]}" if similar else None
 
 
+def _settings_beside(variable: str, known: Iterable[str]) -> str:
+    """List the settings of the section of an unknown one."""
+    section = variable.rpartition("__")[0]
+    names = sorted(one.removeprefix(f"{section}__") for one in known if one.startswith(f"{section}__"))
+    return f"The settings of {section} are {', '.join(names)}"
+
+
 def _shown(variable: str, value: object) -> object:
     """Return a value for a message; None in place of a value that may be a secret."""
     text = str(value)
     secret = _SECRET.search(variable) or "@" in text or not isinstance(value, str | int | float)
     return None if secret else text[:_EXCERPT_CHARS]
-
-
-def _sections() -> str:
-    return ", ".join(sorted(SECTIONS))
