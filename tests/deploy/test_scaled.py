@@ -61,7 +61,7 @@ async def test_runs_go_on_through_both_gateways_after_one_of_each_service_was_ki
     async with Client.connected(first, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create()
         run = await client.chat(conversation, "run `echo first; hostname`")
-        await client.question(run)
+        await client.approval_request(run)
 
     killed = [running(scaled, *pair)[0] for pair in SCALED]
     kill(scaled, killed)

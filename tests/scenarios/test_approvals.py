@@ -22,7 +22,7 @@ async def test_a_call_that_needs_approval_waits_for_the_decision(client: Client,
     conversation = await client.create(play(bash("echo approved > mark; cat mark"), Reply(text="Done.")))
     run_id = await client.chat(conversation, "go")
 
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     assert [item["arguments"] for item in approval_request["items"]] == [
         {"command": "echo approved > mark; cat mark"}
     ]
@@ -41,7 +41,7 @@ async def test_a_rejection_ends_the_run_without_executing_later_calls(client: Cl
     """R13: a rejection ends the loop, the message reports it, and no waiting call is executed."""
     conversation = await client.create(play(bash("touch one", "touch two"), Reply(text="unreachable")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     first, second = (item["tool_call_id"] for item in approval_request["items"])
 
     decisions = [
@@ -61,7 +61,7 @@ async def test_the_second_decision_gets_the_winning_one(system: System, client: 
     """A second decision returns the winning one."""
     conversation = await client.create(play(bash("true"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
 
     first = await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
     second = await client.request("approval.reply", approval_id=approval_request["approval_id"], all="reject")
@@ -76,7 +76,7 @@ async def test_a_second_device_receives_the_approval_request_and_may_decide(
     """R30: each new subscriber receives an open approval request again."""
     conversation = await client.create(play(bash("true"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
 
     async with Client.connected(system.url) as other:
         subscribed = await other.request("subscribe", conversation_id=conversation, after_seq=0)
@@ -106,7 +106,7 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     replies = [bash("echo 1"), bash("echo 1"), Reply(text="ok"), bash("echo 1"), Reply(text="ok")]
     conversation = await client.create(play(*replies))
     run_id = await client.chat(conversation, "go")
-    request = await client.question(run_id)
+    request = await client.approval_request(run_id)
     await client.request(
         "approval.reply", approval_id=request["approval_id"], all="approve", remember="conversation"
     )
@@ -121,7 +121,7 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
         ]
         withdrawn = await http.delete(f"/context/remembered/{listed['approval_id']}")
     again = await client.chat(conversation, "once more")
-    assert (await client.question(again))["approval_id"] != request["approval_id"]
+    assert (await client.approval_request(again))["approval_id"] != request["approval_id"]
     await client.approve(again)
     assert (await client.finished(again))["status"] == "completed"
     assert (listed["by"], listed["calls"][0]["arguments"]) == ("local", {"command": "echo 1"})
@@ -132,7 +132,7 @@ async def test_a_call_runs_with_its_edited_arguments(client: Client, play: Play)
     """An approval may edit a call; the edited call is executed, and invalid edits name the argument."""
     conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     call_id = approval_request["items"][0]["tool_call_id"]
 
     def decision(arguments: object) -> list[object]:

@@ -153,7 +153,7 @@ async def test_policy_rules_match_tool_and_arguments(
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
 
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     # `echo *` matches no shell operator, so a command that contains one needs approval too.
     shown = [next(iter(item["arguments"].values())) for item in approval_request["items"]]
     assert shown == ["echo a; curl b", "ls", "secret.txt"]
@@ -178,7 +178,7 @@ async def test_with_feedback_a_rejection_goes_to_the_model_and_the_approved_call
     assistant = await created(http, model=name, tools={**TOOLS_ON, "on_reject": "feedback"})
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     yes, no = (item["tool_call_id"] for item in approval_request["items"])
 
     decisions = [

@@ -124,7 +124,7 @@ async def test_an_incomplete_decision_leaves_the_approval_request_open(
     """R12, R39: every call needs one decision; otherwise the reply is refused and the loop still waits."""
     conversation = await client.create(play(BASH, Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
 
     refused = await client.request("approval.reply", approval_id=approval_request["approval_id"], **decisions)
 

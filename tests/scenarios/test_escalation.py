@@ -53,7 +53,7 @@ async def test_a_request_that_is_left_escalates_by_its_timer_into_the_log_and_a_
     try:
         conversation = await client.create(model, assistant=assistant["id"])
         run_id = await client.chat(conversation, "go")
-        request = await client.question(run_id)
+        request = await client.approval_request(run_id)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             headers, text = await received.get()
         await client.approve(run_id)

@@ -96,7 +96,7 @@ async def test_edited_arguments_for_an_endless_schema_hold_up_no_gateway(
     async with hostile_tool(system, operator, **doubling()) as name:
         conversation = await client.create(play(Reply(tool_calls=(call(name, ok=1),)), Reply(text="Fine.")))
         run_id = await client.chat(conversation, "go")
-        approval_request = await client.question(run_id)
+        approval_request = await client.approval_request(run_id)
         edit = {
             "tool_call_id": approval_request["items"][0]["tool_call_id"],
             "decision": "approve",

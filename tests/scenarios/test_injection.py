@@ -32,7 +32,7 @@ async def test_injected_instructions_gain_no_more_than_a_users_request(
     await http.put(f"/context/conversations/{conversation}/files/letter.txt", content=LETTER)
     run_id = await client.chat(conversation, "Summarise letter.txt")
 
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
     outcome = await client.finished(run_id)
 

@@ -329,7 +329,7 @@ async def test_two_gateways_serve_one_conversation(
     async with Client.connected(second_gateway, timeout_s=WAIT_TIMEOUT_S) as other:
         await other.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         run_id = await client.chat(conversation, "go")
-        approval_request = await other.question(run_id)
+        approval_request = await other.approval_request(run_id)
         await other.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         here, there = await client.finished(run_id), await other.finished(run_id)
         events = [[(e["seq"], e["type"]) for e in c.events(conversation)] for c in (client, other)]
@@ -366,7 +366,7 @@ async def test_a_steer_supersedes_an_approval_request(
     name = play(bash("touch never"), Reply(text="Then not."))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
 
     await client.request("chat.send", conversation_id=conversation, content="Rather not.", mode="steer")
     resolved = await client.resolved(approval_request["approval_id"])

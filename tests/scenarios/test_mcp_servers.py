@@ -73,7 +73,7 @@ async def test_an_approved_tool_is_called_in_the_workspace_after_its_approval_an
         model = play(Reply(tool_calls=(call,)), Reply(tool_calls=(fail,)), Reply(text="done"))
         conversation = await client.create(assistant=await created(http, model=model, tools=TOOLS_ON))
         run_id = await client.chat(conversation, "write")
-        first = await client.question(run_id)
+        first = await client.approval_request(run_id)
         await client.approve(run_id)
         await eventually(lambda: len(client.events(conversation, "approval.requested")) == 2)
         await client.approve(run_id)

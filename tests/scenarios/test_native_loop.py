@@ -137,7 +137,7 @@ async def test_a_second_message_waits_for_the_first_run(client: Client, play: Pl
     slow = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
     conversation = await client.create(play(slow, Reply(text="first"), Reply(text="second")))
     first = await client.chat(conversation, "one")
-    await client.question(first)
+    await client.approval_request(first)
 
     second = await client.chat(conversation, "two")
     await client.event("run.queued", run_id=second)
@@ -155,7 +155,7 @@ async def test_a_cancel_ends_a_parked_run_and_its_approval_request(client: Clien
         play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
     )
     run_id = await client.chat(conversation, "go")
-    await client.question(run_id)
+    await client.approval_request(run_id)
 
     await client.request("run.cancel", run_id=run_id, reason="changed my mind")
     outcome = await client.finished(run_id)
@@ -198,7 +198,7 @@ async def test_deleting_a_conversation_ends_its_run_and_removes_it(
         play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
     )
     run_id = await client.chat(conversation, "go")
-    await client.question(run_id)
+    await client.approval_request(run_id)
 
     async with httpx.AsyncClient(base_url=system.url) as http:
         deleted = await http.delete(f"/context/conversations/{conversation}")

@@ -72,7 +72,7 @@ async def test_an_approval_request_shows_the_hosts_of_a_call(
     name = play(bash("echo hi"), Reply(text="ok"))
     assistant = await created(http, model=name, tools={**TOOLS_ON, "network": policy})
     run_id = await client.chat(await client.create(assistant=assistant), "go")
-    request = await client.question(run_id)
+    request = await client.approval_request(run_id)
     assert request["items"][0]["network"] == {**policy, "deny_hosts": []}
     await client.approve(run_id)
     assert (await client.finished(run_id))["status"] == "completed"

@@ -138,7 +138,7 @@ async def test_a_frontend_needs_only_messages_approval_requests_and_outcomes(
     conversation = await client.create(name, detail="final", settings={"tool_protocol": protocol})
     run_id = await client.chat(conversation, "go")
 
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     [item] = approval_request["items"]
     await client.approve(run_id)
     outcome = await client.finished(run_id)

@@ -70,7 +70,7 @@ async def test_another_agent_continues_a_run_when_its_agent_is_killed(
 
         await client.wait_for(lambda frame: _requests_approval_of(frame, "cat ledger"))
         took_over_in_s = time.monotonic() - killed_at
-        approval_request = await client.question(run_id)
+        approval_request = await client.approval_request(run_id)
         await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         outcome = await client.finished(run_id)
 
@@ -110,7 +110,7 @@ async def test_an_approval_request_survives_kill_9_of_all_processes(own_system: 
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
         run_id = await client.chat(conversation, "go")
-        approval_request = await client.question(run_id)
+        approval_request = await client.approval_request(run_id)
 
     own_system.kill_everything()
     own_system.start()

@@ -139,7 +139,7 @@ async def test_an_approved_call_runs_once_after_its_server_was_redeployed(
     async with appender.deployed() as first:
         await appender.serves()
         run_id = await client.chat(conversation, "go")
-        request = await client.question(run_id)
+        request = await client.approval_request(run_id)
         await appender.end(first)
         await client.approve(run_id)
         await client.resolved(request["approval_id"])
@@ -161,7 +161,7 @@ async def test_an_approved_call_does_not_run_if_its_tool_has_changed(
     async with appender.deployed() as first:
         await appender.serves()
         run_id = await client.chat(conversation, "go")
-        await client.question(run_id)
+        await client.approval_request(run_id)
         await appender.end(first)
     async with appender.deployed(", page: int"):
         await appender.serves()

@@ -41,7 +41,7 @@ async def test_a_workflow_run_behaves_like_any_run(client: Client) -> None:
 
     ack = await client.request("workflow.start", workflow=NAME, parameters=parameters)
     await client.request("subscribe", conversation_id=ack["conversation_id"], after_seq=0)
-    asked = await client.question(ack["run_id"])
+    asked = await client.approval_request(ack["run_id"])
     await client.approve(ack["run_id"])
     outcome = await client.finished(ack["run_id"])
 

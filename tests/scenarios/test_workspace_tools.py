@@ -22,7 +22,7 @@ async def run_approved(client: Client, conversation: str, *, requests: int) -> d
     """Wait for the end of a run, approving its requests."""
     run_id = await client.chat(conversation, "go")
     for _ in range(requests):
-        approval_request = await client.question(run_id)
+        approval_request = await client.approval_request(run_id)
         await client.request("approval.reply", approval_id=approval_request["approval_id"], all="approve")
         await client.resolved(approval_request["approval_id"])
     return await client.finished(run_id)

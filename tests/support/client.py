@@ -95,10 +95,10 @@ class Client:
 
     async def approve(self, run_id: str, verdict: str = "approve", **fields: Any) -> Frame:
         """Decide the open approval request of a run, or its next one; return the reply."""
-        asked = await self.question(run_id)
+        asked = await self.approval_request(run_id)
         return await self.request("approval.reply", approval_id=asked["approval_id"], all=verdict, **fields)
 
-    async def question(self, run_id: str) -> Frame:
+    async def approval_request(self, run_id: str) -> Frame:
         """Wait for an open approval request of a run; return the `data` of `approval.requested`."""
 
         def is_open(frame: Frame) -> bool:

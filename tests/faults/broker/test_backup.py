@@ -38,7 +38,7 @@ async def test_a_restored_system_continues_from_its_backup(place: Path, model: S
             await client.run(kept, "first")
             asking = await client.create(model.play("asking", [bash("echo signalled"), Reply(text="Done.")]))
             parked = await client.chat(asking, "lift")
-            approval_request = await client.question(parked)
+            approval_request = await client.approval_request(parked)
             held = Reply(text="At last.", gate=Gate(name="hold"))
             working = await client.create(model.play("working", [held, held]))
             running = await client.chat(working, "wait")

@@ -108,7 +108,7 @@ async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_br
             assert (await client.run(conversation, "go"))["status"] == "completed"
         asking = await client.create(model.play("asking", [_bash("echo approved"), Reply(text="Done.")]))
         parked = await client.chat(asking, "ask")
-        approval_request = await client.question(parked)
+        approval_request = await client.approval_request(parked)
         await fleet["nats"].stop()
         await _up(fleet)
         for conversation in done:

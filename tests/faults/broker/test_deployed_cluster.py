@@ -67,7 +67,7 @@ async def test_the_system_runs_on_three_encrypted_servers_one_of_which_is_killed
         ):
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "lift")
-            await client.question(run_id)
+            await client.approval_request(run_id)
             async with await cluster.operator() as operator:
                 await _is_replicated(operator)
                 lost = (await call(operator, api("STREAM.INFO", EVENTS)))["cluster"]["leader"]
@@ -91,7 +91,7 @@ async def test_a_client_without_the_ca_is_refused(cluster: DeployedCluster) -> N
 async def _approve(client: Client, run_id: str) -> None:
     """Approve as clients do: a refusal that is retryable is repeated with the same id."""
     request = {
-        "approval_id": (await client.question(run_id))["approval_id"],
+        "approval_id": (await client.approval_request(run_id))["approval_id"],
         "all": "approve",
         "id": new_id("q"),
     }

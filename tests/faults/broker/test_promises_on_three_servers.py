@@ -71,7 +71,7 @@ async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
     election."""
     async with stage.connected() as client:
         _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL)
-        approval_request = await client.question(run_id)
+        approval_request = await client.approval_request(run_id)
     await _all_killed(stage.fleet)
 
     async with stage.connected(0) as here, stage.connected(1) as there, stage.fleet.operator() as operator:

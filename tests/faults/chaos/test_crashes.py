@@ -168,7 +168,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
         runs = [await stage.run(client, bash(working, 2.0), Reply(text="done"))]
         runs.append(await stage.run(client, bash(parked), Reply(text="done"), assistant=NEEDS_APPROVAL))
         runs.append(await stage.run(client, held, Reply(text="done")))
-        approval_request = await client.question(runs[1][1])
+        approval_request = await client.approval_request(runs[1][1])
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         await until(lambda: stage.executions(working) == 1)
         broker.freeze()

@@ -83,13 +83,13 @@ async def _whole_life(stage: Stage, client: Client, marker: str) -> list[str]:
     cancelled, run_id = await stage.run(
         client, bash("mark-cancelled"), Reply(text="done"), assistant=NEEDS_APPROVAL
     )
-    await client.question(run_id)
+    await client.approval_request(run_id)
     await client.request("run.cancel", run_id=run_id)
     await client.finished(run_id)
     steered, run_id = await stage.run(
         client, bash("mark-steered"), Reply(text="done"), assistant=NEEDS_APPROVAL
     )
-    await client.question(run_id)
+    await client.approval_request(run_id)
     await client.chat(steered, "leave that", mode="steer")
     await client.finished(run_id)
     return [approved, rejected, cancelled, steered]

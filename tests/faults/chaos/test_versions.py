@@ -63,7 +63,7 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
         )
         runs = [await client.chat(conversation, **message) for client in (newer, older, newer)]
         # Two agents may start messages that are sent within milliseconds in either order.
-        approval_request = await older.question(runs[0])
+        approval_request = await older.approval_request(runs[0])
         another = [await client.chat(conversation, "again", id="second") for client in (older, newer)]
         reply = await newer.request(
             "approval.reply", approval_id=approval_request["approval_id"], all="approve"

@@ -27,7 +27,7 @@ async def _parked(bus: Bus, client: Client, play: Play) -> tuple[str, str, str]:
     """Return a parked run: its conversation, its id and the id of its stored approval request."""
     conversation = await client.create(play(bash("true"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval = str((await client.question(run_id))["approval_id"])
+    approval = str((await client.approval_request(run_id))["approval_id"])
     # The request is committed to the log, where the client sees it, before it is stored in its slot.
 
     async def stored() -> bool:

@@ -123,7 +123,7 @@ async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     """P3, P4: afterwards it is open at no interface."""
     conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     call_id = approval_request["items"][0]["tool_call_id"]
 
     match how:
@@ -255,7 +255,7 @@ async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, m
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
         async with Client.connected(hasty.url, timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in range(2)]
-            first, second = [await client.question(run) for run in runs]
+            first, second = [await client.approval_request(run) for run in runs]
             async with httpx.AsyncClient(timeout=WAIT_TIMEOUT_S) as http:
                 path = "/context/approvals/"
                 in_time = await http.post(f"{early}{path}{first['approval_id']}", json={"all": "approve"})
@@ -280,7 +280,7 @@ async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, mo
         async with Client.connected(late, timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "go")
-            approval_request = await client.question(run_id)
+            approval_request = await client.approval_request(run_id)
             with _frozen(hasty.service_pids("agent")):
                 await _until(datetime.fromisoformat(approval_request["expires_at"]) + timedelta(seconds=1))
                 await client.request(
@@ -307,7 +307,7 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in answers]
-            approvals = [(await client.question(run))["approval_id"] for run in runs]
+            approvals = [(await client.approval_request(run))["approval_id"] for run in runs]
 
         async def listed() -> bool:
             return await _open_at(fleet) >= set(approvals)

@@ -27,7 +27,7 @@ async def _streaming(client: Client, conversation: str, run_id: str) -> None:
 
 
 async def _asking(client: Client, conversation: str, run_id: str) -> None:
-    await client.question(run_id)
+    await client.approval_request(run_id)
 
 
 async def _in_a_tool(client: Client, conversation: str, run_id: str) -> None:

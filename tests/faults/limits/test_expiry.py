@@ -79,7 +79,7 @@ async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> 
     """Approve at this offset from the expiry, and wait for the end of the run."""
     marker = new_id("mark-")
     _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=NEEDS_APPROVAL)
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     expires = datetime.fromisoformat(approval_request["expires_at"])
     assert abs(expires - datetime.now(UTC)) < timedelta(seconds=EXPIRES_S + WAIT_TIMEOUT_S), (
         "by the broker's clock"

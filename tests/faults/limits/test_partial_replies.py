@@ -71,7 +71,7 @@ async def _begun(stage: Stage, client: Client, vendor: str, marker: str) -> tupl
     stage.model.play(_script(marker), replies, at_end="repeat")
     conversation = await client.create(f"{vendor}:scripted/{_script(marker)}", assistant=FEEDBACK)
     run_id = await client.chat(conversation, "go")
-    asked = await client.question(run_id)
+    asked = await client.approval_request(run_id)
     decisions = [
         {"tool_call_id": item["tool_call_id"], "decision": "reject" if fate == "refused" else "approve"}
         for item, fate in zip(asked["items"], FATES, strict=True)

@@ -199,7 +199,7 @@ async def test_a_decision_from_after_the_expiry_is_dead_lettered_and_the_request
     """P4, P10, A19: a gateway signed it nevertheless, because its clock was wrong."""
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     late = ApprovalReply(
         tenant="local",
         conversation_id=conversation,
@@ -261,7 +261,7 @@ async def test_an_undecodable_decision_does_not_block_its_approval(
     """P3, P10: bytes in the slot of a decision are dead-lettered, and the request can be decided."""
     conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
     run_id = await client.chat(conversation, "go")
-    approval_request = await client.question(run_id)
+    approval_request = await client.approval_request(run_id)
     subject = subjects.approval_reply("local", approval_request["approval_id"])
 
     await durable(operator, subject, b"\xff", msg_id=new_id("x"))

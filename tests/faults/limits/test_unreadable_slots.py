@@ -26,7 +26,7 @@ async def _parked(client: Client, play: Play) -> tuple[str, str, str]:
     """A run whose call waits for a decision: its conversation, its id and the call's first attempt."""
     conversation = await client.create(play(bash("echo ran > ran"), Reply(text="I see.")))
     run_id = await client.chat(conversation, "go")
-    [item] = (await client.question(run_id))["items"]
+    [item] = (await client.approval_request(run_id))["items"]
     return conversation, run_id, attempt_id(item["tool_call_id"], 1)
 
 
