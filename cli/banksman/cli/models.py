@@ -17,7 +17,7 @@ DEMO_MODEL = "demo"
 LIST_TIMEOUT_S = 5.0
 """Seconds within which an OpenAI-compatible server must list its models."""
 MAX_LISTED = 20
-"""Models that a notice names at most."""
+"""Maximum number of models that a notice names."""
 DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
 """The gateway uses the model for requests that name none; agents create its client ahead of requests. Users
@@ -28,7 +28,7 @@ _OPENAI_MODEL = "openai:gpt-5-mini"
 """It accepts tools over Chat Completions; newer models reportedly require the Responses API for tools."""
 _OPENAI_URL = "https://api.openai.com/"
 _NO_LIST = (OSError, ValueError, LookupError, TypeError)
-"""What a server that does not respond, or responds with something else, raises."""
+"""Exceptions of a request to a server that does not respond, or whose response is not a list of models."""
 
 VENDOR_VARIABLES: Mapping[str, str] = {
     "ANTHROPIC_API_KEY": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",

@@ -33,7 +33,7 @@ def require_free(host: str, port: int, variable: str) -> None:
     """Check that this process may listen on a port.
 
     Raises:
-        BadInput: another program listens there, or this user may not.
+        BadInput: another program listens there, or this user may not listen on it.
     """
     # Servers set SO_REUSEADDR too: a port with connections in TIME_WAIT is free for them.
     if error := bind_error(host, port, reuse=True):

@@ -7,7 +7,7 @@ import termios
 
 
 def prompt(text: str) -> str:
-    """Show a prompt and return the line that the user then types, in lower case, as `typed` otherwise."""
+    """Show a prompt and return the line that the user then types, as `typed` does, in lower case."""
     return typed(text).lower()
 
 
@@ -24,7 +24,7 @@ def typed(text: str) -> str:
         sys.stderr.flush()
         text = ""
     if sys.stdin.isatty():
-        # A key that was pressed before the prompt was shown responds to nothing that the user saw.
+        # Input from before the prompt was shown cannot be a response to it.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     try:
         return input(text).strip()

@@ -63,10 +63,10 @@ def load_service(name: str) -> ModuleType:
     Raises:
         Unavailable: a library is not installed.
     """
-    # Imports create objects that stay: collecting among them costs a seventh of a service's start.
+    # Objects that imports create are never garbage: collecting them costs a seventh of a service's start.
     gc.disable()
     try:
-        # For its command line.
+        # uvicorn's `__init__` imports its command line, which no service needs.
         defer("uvicorn")
         # httpx imports them for a command line of its own, structlog for tracebacks on terminals.
         with without("pygments", "rich"), validators_on_first_use():
@@ -92,7 +92,7 @@ def service_module(name: str, module: str) -> ModuleType:
 
 
 def _check_settings(name: str) -> None:
-    """Check the settings of a service, which itself would report an invalid one as text.
+    """Check the settings of a service here, because the service reports an invalid one as text only.
 
     Raises:
         BadInput: a setting is invalid.

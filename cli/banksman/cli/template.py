@@ -38,13 +38,13 @@ IMPORTED_LATER = (
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )
-"""Modules that services, or their libraries, import while they start: each would do so on its own."""
+"""Modules that services and their libraries import during their start; imported here, they are shared."""
 
 
 def main() -> int:
     """Fork services until the launcher closes the socket. In a forked process, run its service."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    # It finds its own command line in memory beside the first environment, so before that is replaced.
+    # setproctitle finds the command line in memory beside the original environment, which a fork replaces.
     setproctitle(getproctitle())
     for name in sys.argv[2:]:
         # The forked service reports what is missing.
@@ -60,17 +60,17 @@ def main() -> int:
 
 def _import_the_rest() -> None:
     for name in IMPORTED_LATER:
-        # A library that is not installed, or a version of it that is divided otherwise.
+        # The library is not installed, or its version has other modules.
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
-    # What was created until now is never garbage. A collection in a service must not touch it.
+    # These objects are never garbage. A collection in a service would write to their shared memory.
     gc.freeze()
 
 
 def _forked_service(control: socket.socket) -> str | None:
     """Serve requests; return None at the end, and in a forked process the name of its service."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    # A signal without a handler wakes nothing.
+    # Without a handler, the signal would not wake `select`.
     signal.signal(signal.SIGCHLD, _on_child)
     signal.set_wakeup_fd(wake)
     while True:
@@ -99,12 +99,12 @@ def _forked_service(control: socket.socket) -> str | None:
 
 
 def _on_child(_number: int, _frame: FrameType | None) -> None:
-    """Let the signal write to the wakeup descriptor."""
+    """Do nothing: the wakeup descriptor is only written for signals that have a handler."""
 
 
 def _become(request: int, output: int, template: int) -> str:
-    """Turn a forked process into that of a service; return the service's name."""
-    # In a group of its own: a Ctrl-C on the terminal is for the supervisor, which stops all in order.
+    """Set up a forked process for its service; return the service's name."""
+    # Only the supervisor must receive a Ctrl-C of the terminal: it stops the processes in order.
     os.setpgid(0, 0)
     die_with(template)
     with os.fdopen(request, "rb") as file:
@@ -126,7 +126,7 @@ def _report_ended(control: socket.socket) -> None:
 
 
 def _send(control: socket.socket, message: Mapping[str, int]) -> None:
-    # The launcher may have gone; then the kernel ends this process too.
+    # The launcher may have ended; the kernel then ends this process too.
     with contextlib.suppress(OSError):
         control.send(json.dumps(message).encode())
 

@@ -50,8 +50,8 @@ class Tenant:
 
     tenant: str
     tool_servers: tuple[str, ...] = ()
-    """Ids of its tool servers. `*` allows any id: then its processes can also receive, and reply to in place
-    of runners, all calls of the tenant's conversations."""
+    """Ids of its tool servers. `*` allows any id; its processes can then also receive all calls of the
+    tenant's conversations, and reply to them in place of runners."""
 
     @property
     def account(self) -> str:
@@ -147,7 +147,7 @@ def _registry_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_relayed(tool_servers: tuple[str, ...], *, relays: bool) -> tuple[tuple[str, str], ...]:
-    """Return what agents store for account RUN: the relay's subjects, and those that its users publish on."""
+    """Return what agents store for account RUN: the relay's subject, and the one that users publish on."""
     pairs = (
         (subjects.relayed_start(RUN_ACCOUNT, ANY, ANY), subjects.tool_started(ANY, ANY)),
         (subjects.relayed_result(RUN_ACCOUNT, ANY, ANY), subjects.tool_result(ANY, ANY)),
@@ -238,7 +238,7 @@ _REGISTRATIONS = (
 
 
 def _tenant_relayed(one: Tenant, *, relays: bool) -> tuple[tuple[str, str], ...]:
-    """Return what agents store for a tenant: the relay's subjects, and those that its user publishes on."""
+    """Return what agents store for a tenant: the relay's subject, and the one that its user publishes on."""
     t = one.tenant
     pairs = (
         (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),
@@ -284,7 +284,7 @@ def _service(account: str, subject: str) -> dict[str, Any]:
 
 
 def _relayed(subject: str, published_on: str) -> dict[str, Any]:
-    """Return the import of a service in APP on another subject than the importing users publish on."""
+    """Return the import of a service of APP, mapped to the subject that the importing users publish on."""
     return {**_service(APP, subject), "to": published_on}
 
 

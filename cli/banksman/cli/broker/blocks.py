@@ -1,4 +1,4 @@
-"""Message files of nats-server (`msgs/{number}.blk`): which of their records can be read.
+"""Message files of nats-server (`msgs/{number}.blk`): finds the records that can be read.
 
 A record is: its length (u32, whose highest bit states that the message has headers), the sequence (u64), the
 time (u64), the length of the subject (u16), the subject, the length of the headers (u32, only with headers),
@@ -26,12 +26,12 @@ class Record(NamedTuple):
     """A record with the right checksum."""
 
     end: int
-    """Offset behind it."""
+    """Offset of the byte after the record."""
     seq: int
 
 
 class Damage(NamedTuple):
-    """Bytes of a block that are no record."""
+    """Bytes of a block that are not a valid record."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ class Damage(NamedTuple):
 
     @property
     def messages(self) -> str:
-        """The messages in words."""
+        """Text that names the messages, such as `messages 3 to 5`."""
         if self.last_seq is None:
             return f"messages from {self.first_seq} on"
         if self.first_seq == self.last_seq:
@@ -52,7 +52,7 @@ class Damage(NamedTuple):
 
 
 def damages(content: bytes, checksum: Checksum) -> Iterator[Damage]:
-    """Yield the parts of a block that are no records, in order."""
+    """Yield the parts of a block that are not valid records, in order."""
     at, seq = 0, 0
     while at < len(content):
         record = record_at(content, at, checksum)
@@ -66,7 +66,7 @@ def damages(content: bytes, checksum: Checksum) -> Iterator[Damage]:
 
 
 def _damage(content: bytes, start: int, end: int, before: int, behind: int | None) -> Damage:
-    """Describe damage between the records with the sequences `before` and `behind`."""
+    """Describe damage between the records with the sequences `before` and `behind`; None if none follows."""
     last = None if behind is None else behind - 1
     if end != start + _length(content, start):
         return Damage(start, end, None, before + 1, last)
@@ -93,7 +93,7 @@ def record_at(content: bytes, at: int, checksum: Checksum) -> Record | None:
 
 
 def _next_record(content: bytes, at: int, checksum: Checksum) -> int:
-    """Return where the records behind a damaged one begin, or the end of the block.
+    """Return the offset of the next record after a damaged one, or the end of the block.
 
     The length of the damaged record is used if it leads to a record. Otherwise the records must follow each
     other to the end of the block: a message may contain bytes that look like a record.

@@ -1,7 +1,7 @@
-"""Removes damaged messages from the files of a nats-server that is stopped, and keeps what lies behind them.
+"""Removes damaged messages from the files of a stopped nats-server, and preserves the messages after them.
 
-A server cuts off a file at the first record with a wrong checksum, and with it up to 8 MB of intact messages.
-Without that record it reads all of them, under their own sequences.
+A server truncates a file at the first record with a wrong checksum, and loses up to 8 MB of intact messages.
+Without that record, the server reads all of them, with unchanged sequences.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ LIBRARY = "libhighwayhash.so.0"
 """C library with the checksum of nats-server: package `libhighwayhash0` of Debian and Ubuntu."""
 REMEDY = "sudo apt-get install -y libhighwayhash0"
 DAMAGED = "damaged"
-"""Directory in `store_dir` for the files as they were."""
+"""Directory in `store_dir` for the original files."""
 _COMPRESSED = b"cmp"
 
 
@@ -31,7 +31,7 @@ class Salvaged(NamedTuple):
     """Name of the file."""
     damages: tuple[Damage, ...]
     original: str
-    """Path of the file as it was."""
+    """Path to which the original file was moved."""
 
     def __str__(self) -> str:
         removed = ", ".join(
@@ -39,7 +39,7 @@ class Salvaged(NamedTuple):
         )
         return (
             f"stream {self.stream}: {removed} damaged in {self.file} and removed, the others are kept; "
-            f"the file as it was: {self.original}"
+            f"the original file: {self.original}"
         )
 
 
@@ -51,8 +51,8 @@ def is_available() -> bool:
 def salvage(store: Path) -> list[Salvaged]:
     """Remove the damaged messages from all files of a store. The server must not run.
 
-    Nothing is done without the library, and for a server of a cluster, whose messages the others have. At the
-    end of a stream, a record that is incomplete is left to the server: its message was never acknowledged.
+    Does nothing without the library, or for a server of a cluster: the other servers have its messages. An
+    incomplete record at the end of a stream is left to the server: its message was never acknowledged.
 
     Args:
         store: The server's `store_dir`.
@@ -98,7 +98,7 @@ def _without(content: bytes, removed: list[Damage]) -> bytes:
 
 
 def _replace(block: Path, content: bytes, directory: Path) -> Path:
-    """Replace a file and return the path at which the file is kept as it was."""
+    """Replace a file, and return the path to which the original was moved."""
     directory.mkdir(mode=0o700, exist_ok=True)
     name = f"{block.parents[3].name}-{block.parents[1].name}-{block.stem}-{time.time_ns()}"
     original, new = directory / f"{name}.blk", directory / f"{name}.new"

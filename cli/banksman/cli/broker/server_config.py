@@ -70,8 +70,8 @@ def render_config(
         runners: Ids of the runners with their own keys; empty for one shared key.
         tenants: Tenants with their own accounts.
         tool_servers: Ids of the tool servers that serve all tenants.
-        relays: Whether agents store what runners and tool servers publish. False lets these write to the
-            streams themselves, for the time of an upgrade from a version whose agents have no relay.
+        relays: Whether agents store what runners and tool servers publish. False lets runners and tool
+            servers write to the streams, during an upgrade from a version whose agents have no relay.
     """
     config: dict[str, Any] = {
         "server_name": server_name,

@@ -5,7 +5,7 @@ becomes the server.
 
 An orderly stop writes an index of each stream (`msgs/index.db`). A server that finds it compares only the
 last checksum and reads no message. It then appends to files that a later rebuild, as after `kill -9`, cuts
-off at the first message with a wrong checksum: what was appended behind that message would be lost. Without
+off at the first message with a wrong checksum: messages appended after it would be lost. Without
 the index the server reads and cuts its files before it accepts a message. Damaged messages are removed from
 the files first, so that it cuts off no others.
 

@@ -205,7 +205,7 @@ def workflows_run(
     parameters: Annotated[
         list[str] | None,
         typer.Argument(
-            help="NAME=VALUE, or a positional parameter's VALUE: text or JSON, as the form has it."
+            help="NAME=VALUE, or VALUE of the next positional parameter; text or JSON, as its form states."
         ),
     ] = None,
     url: Url = None,

@@ -34,7 +34,7 @@ def provide(address: Address, request_id: str, value: str, *, as_json: bool = Fa
 
     Raises:
         NotFound: no open request has this id.
-        GatewayRefused: the value does not fit, or another one came first.
+        GatewayRefused: the value does not match the request's schema, or the request already has a value.
     """
     check_token(request_id, "request")
     with Http.to(address) as http:

@@ -27,7 +27,7 @@ def ls(url: Url = None, json: Json = False) -> None:
 
 @app.command()
 def add(
-    server: Annotated[str, typer.Argument(help="Its id: models see its tools as ID__TOOL.")],
+    server: Annotated[str, typer.Argument(help="Id of the server; models see its tools as ID__TOOL.")],
     command: Annotated[
         list[str] | None, typer.Argument(help="A program in the sandbox and its arguments, after `--`.")
     ] = None,
@@ -38,9 +38,9 @@ def add(
         list[str] | None,
         typer.Option(help="Header or variable: 'NAME=Bearer ${secret.TOKEN}'; repeatable."),
     ] = None,
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    description: Annotated[str, typer.Option(help="Description of the server.")] = "",
     trusted: Annotated[
-        bool, typer.Option("--trusted", help="Tools that it marks as read-only run without approval.")
+        bool, typer.Option("--trusted", help="Run tools that the server marks as read-only without approval.")
     ] = False,
     url: Url = None,
     json: Json = False,
@@ -55,7 +55,7 @@ def add(
 
 @app.command()
 def show(server: Server, url: Url = None, json: Json = False) -> None:
-    """Show a server with its tools, and those that wait for approval."""
+    """Show a server with its tools, approved and waiting for approval."""
     from banksman.cli.client import mcp_servers
 
     exit_with(mcp_servers.show(gateway(url), server, as_json=json))
@@ -86,16 +86,16 @@ def approve(
 def sign_in(
     server: Server,
     gateway_url: Annotated[
-        str | None, typer.Option(help="Address of the gateway as the browser reaches it, if it is another.")
+        str | None, typer.Option(help="URL of the gateway for the browser (default: as --url).")
     ] = None,
     client_id: Annotated[
         str | None,
-        typer.Option(help="A client that the authorization server knows; its secret is read from a prompt."),
+        typer.Option(help="Registered client id; a prompt requests the client's secret."),
     ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Sign in at a server that demands OAuth, for the whole tenant."""
+    """Sign in at a server that requires OAuth, for the whole tenant."""
     from banksman.cli.client import mcp_servers
 
     body = {"gateway_url": gateway_url, "client_id": client_id}
@@ -105,7 +105,7 @@ def sign_in(
 @app.command()
 def finish(
     server: Server,
-    address: Annotated[str, typer.Argument(help="The address at which the browser ended.")],
+    address: Annotated[str, typer.Argument(help="Address to which the browser was redirected.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -117,7 +117,7 @@ def finish(
 
 @app.command("sign-out")
 def sign_out(server: Server, url: Url = None, json: Json = False) -> None:
-    """Forget the tokens: its tools need a new sign-in to be called."""
+    """Delete the tokens; tools then need a new sign-in."""
     from banksman.cli.client import mcp_servers
 
     exit_with(mcp_servers.sign_out(gateway(url), server, as_json=json))

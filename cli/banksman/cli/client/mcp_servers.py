@@ -22,10 +22,10 @@ Server = Mapping[str, Any]
 def transport(command: list[str], at: str | None, values: list[str]) -> dict[str, Any]:
     """Return how a server is reached: at an address with headers, or by a program with variables.
 
-    Values are no arguments, because other processes can read those: they refer to secrets of the tenant.
+    Values refer to secrets of the tenant, because other processes can read command-line arguments.
 
     Raises:
-        BadInput: There is neither a program nor an address, or both; or a value refers to no secret.
+        BadInput: Neither a program nor an address is given, or both are; or a value refers to no secret.
     """
     if bool(command) == (at is not None):
         raise BadInput("--at", at, "either the address of a server, or a program after `--`")
@@ -93,7 +93,7 @@ def approve(address: Address, server_id: str, *, confirmed: bool, as_json: bool 
 
 
 def sign_in(address: Address, server_id: str, body: Mapping[str, Any], *, as_json: bool = False) -> Exit:
-    """Begin a sign-in, and finish it with the address that the user pastes. With JSON, only begin it."""
+    """Begin a sign-in, and finish it with the address that the user pastes. With `as_json`, only begin it."""
     given = {name: value for name, value in body.items() if value is not None}
     if "client_id" in given and (secret := _client_secret()):
         given["client_secret"] = secret
@@ -103,14 +103,14 @@ def sign_in(address: Address, server_id: str, body: Mapping[str, Any], *, as_jso
         output.print_json({"url": url})
         return Exit.OK
     output.print_line(f"Open this address in a browser, within ten minutes:\n\n{clean(url)}\n")
-    if not (ended := typed("The address at which the browser ends: ")):
+    if not (ended := typed("Address to which the browser was redirected: ")):
         output.print_error(f"finish it with: banksman mcp finish {server_id} ADDRESS")
         return Exit.WARNING
     return finish(address, server_id, ended)
 
 
 def finish(address: Address, server_id: str, ended: str, *, as_json: bool = False) -> Exit:
-    """Finish a sign-in with the address at which the browser ended.
+    """Finish a sign-in with the address to which the browser was redirected.
 
     Raises:
         GatewayRefused: The sign-in has ended, or another user began it.
@@ -122,7 +122,7 @@ def finish(address: Address, server_id: str, ended: str, *, as_json: bool = Fals
 
 
 def sign_out(address: Address, server_id: str, *, as_json: bool = False) -> Exit:
-    """Forget the tokens of a server."""
+    """Delete the tokens of a server."""
     with Http.to(address) as http:
         http.send("DELETE", f"{_path(server_id)}/sign-in")
     output.print_result({"id": server_id}, f"signed out at {server_id}", as_json=as_json)
@@ -138,7 +138,7 @@ def remove(address: Address, server_id: str, *, as_json: bool = False) -> Exit:
 
 
 def _client_secret() -> str:
-    """Return the secret of a client. It is no argument, because other processes can read those."""
+    """Prompt for the secret of a client, because other processes can read command-line arguments."""
     if sys.stdin.isatty():
         return getpass.getpass("Secret of the client (empty for none): ")
     return sys.stdin.readline().rstrip("\r\n")

@@ -12,11 +12,11 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
-"""What can be the name of a parameter: `x` in `x=1`, but nothing in `1 = one`."""
+"""Pattern of parameter names: the `x` of `x=1` is one, the `1 ` of `1 = one` is not."""
 
 
 def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, Any]:
-    """Return the parameters that NAME=VALUE arguments give a workflow, as its form declares their types.
+    """Return the parameters of a workflow from NAME=VALUE arguments, with the types that its form declares.
 
     An argument that does not begin with `NAME=` is the value of the next positional parameter.
 
@@ -55,5 +55,5 @@ def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
         value = json.loads(text)
     except ValueError:
         return text
-    # `version=1.0` is the text 1.0, and `version=null` no version where the form allows that.
+    # `version=1.0` is the text 1.0. `version=null` is null if the form allows null, otherwise the text.
     return text if "string" in kinds and not (value is None and "null" in kinds) else value

@@ -30,10 +30,10 @@ def add(
     conversation_id: str | None,
     as_json: bool = False,
 ) -> Exit:
-    """Create a schedule from its fields and what it starts.
+    """Create a schedule from its fields and the prompt or workflow that it starts.
 
     Raises:
-        BadInput: it starts nothing, or two things.
+        BadInput: neither a prompt nor a workflow is given, or both are.
         GatewayRefused: the gateway refuses it.
     """
     start: dict[str, Any] = {"conversation_id": conversation_id}
@@ -82,7 +82,7 @@ def set_paused(address: Address, schedule_id: str, paused: bool, *, as_json: boo
 
 
 def run_now(address: Address, schedule_id: str, *, as_json: bool = False) -> Exit:
-    """Start what a schedule starts now."""
+    """Start the prompt or workflow of a schedule now."""
     with Http.to(address) as http:
         run = http.send("POST", f"{_path(schedule_id)}/run")
     output.print_json(run) if as_json else output.print_line(_run(run))

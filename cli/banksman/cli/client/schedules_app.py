@@ -30,16 +30,16 @@ def add(
     parameters: Annotated[
         list[str] | None, typer.Argument(help="NAME=VALUE for --workflow; VALUE is text or JSON.")
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Time of its only run: 2027-01-01T09:00:00+01:00.")] = None,
+    at: Annotated[str | None, typer.Option(help="Time of a single run: 2027-01-01T09:00:00+01:00.")] = None,
     cron: Annotated[str | None, typer.Option(help="Minute, hour, day of month, month, day of week.")] = None,
     timezone: Annotated[str | None, typer.Option(help="Time zone of --cron (default: UTC).")] = None,
     missed: Annotated[
         Literal["run_once", "skip"] | None,
-        typer.Option(help="For a time at which the system was down: run once afterwards, or skip it."),
+        typer.Option(help="Runs missed during downtime: start one afterwards, or skip them."),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Its name in lists.")] = None,
-    prompt: Annotated[str | None, typer.Option(help="The message that it sends.")] = None,
-    workflow: Annotated[str | None, typer.Option(help="The workflow that it starts.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the schedule.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Message to send.")] = None,
+    workflow: Annotated[str | None, typer.Option(help="Workflow to start.")] = None,
     conversation: Conversation = None,
     url: Url = None,
     json: Json = False,
@@ -87,7 +87,7 @@ def resume(schedule: Schedule, url: Url = None, json: Json = False) -> None:
 
 @app.command()
 def run(schedule: Schedule, url: Url = None, json: Json = False) -> None:
-    """Start what a schedule starts now."""
+    """Start the run of a schedule now."""
     from banksman.cli.client import schedules
 
     exit_with(schedules.run_now(gateway(url), schedule, as_json=json))

@@ -34,7 +34,7 @@ def list_secrets(address: Address, *, as_json: bool = False) -> Exit:
 
 
 def set_secret(address: Address, name: str, servers: Sequence[str] = (), *, as_json: bool = False) -> Exit:
-    """Set a secret. Its value is no argument, because other processes can read those.
+    """Set a secret, read from a prompt or standard input: other processes can read command-line arguments.
 
     Raises:
         GatewayRefused: the gateway refuses the name or the value.

@@ -49,7 +49,7 @@ class TextView:
         self._last_at = ""
         """Time of the last stored event."""
         self._input_calls: dict[str, str] = {}
-        """Lines of calls that may record a request for a value, until the next events say so."""
+        """Lines by call id, held until an event shows whether the call only records a requested value."""
 
     def show(self, frame: Frame) -> None:
         """Print a frame."""
@@ -77,9 +77,9 @@ class TextView:
             self._last_at = str(frame.get("ts") or "")
 
     def _show_held_calls(self, type: str, data: Frame) -> None:
-        """Print the calls that turned out to be those of a tool.
+        """Print the held calls, except one that only records a workflow's request for a value.
 
-        The step of a workflow that requests a value is a call of no tool: its line would repeat the request.
+        Such a call is a call of no tool, and its line would repeat the request.
         """
         if type == "input.requested":
             self._input_calls.pop(str(data.get("tool_call_id")), None)
@@ -89,11 +89,11 @@ class TextView:
             self._input_calls.clear()
 
     def _delta(self, data: Frame) -> None:
-        """Print what is new. A different text is that of a repeated request, and begins on a new line."""
+        """Print the new part of a text. A different text is that of a repeated request, on a new line."""
         message_id, offset, text = str(data["message_id"]), int(data["offset"]), str(data["text"])
         written = self._written.get(message_id, "")
         if offset > len(written):
-            return  # A piece is missing: the complete message brings the rest.
+            return  # A piece is missing; the complete message contains the rest.
         known = written[offset : offset + len(text)]
         if text.startswith(known):
             self._write(clean(text[len(known) :]))
@@ -111,7 +111,7 @@ class TextView:
         self._last_message = text
         written = self._written.pop(str(data["message_id"]), "")
         if not text.startswith(written):
-            # The model request was repeated, and another reply than the printed one was recorded.
+            # The model request was repeated, and the recorded reply differs from the printed one.
             self._end_line()
             written = ""
         self._write(clean(text[len(written) :]))
@@ -182,7 +182,7 @@ def arguments(value: Any) -> str:
 
 
 def call_line(item: Mapping[str, Any]) -> str:
-    """Return all of a call that a decision covers: tool, arguments and the hosts that it may reach."""
+    """Return all that a decision on a call covers: tool, arguments, and hosts that the call may reach."""
     network: Frame = item.get("network") or {}
     hosts = f"  hosts: {arguments(network)}" if network else ""
     return f"{item['name']} {arguments(item['arguments'])}{hosts}"

@@ -25,12 +25,12 @@ FIRST_BACKOFF_S = 0.2
 STEADY_S = 30.0
 """A process that ran for this many seconds restarts with the first back-off again."""
 INVALID_SETTING = 2
-"""Exit code of a process that cannot start because of a setting: a restart would end the same way."""
+"""Exit code of a process that refuses an invalid setting: a restart would fail in the same way."""
 _LAST_OUTPUT_S = 1.0
 
 
 class CannotStart(Exception):
-    """The system cannot start. The message is the sentence of the process that noticed it."""
+    """The system cannot start. The message is that of the process that failed."""
 
     def __init__(self, message: str, code: str = ErrorCode.BAD_REQUEST) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class CannotStart(Exception):
 
 
 class RestartPauses:
-    """The pauses before the restarts of one process; they double while it does not run for long."""
+    """The pauses before restarts of one process: they double until a run lasts longer than `STEADY_S`."""
 
     def __init__(self, longest_s: float) -> None:
         self._backoff = Backoff(FIRST_BACKOFF_S, longest_s, spread=0)
@@ -78,7 +78,7 @@ class Child:
 
     @property
     def problem(self) -> str:
-        """Why the process is not ready: its `/readyz`, or its last log line while that does not respond."""
+        """Why the process is not ready: from `/readyz`, or the last log line if that does not respond."""
         return self._log.last_line or self._problem if self._problem == NO_RESPONSE else self._problem
 
     async def keep_alive(self) -> None:
@@ -128,7 +128,7 @@ class Child:
 
     async def _run_once(self, *, again: bool) -> int:
         """Start the process, wait until it ends and return its exit code."""
-        # Not a pipe of asyncio: `wait` would last until every process that this one started has closed it.
+        # With a pipe of asyncio, `wait` would not return before every descendant has closed it.
         output, written = os.pipe()
         pump = asyncio.create_task(self._log.pump(output), name=f"log {self.spec.name}")
         try:
@@ -149,7 +149,7 @@ class Child:
             finally:
                 watch.cancel()
         finally:
-            # A process that this one started may hold the pipe open for longer.
+            # A descendant may leave the pipe open.
             await asyncio.wait([pump], timeout=_LAST_OUTPUT_S)
             pump.cancel()
             self.identity = None
@@ -167,7 +167,7 @@ class Child:
             stdout=output,
             stderr=output,
             env=dict(spec.environment),
-            # A Ctrl-C on the terminal is for the supervisor, which stops all in order.
+            # Only the supervisor must receive a Ctrl-C of the terminal: it stops the processes in order.
             process_group=0,
         )
 

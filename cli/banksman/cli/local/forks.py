@@ -22,7 +22,7 @@ class TemplateEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What a forked process becomes."""
+    """The service, title and environment of a process to fork."""
 
     service: str
     title: str
@@ -38,18 +38,18 @@ class ForkedProcess:
     _ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def wait(self) -> int:
-        """Wait until it ends; return its exit code, or the negative number of the signal that killed it."""
+        """Wait until the process ends; return its exit code, or the negative number of its fatal signal."""
         return await asyncio.shield(self._ended)
 
     def end(self, code: int) -> None:
-        """Record that it has ended."""
+        """Record the exit code of the ended process."""
         self._ended.set_result(code)
 
 
 class ServiceTemplate:
-    """The template process. `start` lets it import the services; `fork` starts it again if it has ended.
+    """The template process, which imports the services at `start`. `fork` starts it again if it has ended.
 
-    The kernel kills its services when it ends.
+    When the template ends, the kernel kills the services that it forked.
     """
 
     def __init__(self, services: tuple[str, ...], environment: Mapping[str, str]) -> None:
@@ -71,12 +71,12 @@ class ServiceTemplate:
         """Return a new process of a service, which writes to the descriptor `output`.
 
         Raises:
-            TemplateEnded: It ended meanwhile.
+            TemplateEnded: The template ended before it forked the process.
         """
         async with self._requests:
             control = await self._control_socket()
             response = self._response = asyncio.get_running_loop().create_future()
-            # The environment may be larger than a message; a file in memory leaves no secret on a disk.
+            # The environment may exceed the size of a message, and its secrets must not be written to a disk.
             with os.fdopen(os.memfd_create("request", os.MFD_CLOEXEC), "w+b") as file:
                 file.write(json.dumps(asdict(request)).encode())
                 file.seek(0)
@@ -119,14 +119,14 @@ class ServiceTemplate:
         message = json.loads(body)
         if pid := message.get("forked"):
             self._running[pid] = ForkedProcess(pid)
-            # A cancelled request leaves a process without an owner; the caller ends the whole system then.
+            # After a cancelled request the process has no owner; the caller then ends the whole system.
             if self._response is not None and not self._response.done():
                 self._response.set_result(self._running[pid])
         else:
             self._running.pop(message["ended"]).end(message["code"])
 
     def _lost(self) -> None:
-        """Report that the process has ended: the kernel has killed all of its services."""
+        """Report the end of the template and of its services, which the kernel has killed."""
         self._forget()
         if self._response is not None and not self._response.done():
             self._response.set_exception(TemplateEnded)

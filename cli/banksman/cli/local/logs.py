@@ -25,7 +25,7 @@ _PAUSE_S = 0.02
 """Seconds between two reads of a pipe: a busy process writes hundreds of lines per second, and waking up
 for each of them costs more than writing it."""
 _PIPE_BYTES = 256 * 1024
-"""Room for what a process writes during a pause. A full pipe would hold it up."""
+"""Capacity of a pipe: it must hold the output of one pause, because writing to a full pipe blocks."""
 _LAST_LINES = 20
 _SHOWN_CHARS = 300
 
@@ -47,7 +47,7 @@ class ChildLog:
 
     @property
     def last_line(self) -> str:
-        """The last line that is not blank, in readable form and shortened; empty if there is none."""
+        """The message of the last line that is not blank, at most 300 characters; empty if there is none."""
         lines = (_message(line)[1] for line in reversed(self._last))
         return next((line for line in lines if line.strip()), "")[:_SHOWN_CHARS]
 
@@ -55,7 +55,7 @@ class ChildLog:
         """Write the lines of a pipe until its last writer closes it; then close the pipe."""
         with contextlib.suppress(OSError):
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        # With this limit the event loop leaves the pipe alone until what it has read is taken.
+        # With this limit the event loop reads no more from the pipe until the buffered data is consumed.
         reader = asyncio.StreamReader(limit=1)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
@@ -88,7 +88,7 @@ class ChildLog:
 
 class _LogFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the lines: a full disk must not end the process that this one supervises."""
+        """Drop the lines: a full disk must not end the supervised process."""
 
 
 def _message(line: bytes) -> tuple[str, str]:

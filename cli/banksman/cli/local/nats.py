@@ -50,7 +50,7 @@ class LocalNats:
     relays: bool = True
     """See `render_config`."""
     runners: tuple[str, ...] = ()
-    """Ids of the tool-runners, each with its own key; empty for one that runners beside the system share."""
+    """Ids of the tool-runners with their own keys; empty for one key shared by runners outside the system."""
 
     @property
     def url(self) -> str:

@@ -1,4 +1,4 @@
-"""The processes of a system, and the environment that each of them needs, and no more."""
+"""The processes of a system, each with only the environment variables that it needs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Plan:
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
     def system(self, *, as_json: bool) -> System:
-        """Return what the supervisor runs; `as_json` is how it prints.
+        """Return the system for the supervisor, which prints JSON with `as_json`.
 
         Raises:
             Unavailable: nats-server is not installed.

@@ -35,7 +35,7 @@ class Provisioner:
 
     @classmethod
     def fork(cls, plan: Plan, *, as_json: bool) -> Provisioner:
-        """Start the process; `as_json` is how the supervisor prints.
+        """Start the process. With `as_json`, the supervisor prints JSON.
 
         Raises:
             Unavailable: nats-server is not installed.
@@ -49,7 +49,7 @@ class Provisioner:
         _provision(plan, system, parent, writable)
 
     def inherited(self) -> tuple[str, str]:
-        """Let the next program of this process inherit the pipe; return the arguments that describe it."""
+        """Let the pipe survive exec; return the pid and the descriptor as arguments for the supervisor."""
         os.set_inheritable(self.pipe.fileno(), True)
         return str(self.pid), str(self.pipe.fileno())
 
@@ -61,7 +61,7 @@ class Provisioner:
         """Wait until all streams exist.
 
         Raises:
-            CannotStart: the server refused, or the process was killed.
+            CannotStart: the server refused a stream, or the process was killed.
         """
         result = await asyncio.to_thread(self.pipe.read)
         if not result:
@@ -79,7 +79,7 @@ class Provisioner:
 
 def _provision(plan: Plan, system: System, parent: int, descriptor: int) -> NoReturn:
     """Write the system, create the streams, write the result, and end."""
-    # In a group of its own: a Ctrl-C on the terminal is for the supervisor, which stops all in order.
+    # Only the supervisor must receive a Ctrl-C of the terminal: it stops the processes in order.
     os.setpgid(0, 0)
     try:
         die_with(parent)
@@ -92,7 +92,7 @@ def _provision(plan: Plan, system: System, parent: int, descriptor: int) -> NoRe
             traceback.print_exc()
             sys.stderr.flush()
     finally:
-        # What the original process does at its end is not for a fork of it.
+        # Exit handlers and unwritten output belong to the original process.
         os._exit(0)
 
 

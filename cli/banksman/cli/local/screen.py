@@ -35,7 +35,7 @@ class Screen:
 
         Args:
             event: One of `ready`, `not_ready`, `ended`, `stopped`, `warning`, `note`, `up`.
-            process: Name of the process that it is about.
+            process: Name of the process that the event concerns.
             facts: Details; `_line` lists those of each event.
         """
         # The terminal may be closed already; the shutdown must continue.

@@ -50,7 +50,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled)
-        # `banksman up` blocked them until there are handlers.
+        # `banksman up` blocked these signals because there were no handlers yet.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         async with asyncio.TaskGroup() as group:
             starting = group.create_task(self._stop_on_error(self._start(group)), name="start")
@@ -64,7 +64,7 @@ class Supervisor:
     async def _start(self, group: asyncio.TaskGroup) -> None:
         """Start nats-server, then all other processes in parallel."""
         try:
-            # It imports the services while nats-server starts.
+            # The template imports the services while nats-server starts.
             await self._template.start()
             await self._wait_until_ready([self._launch(group, self._system.server)])
             await self._provisioner.finished()
@@ -95,8 +95,7 @@ class Supervisor:
     async def _stop_on_error(self, part: Coroutine[None, None, None]) -> None:
         """Run a part of the system. An error stops the system in order, and `run` raises the first one.
 
-        An error during a stop is none: what a signal interrupts may fail, because the server that it talks to
-        ends meanwhile.
+        Errors during a stop are ignored: an interrupted part may fail because nats-server ends before it.
         """
         try:
             await part
@@ -106,7 +105,7 @@ class Supervisor:
                 self._stop.set()
 
     async def _wait_until_ready(self, children: list[Child]) -> None:
-        """Wait until all are ready. After the timeout, name those that are not; wait for the needed ones."""
+        """Wait until all are ready. After the timeout, report those that are not; wait for required ones."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._system.ready_timeout_s):
                 for child in children:

@@ -49,7 +49,7 @@ def create(
     new: Key = {
         "user": user,
         "tenant": tenant,
-        # What gateways read that know no `rights`.
+        # Earlier versions of gateways read this field instead of `rights`.
         "may_approve": "approve" in rights,
         "rights": list(rights),
         "expires_at": expires_at and expires_at.isoformat(),
@@ -102,7 +102,7 @@ def remove_of_tenant(data_dir: Path | None, tenant: str) -> int:
     """Remove the keys of a tenant's users from the file of keys; return how many.
 
     Raises:
-        Conflict: there are no others, and the gateway serves without a key as soon as it has none.
+        Conflict: all keys are of this tenant, and a gateway without keys would serve every client.
     """
     found = read_keys(_file(data_dir))
     kept = [key for key in found if key["tenant"] != tenant]

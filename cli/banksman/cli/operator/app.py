@@ -59,7 +59,7 @@ def salvage(
 ) -> None:
     """Repair the files of a stopped nats-server.
 
-    Damaged messages are removed and listed; those behind them are kept. `banksman up` and `banksman nats` do
+    Damaged messages are removed and listed; those after them are kept. `banksman up` and `banksman nats` do
     this at each start. The exit code is 1 if messages are lost.
     """
     from banksman.cli.operator import salvage as salvages
@@ -79,7 +79,7 @@ def accept(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Let runs in damaged logs continue with what is left."""
+    """Let runs in damaged logs continue with the remaining events."""
     from banksman.cli.operator import integrity
 
     if everything == bool(conversations):
@@ -206,7 +206,7 @@ def dead_rm(letter: Letter, data_dir: DataDir = None, json: Json = False) -> Non
 
 @tenants_app.command("ls")
 def tenants_ls(data_dir: DataDir = None, json: Json = False) -> None:
-    """List the tenants and how much they have."""
+    """List the tenants and how much data each has."""
     from banksman.cli.operator import tenants
 
     exit_with(tenants.ls(data_dir, as_json=json))
@@ -238,7 +238,7 @@ def tenants_delete(
 ) -> None:
     """Delete a tenant with all its data.
 
-    The system must be running. What is left is counted, and the exit code is 2 if that is anything.
+    The system must be running. Remaining data is counted; the exit code is 2 if there is any.
     """
     from banksman.cli.operator import tenants
 

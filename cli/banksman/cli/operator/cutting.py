@@ -1,4 +1,4 @@
-"""Lets a log end before a gap: what is stored behind it moves to a file."""
+"""Ends a log before its first gap: the commits after the gap move to a file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from banksman.log_integrity.check import from_damage_on
 
 
 async def cut(bus: Bus, tenant: str, conversation_id: str, directory: Path) -> HistoryCut | None:
-    """Move the commits behind the first gap of a log to a file; return what to record, or None without a gap.
+    """Move the commits after the first gap of a log to a file; return the record, or None without a gap.
 
     The file is complete before a commit is removed, and the last commit is removed first: after a crash the
-    command can be repeated, and adds what is left to the file.
+    command can be repeated, and appends the remaining commits to the file.
 
     Raises:
         Conflict: Nothing is stored before the gap.

@@ -155,7 +155,7 @@ def _nats_server() -> Finding:
 def _checksums() -> Finding:
     if salvage.is_available():
         return Finding("libhighwayhash", Exit.OK, "found")
-    seen = "not found: a damaged message takes those behind it in its file with it"
+    seen = "not found: a damaged message also loses the messages after it in its file"
     return Finding("libhighwayhash", Exit.OK, seen, salvage.REMEDY)
 
 

@@ -73,7 +73,7 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
         for name in done:
             output.print_line(f"{name}: runs continue with the events that are left")
         for name, reason in refused.items():
-            remedy = "restore a backup, or set aside what is behind the gap (`--set-aside DIRECTORY`)"
+            remedy = "restore a backup, or set aside the events after the gap (`--set-aside DIRECTORY`)"
             output.print_error(f"{name}: runs cannot continue, {remedy}: {reason}")
         if not done and not refused:
             output.print_line("no log is damaged")

@@ -53,7 +53,7 @@ class LogRecovery:
         Args:
             tenant: The tenant.
             conversation_id: The conversation.
-            cut: What is recorded of events that the log lost; None records nothing.
+            cut: The record of the events that the log lost; None if it lost none.
 
         Raises:
             LogBroken, Poison: the log cannot be read.

@@ -41,7 +41,7 @@ from banksman.contracts.work import DeadLetter, DeleteConversation
 from banksman.log_integrity.heads import LogHeads
 
 STARTING = (KEYS, WEBHOOKS, SCHEDULES, MCP)
-"""The buckets whose values let something begin: they are emptied first."""
+"""Buckets whose entries can cause new runs or requests: they are emptied first."""
 LOOK_EVERY_S = 0.5
 STORES = {"APP": (SNAPSHOTS,), "RUN": (OUTPUTS, WORKSPACES)}
 """The object stores by account."""
@@ -113,7 +113,7 @@ async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
 
 
 async def left(bus: Bus, tenant: str) -> Counts:
-    """Count what account APP has of a tenant; a stream without anything is missing."""
+    """Return how many messages account APP has of a tenant by stream, without streams that have none."""
     found: Counts = {}
     for place in PLACES:
         async for _, count in jetstream.subjects_in(bus, place.stream, place.subjects_of(tenant)):
@@ -125,7 +125,7 @@ async def left(bus: Bus, tenant: str) -> Counts:
 
 
 async def left_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    """Count a tenant's objects of one account; a store without any is missing."""
+    """Return how many objects one account has of a tenant by stream, without stores that have none."""
     found: Counts = {}
     for store in STORES[account]:
         async for _ in Objects(bus, store).list(f"{tenant}/"):
@@ -137,7 +137,7 @@ async def _finished(bus: Bus, tenant: str, timeout_s: float) -> None:
     """Wait until no message for the tenant's runs is left.
 
     Raises:
-        NotReady: Some are left after the time.
+        NotReady: Messages remain after the timeout.
     """
     end = asyncio.get_running_loop().time() + timeout_s
     while waiting := await _working(bus, tenant):
@@ -155,7 +155,7 @@ async def _working(bus: Bus, tenant: str) -> int:
 
 
 async def _empty(bus: Bus, name: str, tenant: str) -> None:
-    """Delete the keys of a tenant: services that follow the bucket are notified of it, not of a purge."""
+    """Delete the keys of a tenant one by one: watchers of a bucket are notified of deletions, not purges."""
     bucket = Bucket(bus, name, _Value)
     for key in await bucket.keys(tenant):
         await bucket.delete(key)

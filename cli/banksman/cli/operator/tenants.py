@@ -29,7 +29,7 @@ _NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
 
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """List the tenants of which the broker has anything, with the number of their messages by stream.
+    """List the tenants that have data on the broker, with the number of their messages by stream.
 
     Raises:
         NotReady: a stream is missing.
