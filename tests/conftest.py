@@ -1,11 +1,11 @@
-"""The report of what was left out, and on how many servers tests have their broker.
+"""The pytest plugin of the suite: supervision, order, skipped checks, and the number of servers of a broker.
 
-A check that needs something of the machine calls `tests.support.privileged.require(need, ok, reason)`.
-Where it is missing the check is left out, and the test report ends with a list of all that were; with
-`BANKSMAN_TEST_PRIVILEGED=required` it fails instead.
+A check that needs a feature of the machine calls `tests.support.privileged.require(need, ok, reason)`.
+Without the feature the check is skipped, and the test report ends with a list of all skipped checks; with
+`BANKSMAN_TEST_PRIVILEGED=required` the check fails instead.
 
 With `BANKSMAN_TEST_SERVERS=3` every broker is a cluster of three servers. Tests that are marked `one_server`
-are about what a single server does and are left out then; the report says which.
+verify the behaviour of a single server; they are then deselected, and the report lists them.
 """
 
 import gc
@@ -27,20 +27,20 @@ pytest_plugins = ["tests.support.fixtures", "tests.support.docker_engine"]
 # Collection creates millions of objects and no garbage; scanning them takes a fifth of its time.
 gc.disable()
 
-# A shell starts its background jobs with SIGINT ignored, and children inherit that; tests end children by it.
+# A shell starts background jobs with SIGINT ignored, which children inherit; tests end children by SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A change is judged by the same cases every time; `make fuzz` and BANKSMAN_TEST_CASES=new look for others.
+# Every run of the suite generates the same cases; `make fuzz` and BANKSMAN_TEST_CASES=new generate others.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("new", print_blob=True)
 settings.load_profile(os.environ.get("BANKSMAN_TEST_CASES", "same"))
 
 THREE_SERVERS_TIMEOUT_S = 240
-"""Of tests that say nothing else: three servers take longer to start, and each write is made three times."""
+"""For tests without a limit of their own: three servers start more slowly, and each stores every write."""
 TIMEOUT_FACTOR = 2
 WHOLE_SUITE = "not soak"
-"""The `-m` of a run that names none."""
+"""The default of `-m`."""
 ABOUT_ONE_SERVER = pytest.StashKey[list[str]]()
 
 
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _extend_timeout(item: pytest.Item) -> None:
-    """Double a test's own time limit. It only ends hangs, and tests of other workers use the cores too."""
+    """Double a test's own time limit. The limit only ends hangs, and other workers use the same cores."""
     own = item.get_closest_marker("timeout")
     if own is not None and own.args:
         item.add_marker(pytest.mark.timeout(own.args[0] * TIMEOUT_FACTOR), append=False)
@@ -97,26 +97,26 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Undo what a sandbox of the test set for the whole process; its fixtures are closed."""
+    """Undo the process-wide setting of the test's sandbox; the fixtures of the test are closed."""
     reaper.stop_adopting()
 
 
 def pytest_report_header() -> str:
-    """State what the tests run on."""
+    """Return the line with the number of nats-servers."""
     return f"nats-servers: {servers()} ({SERVERS_VARIABLE})"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    """Take over what a worker left out; all workers collect the same tests."""
+    """Store the tests that a worker deselected; all workers collect the same tests."""
     output = getattr(node, "workeroutput", {})
     node.config.stash[ABOUT_ONE_SERVER] = output.get("about_one_server", [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List every check that a missing privilege or a second server left out, also in a quiet run."""
+    """List checks that were skipped for a missing privilege or because of three servers, also with `-q`."""
     if about_one := config.stash.get(ABOUT_ONE_SERVER, []):
-        terminalreporter.section("LEFT OUT, is about a single server:", sep="=", yellow=True)
+        terminalreporter.section("LEFT OUT, verifies a single server:", sep="=", yellow=True)
         for name in about_one:
             terminalreporter.line(name)
     left_out = [line for report in terminalreporter.stats.get("skipped", ()) if (line := _left_out(report))]
@@ -136,7 +136,7 @@ def _left_out(report: pytest.TestReport | pytest.CollectReport) -> str | None:
 
 
 def _write_requirements(reporter: pytest.TerminalReporter, status: int) -> int:
-    """Write the page; return the exit status of the run."""
+    """Write docs/requirements.md; return the exit status of the run."""
     page = runpy.run_path(str(ROOT / "tools/requirements.py"))
     differing: list[str] = page["finish"](_results(reporter))
     if not differing:
@@ -147,7 +147,7 @@ def _write_requirements(reporter: pytest.TerminalReporter, status: int) -> int:
 
 
 def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:
-    """Outcome by test function, the worst of its parameters."""
+    """Return the outcome of each test function: the worst of its parameters."""
     found: dict[str, str] = {}
     for outcome in ("passed", "skipped", "failed", "error"):
         for report in reporter.stats.get(outcome, ()):
@@ -157,7 +157,7 @@ def _results(reporter: pytest.TerminalReporter) -> dict[str, str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write docs/requirements.md after a whole run, which fails where the committed page states otherwise."""
+    """Write docs/requirements.md after a whole run; the run fails if the committed page states otherwise."""
     config = session.config
     if _is_worker(config):
         vars(config)["workeroutput"]["about_one_server"] = config.stash.get(ABOUT_ONE_SERVER, [])

@@ -65,13 +65,13 @@ async def _browser(program: str) -> AsyncGenerator[Browser]:
 async def opened(
     url: str, *, also: str = "about:", bypass_csp: bool = False, offline_shell: bool = False
 ) -> AsyncGenerator[Page]:
-    """Open the page. An error in it or a request to another host fails the test.
+    """Open the page. A page error or a request to another host fails the test.
 
     Args:
         url: The gateway's address.
-        also: Begin of the addresses of another site, to which a test leads the page.
+        also: URL prefix of another site that the page may load.
         bypass_csp: Allow scripts of the test to run in the page.
-        offline_shell: Allow the page its service worker, which answers some requests in place of the gateway.
+        offline_shell: Allow the page's service worker, which replaces the gateway for some requests.
     """
     problems: list[str] = []
 

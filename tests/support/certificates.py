@@ -13,15 +13,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 
-def certificate(path: Path, host: str, *, ended: bool = False) -> Path:
-    """Write a certificate for a host, which it signs itself, and its key to a file."""
+def certificate(path: Path, host: str, *, expired: bool = False) -> Path:
+    """Write a self-signed certificate for `host` and its key to one PEM file; return `path`."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=2))
-        .not_valid_after(now + timedelta(days=-1 if ended else 1))
+        .not_valid_after(now + timedelta(days=-1 if expired else 1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         .sign(key, SHA256())
     )
@@ -30,8 +30,8 @@ def certificate(path: Path, host: str, *, ended: bool = False) -> Path:
     return path
 
 
-def showing(certificate: Path) -> ssl.SSLContext:
-    """Return the server's side of TLS with a certificate."""
+def server_context(certificate: Path) -> ssl.SSLContext:
+    """Return the TLS context of a server with this certificate."""
     server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server_side.load_cert_chain(certificate)
     return server_side

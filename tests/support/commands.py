@@ -49,7 +49,7 @@ def run_command(
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         reading, writing = os.pipe()
         with os.fdopen(writing, "w") as pipe:
-            pipe.write(stdin)  # at most what a pipe holds: the reader starts later
+            pipe.write(stdin)  # must fit the pipe's buffer, because the reader starts later
         with os.fdopen(reading) as standard_input:
             streams = (standard_input.fileno(), output.fileno(), errors.fileno())
             code = _forks().run(arguments, environment, streams, timeout_s)
@@ -117,7 +117,7 @@ def _forks() -> _CommandForks:
 def main() -> int:
     """Fork commands until the tests close the socket. In a forked process, run its command."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    # It finds its own command line in memory beside the first environment, so before that is replaced.
+    # The library finds the command line in memory beside the initial environment; later that is replaced.
     setproctitle(getproctitle())
     for part in _PARTS:
         package = importlib.import_module(part)

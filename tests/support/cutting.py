@@ -76,7 +76,7 @@ class CuttingProxy:
         while data := await server_in.read(65_536):
             if self._bytes_left is not None and len(data) >= self._bytes_left:
                 client_out.write(data[: self._bytes_left])
-                # The bytes must leave before the reset, which discards what waits.
+                # Send the bytes before the reset, which discards unsent data.
                 await client_out.drain()
                 self.cut()
                 return

@@ -34,7 +34,7 @@ def make_archive(archive: Path, packages: Iterable[str], *, variant: Variant, re
     Raises:
         MirrorError: The mirror lacks the release or a package, or is unreachable.
     """
-    require("mmdebstrap", shutil.which("mmdebstrap") is not None, "what stands on packages of the mirror")
+    require("mmdebstrap", shutil.which("mmdebstrap") is not None, "images of packages from the mirror")
     partial = archive.with_suffix(f".{os.getpid()}.tar")
     command = [
         "mmdebstrap",

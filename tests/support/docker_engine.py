@@ -98,7 +98,7 @@ class DockerEngine:
             raise EngineError(f"docker {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}")
         return done.stdout.strip()
 
-    def answers(self) -> bool:
+    def responds(self) -> bool:
         """Return whether the engine responds."""
         if shutil.which("docker") is None:
             return False
@@ -118,11 +118,11 @@ def running_engine() -> Generator[DockerEngine]:
         EngineError: Tests may start an engine here, but every way to do so failed.
     """
     present = DockerEngine(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
-    if present.answers():
+    if present.responds():
         yield present
         return
     startable = os.getuid() == 0 and None not in map(shutil.which, ("docker", "dockerd"))
-    require("a Docker engine", startable, "whatever runs in containers")
+    require("a Docker engine", startable, "tests with containers")
     RUN_DIRECTORY.mkdir(mode=0o700, exist_ok=True)
     with (RUN_DIRECTORY / "users").open("a") as users:
         with supervised.cleaned_up_by([sys.executable, "-m", "tests.support.docker_engine", "leave"]):
@@ -136,7 +136,7 @@ def running_engine() -> Generator[DockerEngine]:
 def _join(users: int) -> DockerEngine:
     engine = DockerEngine(f"unix://{RUN_DIRECTORY}/docker.sock")
     with exclusively(RUN_DIRECTORY / "lock"):
-        if not engine.answers():
+        if not engine.responds():
             _start(engine)
         fcntl.flock(users, fcntl.LOCK_SH)
     return engine
@@ -155,8 +155,8 @@ def _start(engine: DockerEngine) -> None:
     for network in NETWORK_FALLBACKS:
         with _forwarding_kept():
             _launch(engine, network)
-            _wait(lambda: _ended().exists() or engine.answers(), START_TIMEOUT_S)
-        if engine.answers():
+            _wait(lambda: _ended().exists() or engine.responds(), START_TIMEOUT_S)
+        if engine.responds():
             _remove_leftovers(engine)
             return
         _stop()

@@ -116,7 +116,7 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
         raise NotImplementedError
 
     def _granted(self, client: str, scopes: list[str], resource: str | None) -> OAuthToken:
-        # Not the form of a known vendor: only the value itself may be what hides it.
+        # Not a known vendor's token format, so that redaction can recognise only the value itself.
         token, refresh = secrets.token_hex(20), secrets.token_hex(20)
         self.tokens[token] = AccessToken(token=token, client_id=client, scopes=scopes, resource=resource)
         self.refreshing[refresh] = RefreshToken(
@@ -133,12 +133,12 @@ class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, Re
 
 @dataclass
 class Protected:
-    """A running server, and what reached its tool."""
+    """A running server, and the tokens of the calls of its tool."""
 
     url: str
     authorizations: AuthorizationServer
     description: str = "Returns the headers of its request."
-    """What it states about its tool."""
+    """The description of its tool."""
     tokens: list[str] = field(default_factory=list[str])
     """The tokens of the calls."""
 

@@ -77,7 +77,7 @@ class NatsServer:
             config: Its configuration, which may contain `{port}`, `{http_port}` and `{store_dir}`.
             directory: The directory of its files; None creates one.
             name: Its name.
-            launched: Whether it starts as `banksman up` and `banksman nats` start it, and not alone.
+            launched: Whether it starts through the launcher of `banksman up` and `banksman nats`.
         """
         self._launched = launched
         self._temporary = tempfile.TemporaryDirectory(prefix="nats-") if directory is None else None
@@ -128,8 +128,8 @@ class NatsServer:
         command = (executable(), "-c", str(config_file))
         if self._launched:
             command = started(command, self.directory / "store")
-        # In a group of its own: the SIGHUP of a closed terminal is a reload for it, during which it may not
-        # respond to the SIGTERM that follows.
+        # In its own process group: on the SIGHUP of a closed terminal, nats-server reloads its configuration
+        # and may ignore the SIGTERM that follows.
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, process_group=0)
 
     def wait_ready(self) -> None:

@@ -73,7 +73,7 @@ def need_of_function(thing: object) -> Need:
 
 @cache
 def _own_need(thing: object) -> tuple[Need, tuple[object, ...]]:
-    """Return the need of a helper without those that it names, and these."""
+    """Return the need of a helper's own code, and the helpers that this code names."""
     if thing in BROKERS:
         return "broker", ()
     helpers: list[object] = []

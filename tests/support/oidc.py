@@ -52,7 +52,7 @@ class Provider:
     claims: Claims = field(
         default_factory=lambda: {"sub": "ann", "tenant": "acme", "rights": ["chat", "approve"]}
     )
-    """What its user's tokens say."""
+    """The claims in its user's tokens."""
     key: SigningKey = field(default_factory=SigningKey)
     fails: bool = False
     """Whether every request gets 503."""

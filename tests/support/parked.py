@@ -255,7 +255,7 @@ async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process: its own, and what it shares with files."""
+    """Return the resident memory of a process in bytes, including pages that it shares or maps from files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

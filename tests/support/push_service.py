@@ -30,7 +30,7 @@ def from_base64url(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class Browser:
-    """The keys of one device, and what it reads with them."""
+    """The keys of one device, with which it decrypts its messages."""
 
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     auth: bytes = b"sixteen bytes :)"
@@ -63,7 +63,7 @@ def _derived(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
 
 @dataclass(frozen=True)
 class Pushed:
-    """A message that the service got."""
+    """A message that the service received."""
 
     device: str
     headers: dict[str, str]

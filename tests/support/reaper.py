@@ -58,7 +58,7 @@ def _wait(run: int) -> int | None:
                         code = os.waitstatus_to_exitcode(status)
                         return code if code >= 0 else 128 - code
             case signal.SIGINT:
-                # The entry process passes on the one that was sent to it alone.
+                # The entry process forwards a SIGINT that was sent to it alone.
                 os.kill(run, signal.SIGINT)
             case _:
                 return None

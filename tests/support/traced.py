@@ -27,7 +27,7 @@ class Trace:
     """The trace of a server, in its log."""
 
     logs: Path
-    """The directory of the log and of what was rotated out of it."""
+    """The directory of the log and of its rotated files."""
 
     def sent(self) -> Counter[tuple[str, str]]:
         """Return the number of messages that each client sent to each kind of subject, see `kind_of`."""
@@ -44,7 +44,7 @@ class Trace:
 
 @contextmanager
 def traced(pid: int, data: DataDir) -> Generator[Trace]:
-    """Let the server of a local system trace for the time of the context; `pid` is its process."""
+    """Enable tracing in the server of a local system during the block; `pid` is the server's process."""
     config = data.nats / "nats.conf"
     original = config.read_text(encoding="utf-8")
     trace = Trace(data.logs)
@@ -61,7 +61,7 @@ def traced(pid: int, data: DataDir) -> Generator[Trace]:
 
 
 def kind_of(subject: str) -> str:
-    """Return a subject without what differs from run to run.
+    """Return a subject without the parts that differ between runs.
 
     Requests of the JetStream API keep their stream, acknowledgements their stream and consumer, and stored
     keys their bucket; of other subjects the first two tokens before the tenant remain.

@@ -1,4 +1,4 @@
-"""Agents reduced to what counts the usage of tenants."""
+"""The parts of an agent that count the usage of tenants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STANDBY_S = 0.2
 async def counting(
     bus: Bus, *, write_every_s: float = 3_600, standby_s: float = STANDBY_S
 ) -> AsyncGenerator[UsageLedger]:
-    """A ledger that counts, or requests what another one counts.
+    """Run a usage ledger that counts, or requests the totals of the ledger that counts.
 
     It stores its totals only on `flush` unless `write_every_s` is given.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import GatewayFactory
 from tests.gateway.http.mail_server import MailServer, mail_server
-from tests.support.certificates import certificate, showing
+from tests.support.certificates import certificate, server_context
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -42,8 +42,8 @@ async def test_an_email_is_handed_over_encrypted_to_a_server_whose_certificate_i
     site = certificate(tmp_path / "mail.pem", HOST)
     monkeypatch.setenv("SSL_CERT_FILE", str(site))
     implicit = security == "tls"
-    mail = MailServer(starttls=None if implicit else showing(site))
-    async with mail_server(mail, tls=showing(site) if implicit else None):
+    mail = MailServer(starttls=None if implicit else server_context(site))
+    async with mail_server(mail, tls=server_context(site) if implicit else None):
         delivery = await sent(start_gateway, mail, security)
     assert (delivery["status"], delivery["error"], len(mail.received)) == ("delivered", None, 1)
     clear = [command for command in mail.commands if not command.startswith("TLS ")]
@@ -55,7 +55,7 @@ async def test_an_email_is_handed_over_encrypted_to_a_server_whose_certificate_i
     ("problem", "host", "reason"),
     [
         ("not trusted", HOST, "self-signed certificate"),
-        ("ended", HOST, "certificate has expired"),
+        ("expired", HOST, "certificate has expired"),
         ("of another host", "mail.example", "certificate is not valid for 'localhost'"),
     ],
 )
@@ -69,12 +69,12 @@ async def test_a_mail_server_with_a_wrong_certificate_gets_no_message_and_the_de
     security: str,
 ) -> None:
     """R13"""
-    site = certificate(tmp_path / "mail.pem", host, ended=problem == "ended")
+    site = certificate(tmp_path / "mail.pem", host, expired=problem == "expired")
     if problem != "not trusted":
         monkeypatch.setenv("SSL_CERT_FILE", str(site))
     implicit = security == "tls"
-    mail = MailServer(starttls=None if implicit else showing(site))
-    async with mail_server(mail, tls=showing(site) if implicit else None):
+    mail = MailServer(starttls=None if implicit else server_context(site))
+    async with mail_server(mail, tls=server_context(site) if implicit else None):
         delivery = await sent(start_gateway, mail, security)
     assert (delivery["status"], mail.received) == ("pending", [])
     assert reason in delivery["error"]

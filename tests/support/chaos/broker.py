@@ -76,7 +76,7 @@ class Broker:
         """Return the processes of the servers.
 
         Args:
-            like: The process of a single server.
+            like: The process of a single server, whose other fields apply to each of them.
         """
         return tuple(
             replace(
@@ -98,7 +98,7 @@ class Broker:
         return urls | {f"{section}REPLICAS": str(self.replicas) for section in sections}
 
     def with_shared_key(self, runner: ProcessSpec) -> ProcessSpec:
-        """Return a tool-runner with the key that several share: an earlier version writes no key for one."""
+        """Return a tool-runner that uses the shared key: an earlier version writes no key for each runner."""
         seed = str(self.nats.seed_file(users.TOOL_RUNNER))
         environment = {**runner.environment, "BANKSMAN_NATS__NKEY_SEED_FILE": seed}
         # A runner whose id is set expects a key of its own.

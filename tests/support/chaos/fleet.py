@@ -205,7 +205,7 @@ class Member:
         self, environment: Mapping[str, str], output: int
     ) -> asyncio.subprocess.Process | ForkedProcess:
         command = (*self.prefix, *self.version.command(self.spec.command))
-        # A library is preloaded, and a network namespace entered, by the start of a program.
+        # Only a new program preloads a library or enters a network namespace; a fork does neither.
         needs_exec = self.prefix or self.version is not CURRENT or "LD_PRELOAD" in environment
         if self._template is not None and self.spec.service and not needs_exec:
             request = ForkRequest(self.spec.service, " ".join(command), environment)

@@ -42,7 +42,7 @@ class Mixed:
     """True: upgrade everything, the broker first, roll back and upgrade again. False: upgrade one half and
     roll it back."""
     at_once: bool = False
-    """True: upgrade all processes at the same time, because those of the older version do not work beside."""
+    """True: upgrade all processes at the same time, because the two versions do not work side by side."""
 
     @property
     def steps(self) -> tuple[tuple[tuple[str, ...], Version], ...]:

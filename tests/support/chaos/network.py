@@ -23,7 +23,7 @@ out  nothing that the process sends arrives
 LOSSES: tuple[Loss, ...] = ("all", "in", "out")
 PREFIX = "bktest"
 """Beginning of the names of namespaces and links."""
-# Its veth pair is deleted with a namespace, but rules for it remain.
+# The deletion of a namespace deletes its veth pair, but not the iptables rules for it.
 _REMOVE = """
 while iptables -w -D OUTPUT -o "$0" -j DROP; do :; done
 while iptables -w -D INPUT -i "$0" -j DROP; do :; done
@@ -77,7 +77,7 @@ class Cable:
 @asynccontextmanager
 async def cable(number: int, index: int) -> AsyncGenerator[Cable]:
     """Create a namespace with a link to it during the block."""
-    # The kernel allows names of links at most 15 characters (IFNAMSIZ).
+    # The name of a link has at most 15 characters (IFNAMSIZ).
     name = f"{PREFIX}{number}-{index}"
     made = Cable(name, f"10.{number}.{index}.2", f"10.{number}.{index}.1")
     inner = f"{name}i"

@@ -16,7 +16,7 @@ from typing import Any
 from banksman.contracts import wire
 
 FIELD = "tide"
-"""Part of everything that it writes."""
+"""An unknown field in everything that it writes."""
 FIELD_VALUE = "only newer versions know"
 EVENT_TYPE = "moon.rose"
 HEADER = "Banksman-Tide"

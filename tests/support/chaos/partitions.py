@@ -50,7 +50,7 @@ async def partitions(
     cuts: Sequence[Cut], directory: Path, *, seed: int, rate: float
 ) -> tuple[Verdict, Measured]:
     """Disconnect one service after another, wait until all runs have ended, and check the history."""
-    # Independent of the seed: another test run, or leftovers of a killed one, may use the same names.
+    # Not from the seed: another test run, or leftovers of a killed one, may use the same interface names.
     number = random.SystemRandom().randrange(100, 250)
     measured = Measured()
     async with host_address(number) as host, ModelServer.running(host=host) as model:

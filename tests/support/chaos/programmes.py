@@ -37,7 +37,7 @@ Name = Literal["stalls", "kills", "held", "away", "failpoints"]
 stalls      the broker is frozen for up to ten seconds
 kills       the broker is killed directly after an acknowledgement
 held        the bytes between a process and the broker arrive late
-away        the broker is away for all of the time
+away        the broker is down for the whole time
 failpoints  the broker is killed while agents and runners wait at their failpoints
 """
 
@@ -45,12 +45,12 @@ KINDS: tuple[Kind, ...] = (
     "text", "command", "commands", "json", "tool", "approve", "reject", "edit", "race", "steer", "queue",
     "remember", "long", "long", "long", "long", "workflow",
 )  # fmt: skip
-"""Most calls run long, so that faults meet them. No user cancels: a cancelled command is a lost one."""
+"""Most calls run long, so that faults hit them. No user cancels: a cancelled command counts as lost."""
 STALLED_S = (0.5, 10.0)
 CALM_S = (2.0, 6.0)
 """Minimum and maximum seconds between two faults."""
 BEHIND_S = 0.1
-"""Longest seconds between an acknowledgement and the kill."""
+"""Maximum seconds between an acknowledgement and the kill."""
 ACKNOWLEDGED_WITHIN_S = 60.0
 USERS_AWAY = 24
 """Users of `away`: a connection follows at most 200 conversations, and 1,200 runs wait after ten minutes."""
@@ -123,7 +123,7 @@ class BrokerFaults:
         self._ended(began)
 
     async def leave(self, seconds: float) -> None:
-        """Take the broker away for so many seconds."""
+        """Stop the broker for this number of seconds."""
         await scripted_delay(CALM_S[1])
         self.recording.add(Fault(what="away", target="nats"))
         began = time.monotonic()
@@ -185,7 +185,7 @@ async def programme_on(
         options.rate,
         strike,
         kinds=KINDS,
-        # In `away`, no request gets a reply for all of the time.
+        # In `away`, requests get no reply until the broker returns.
         give_up_s=options.seconds + 300,
         users=USERS_AWAY if options.name == "away" else USERS,
     )
@@ -221,7 +221,7 @@ async def _hold(recording: Recording, chance: random.Random, wires: dict[str, He
 
 
 def _wait_at_failpoints(fleet: Fleet) -> None:
-    """Let agents and runners wait at each of their failpoints, where kills of the broker meet them."""
+    """Let agents and runners wait at each of their failpoints, so that kills of the broker happen there."""
     for name, member in fleet.members.items():
         points = AGENT_POINTS if name.startswith("agent") else RUNNER_POINTS
         if name.startswith(("agent", "tool-runner")):

@@ -110,7 +110,7 @@ def version_at(ref: str, directory: Path, unknown_settings: Collection[str] = ()
     if made.returncode:
         hint = "a shallow clone has only the newest commits: git fetch --unshallow"
         raise NoSuchVersion(f"{ref}: {made.stderr.strip()} ({hint})")
-    # Of our own repository, and filters of members came to tarfile with Python 3.11.4.
+    # No extraction filter: the archive is of our own repository, and Python before 3.11.4 has no filters.
     with tarfile.open(packed) as archive:
         archive.extractall(directory)
     # Otherwise each process compiles all modules at its start, and all processes start at the same time.

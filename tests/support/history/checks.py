@@ -22,9 +22,9 @@ Check = Callable[[Folded], Iterator[str]]
 LAST_END_S = 120.0
 """Seconds from the end of the faults within which the last run must end, if there is no backlog."""
 BACKLOG = 100
-"""Waiting runs from which on they are a backlog. Users who get replies keep 60 open at most."""
+"""Minimum number of waiting runs that is a backlog. Users who get replies have at most 60 open runs."""
 STANDSTILL_S = 60.0
-"""Longest seconds in which no run of a backlog ends."""
+"""Maximum seconds in which no run of a backlog ends."""
 SKEW_S = 2.0
 """Seconds by which the clocks of the processes that record times may differ."""
 NEVER_STARTED = frozenset({"rejected", "not_executed", "denied", "invalid_arguments", "unknown_tool"})

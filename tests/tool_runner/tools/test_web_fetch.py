@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import certificate, showing
+from tests.support.certificates import certificate, server_context
 from tests.support.polling import scripted_delay
 from tests.tool_runner.conftest import TLS, Runner, Server, only, replying, serving, started
 
@@ -493,7 +493,7 @@ async def test_an_unfinished_tls_handshake_ends_with_the_connection(
 
 async def test_tls_verifies_the_name_with_a_pinned_address(tmp_path: Path) -> None:
     site = certificate(tmp_path / "site.pem", "site.example")
-    async with serving(replying(b"private"), tls=showing(site)) as server:
+    async with serving(replying(b"private"), tls=server_context(site)) as server:
         way_out = egress(server, tls=ssl.create_default_context(cafile=str(site)))
         fetched = await way_out.get(f"https://site.example:{server.port}/")
         with pytest.raises(FetchFailed, match="certificate"):
@@ -505,7 +505,7 @@ async def test_tls_verifies_the_name_with_a_pinned_address(tmp_path: Path) -> No
     ("problem", "host", "reason"),
     [
         ("not trusted", "site.example", "self-signed certificate"),
-        ("ended", "site.example", "certificate has expired"),
+        ("expired", "site.example", "certificate has expired"),
         ("of another host", "other.example", "certificate is not valid for 'other.example'"),
     ],
 )
@@ -514,9 +514,9 @@ async def test_an_unverified_server_gets_no_request_and_the_error_says_why(
     runner: Runner, tmp_path: Path, problem: str, host: str, reason: str
 ) -> None:
     """R73, R75"""
-    site = certificate(tmp_path / "site.pem", "site.example", ended=problem == "ended")
+    site = certificate(tmp_path / "site.pem", "site.example", expired=problem == "expired")
     trusted = TLS if problem == "not trusted" else ssl.create_default_context(cafile=str(site))
-    async with serving(replying(b"private"), tls=showing(site)) as server:
+    async with serving(replying(b"private"), tls=server_context(site)) as server:
         outcome = await fetch(runner, egress(server, tls=trusted), f"https://{host}:{server.port}/?token=1")
     assert (outcome.error_kind, outcome.value["success"]) == ("tool_error", False)
     assert reason in str(outcome.value["error"])
