@@ -78,7 +78,7 @@ async def test_run_tests_does_not_call_nothing_a_success(client: Client, http: h
     run = await ended(client, http, "run_tests", conversation, approve=1)
 
     assert run["status"] == "completed", run
-    assert run["content"].startswith("The output names no tests: exit code")
+    assert run["content"].startswith("The output contains no test results: exit code")
 
 
 async def test_summarize_conversation_reads_the_conversation(

@@ -1,4 +1,4 @@
-"""A small HTTP server with the OpenAI and the Anthropic wire formats, so that no key is needed.
+"""A small HTTP server with the wire formats of OpenAI and Anthropic, for use without a key.
 
 Models: `demo`, a set of rules that understands plain requests, and `scripted/<name>`, which plays the
 `Script` of that name. Any other model returns 404. Histories are validated as strictly as the vendors do:

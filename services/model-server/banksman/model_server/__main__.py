@@ -1,4 +1,4 @@
-"""`python -m banksman.model_server`: the model server without CLI and settings, as tests start it."""
+"""`python -m banksman.model_server`: the model server without CLI and settings, for tests."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class _Admin:
 def add_admin_routes(
     app: web.Application, models: Models, recorder: Recorder, violations: Violations, gates: Gates
 ) -> None:
-    """Add the routes by which tests in other processes load scripts and read requests."""
+    """Add the routes for tests in other processes, which load scripts and read requests."""
     admin = _Admin(models, recorder, violations, gates)
     app.router.add_put("/scripts/{name}", admin.put_script)
     app.router.add_delete("/scripts/{name}", admin.delete_script)

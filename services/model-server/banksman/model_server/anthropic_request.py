@@ -48,8 +48,8 @@ def parse_message(body: Json, *, counting: bool = False) -> ChatRequest:
 
 def _check_options(body: Json) -> None:
     if body.get("thread") is not None:
-        # The vendor's SDKs send their tool loops as threads: later requests have the new messages only. After
-        # a refusal with these details they send the whole history instead.
+        # The vendor's SDKs send their tool loops as threads, in which later requests contain only new
+        # messages. After a refusal with these details, they send the whole history instead.
         raise RequestRefused(
             "thread: this server stores no messages. Send the whole history.",
             param="thread",

@@ -38,7 +38,7 @@ class AssistantTurn:
     text: str
     calls: tuple[Call, ...] = ()
     thinking: tuple[str, ...] = ()
-    """The signed thinking that the client returned with it."""
+    """The signed thinking that the client returned with the reply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Models:
         """Choose the reply to a request.
 
         Raises:
-            RequestRefused: no such model, or its script has no more replies.
+            RequestRefused: the model does not exist, or its script has no further replies.
         """
         if chat.model == DEMO_MODEL:
             return ChosenReply(demo_reply(chat, chunk_delay_s=self._demo_chunk_delay_s))

@@ -95,7 +95,7 @@ def _reasoning(resolved: ResolvedReply) -> tuple[Json, list[tuple[str, Json]]]:
 
 
 def _empty(item: Json) -> Json:
-    """Return an item as it begins."""
+    """Return an item in its initial state, without content."""
     beginnings: Json = {"status": "in_progress", "content": [], "arguments": "", "summary": []}
     return item | {name: value for name, value in beginnings.items() if name in item}
 

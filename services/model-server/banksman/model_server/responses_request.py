@@ -58,7 +58,7 @@ def _items(body: Json) -> list[Any]:
 
 
 def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
-    """Return the schemas of the functions, and the namespaces of those that have one, by their names."""
+    """Return the schemas and the namespaces of the functions, both by function name."""
     stated = _objects(body.get("tools"))
     functions = dict(map(_tool, _functions(stated)))
     namespaces: dict[str, str] = {}
@@ -73,7 +73,7 @@ def _tools(body: Json) -> tuple[dict[str, Json], dict[str, str]]:
 
 
 def _qualified(namespace: object, name: str) -> str:
-    """Return the name of a tool here: with its namespace, if it has one."""
+    """Return the qualified name of a tool: `{namespace}__{name}`, or `{name}` without a namespace."""
     return f"{namespace}__{name}" if namespace else name
 
 

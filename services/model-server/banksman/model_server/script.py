@@ -51,7 +51,7 @@ class Gate(_Frozen):
 
 class _Fault(_Frozen):
     times: int | None = Field(default=None, ge=1)
-    """Number of requests of one conversation at this position that meet the fault; None: all."""
+    """Number of requests of one conversation at this position that get the fault; None: all."""
 
 
 class HttpError(_Fault):
@@ -140,7 +140,7 @@ class RawReply(_Frozen):
     headers: dict[str, str] = Field(default_factory=dict[str, str])
     chunk_delay_s: Seconds = 0.0
     gate: Gate | None = None
-    """Its `after_events` counts pieces."""
+    """The `after_events` of the fault counts pieces."""
 
 
 class Script(_Frozen):

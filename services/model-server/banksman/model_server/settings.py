@@ -6,7 +6,7 @@ from banksman.runtime.settings import Section, ServiceSettings
 
 
 class ModelServerSection(Section):
-    """Where the model server listens, and the pace of its demo model."""
+    """The address of the model server, and the pace of its demo model."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)

@@ -55,7 +55,7 @@ class ThinkingChecks:
         """Check the thinking of the calls whose results are in the request.
 
         Raises:
-            RequestRefused: it is missing or differs.
+            RequestRefused: the thinking of a call is missing or differs.
         """
         turn = _turn_with_results(chat) if chat.dialect == "anthropic" else None
         for call in turn.calls if turn else ():

@@ -24,7 +24,7 @@ def _schema_fault(schema_text: str) -> str | None:
         stated = None if schema is None else schema.get("type")
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
     try:
-        # The meta-schema is given, because the library would fetch the one that a schema names.
+        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
         jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
     except jsonschema_rs.ValidationError as fault:
         path = ".".join(["$", *(str(part) for part in fault.instance_path)])

@@ -1,1 +1,1 @@
-"""The workflows service: named actions that users start themselves, each run with its own durable log."""
+"""The workflows service: named actions that users start themselves. Each run has its own durable log."""

@@ -1,4 +1,4 @@
-"""The agent runs that a workflow starts: each has a conversation of its own, and the workflow's workspace."""
+"""The agent runs that a workflow starts. Each has its own conversation and uses the workflow's workspace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from banksman.workflows.step_events import call_id
 
 MAX_TITLE_CHARS = 80
 MAX_TRANSCRIPT_CHARS = 100_000
-"""Characters of a transcript; of a longer one, its end."""
+"""Maximum characters of a transcript; a longer transcript loses its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class AgentRuns:
     async def outcome(self, owned: Ownership, step: RunStep, workflow_title: str) -> ToolResult:
         """Start the run of a step unless it was started before, wait for its end, and return it as a result.
 
-        Its conversation is listed under the title of the workflow and the name of the step.
-        When the workflow is cancelled meanwhile, the run is cancelled too.
+        The conversation of the run is listed under the title of the workflow and the name of the step. If the
+        workflow is cancelled meanwhile, the run is cancelled too.
         """
         workflow = owned.run.settings.workflow
         call = call_id(owned.run.run_id, step.step)
@@ -51,7 +51,7 @@ class AgentRuns:
         try:
             end = await self._end(start)
         except BaseException:
-            # Not if only this process stops: the next one waits for the same run.
+            # If only this process stops, the run continues: the next process waits for the same run.
             if not _is_wanted(owned):
                 await self._cancel(start)
             raise
@@ -78,7 +78,7 @@ class AgentRuns:
             await self.queue.publish(start)
 
     async def _link(self, owned: Ownership, start: StartRun) -> None:
-        """Record where the run is, once, so that users find it and its approval requests."""
+        """Record a link to the run, once, so that users find the run and its approval requests."""
         link = WorkflowLinked(
             workflow="agent",
             workflow_run_id=start.run_id,
@@ -111,7 +111,7 @@ def _is_wanted(owned: Ownership) -> bool:
 
 
 async def _transcript(owned: Ownership, step: RunStep) -> str:
-    """Return what was said in the conversation in which the workflow was started, if the step wants it."""
+    """Return the transcript of the conversation that started the workflow; empty if the step needs none."""
     if not step.with_conversation or owned.workspace is None:
         return ""
     state = await owned.ports.log.read(owned.state.tenant, owned.workspace)
@@ -121,7 +121,7 @@ async def _transcript(owned: Ownership, step: RunStep) -> str:
 
 
 def _line(message: Message) -> str:
-    """Return one message of a transcript; empty for one without text."""
+    """Return one message of a transcript; empty for a message without text."""
     match message:
         case UserMessage():
             return f"User: {text_of(message.content)}"
@@ -132,7 +132,7 @@ def _line(message: Message) -> str:
 
 
 def _start(owned: Ownership, step: RunStep, settings: RunSettings, transcript: str) -> StartRun:
-    """Return the start of a step's run. Its ids follow from the step, so a repeat starts nothing."""
+    """Return the start of a step's run. Its ids derive from the step, so a repeat starts nothing."""
     state, run_id = owned.state, owned.run.run_id
     name = digest(f"{run_id}/{step.step}".encode())
     tools = settings.tools

@@ -52,7 +52,7 @@ from banksman.workflows.worker import Worker
 logger = logging.getLogger(__name__)
 
 QUEUES = (SERVED, "create_project")
-"""Names under which runs are queued: that of all workflows, and that of the starts of earlier versions."""
+"""Names under which runs are queued: the current name, and the name that earlier versions used."""
 
 
 def run() -> int:
@@ -61,7 +61,7 @@ def run() -> int:
 
 
 async def main(settings: WorkflowServiceSettings, process: ServiceProcess) -> None:
-    """Connect, however long it takes, and serve until `process.stop`.
+    """Connect, without a time limit, and serve until `process.stop`.
 
     Raises:
         Conflict: Another server offers a workflow under the name of a built-in one.
@@ -114,7 +114,7 @@ async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None,
 
 
 def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
-    """Return a bus of the user `workflows`, which readiness shows."""
+    """Return a connection of the user `workflows`, whose state is part of the readiness."""
     bus = Bus.create(
         settings.nats,
         name=users.WORKFLOWS,
@@ -157,7 +157,7 @@ async def enter_worker(
 
 
 async def offer(bus: Bus, worker: Worker, workflows: tuple[Workflow, ...]) -> None:
-    """Register the workflows of this process, and create the consumers of all runs."""
+    """Register the workflows of this process and create the consumers of workflow runs."""
     for name in QUEUES:
         await provision_consumer(bus, workflow_consumer(name, replicas=bus.settings.replicas))
     for workflow in workflows:

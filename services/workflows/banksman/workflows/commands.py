@@ -1,4 +1,4 @@
-"""Commands such as `/create_project demo template=web`, read by the form of their workflow. Pure."""
+"""Parses commands such as `/create_project demo template=web` with the form of their workflow. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from banksman.contracts.registry import ParameterProblem
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
 
 POSITIONAL = "x-positional"
-"""The keyword of a form that lists the parameters which a command may give without their names."""
+"""The keyword of a form that lists the positional parameters, which a command may give without their
+names."""
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SEPARATOR = ","
 
 
 class Unreadable(Exception):
-    """A value does not have the type of its parameter; the text is what is expected."""
+    """A value does not have the type of its parameter. The text is the expected form."""
 
 
 def split_command(text: str) -> tuple[str, list[str]]:
     """Return the workflow's name and the words after it. Quotes join words; a backslash escapes a character.
 
     Raises:
-        BadInput: The text is no command, or a quote is not closed.
+        BadInput: The text is not a command, or a quote is not closed.
     """
     text = text.strip()
     if not text.startswith("/"):
@@ -38,7 +39,7 @@ def split_command(text: str) -> tuple[str, list[str]]:
 
 
 def read_parameters(schema: JsonObject, words: list[str]) -> tuple[JsonObject, list[ParameterProblem]]:
-    """Return the parameters that words give, and what is wrong with the others.
+    """Return the parameters that the words of a command give, and the problems of invalid words.
 
     A word is `name=value`, or the value of the next positional parameter. A list is separated by commas or
     given by repeated names; an object is JSON.
@@ -110,7 +111,7 @@ def _single(form: JsonObject, text: str) -> JsonValue:
 
 
 def _may_have(form: JsonObject, word: str) -> bool:
-    """Return whether a word can be read as a value of a form: `colour=red` is no number, but a text."""
+    """Return whether a word is valid for a form: `colour=red` is a valid text, but not a number."""
     try:
         _read(form, [word])
     except Unreadable:
@@ -126,7 +127,7 @@ def _json(text: str) -> JsonValue:
 
 
 def _type(form: JsonObject) -> object:
-    """Return the type of a form; that of an optional value is its first other type."""
+    """Return the type of a form; for an optional value, its first type other than null."""
     kind = form.get("type")
     alternatives = form.get("anyOf")
     if kind is None and isinstance(alternatives, list):

@@ -1,4 +1,4 @@
-"""The mock weather tool of the seeds, over the public SDK; in this service, because a process costs 40 MiB.
+"""The mock weather tool, served over the public SDK. A process of its own would cost 40 MiB.
 
 `examples/weather_tool.py` is the same tool as a program; both serve it under one name and share its calls.
 """
@@ -16,7 +16,7 @@ from banksman.sdk import RemoteError, ToolServer, tool
 
 logger = logging.getLogger(__name__)
 
-# Not in a section of the docstring: its parser would take each process of this service 3 MiB.
+# Described here and not in the docstring, whose parser would cost each process of this service 3 MiB.
 Location = Annotated[
     str, Field(min_length=1, description='City and state or country, such as "San Francisco, CA".')
 ]

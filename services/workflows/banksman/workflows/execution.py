@@ -1,4 +1,4 @@
-"""A workflow's function in the place of the model: its turns are the replies of the run."""
+"""Runs a workflow's function in place of a model: its turns are the replies of the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TakeTurn = Callable[[WorkflowTurn], Awaitable[TurnReply]]
 
 @dataclass
 class WorkflowModel:
-    """Writes the replies of one run: what its function requests, or its end."""
+    """Builds the replies of one run: the steps that its function requests, or the end of the run."""
 
     name: str
     title: str
@@ -52,10 +52,10 @@ class WorkflowModel:
     schemas: SchemaChecker
     agent_runs: AgentRuns
     without_slot: Callable[[], AbstractAsyncContextManager[None]]
-    """Its context gives the slot of the run back."""
+    """Returns a context in which the run occupies no slot."""
 
     async def complete(self, owned: Ownership) -> Build:
-        """Take the next turn; return what builds the next commit, or nothing if the run must end first."""
+        """Take the next turn; return the builder of the next commit, which is empty if the run must end."""
         events = await _unless_ended(owned, self._turn(owned))
         return nothing if events is None else partial(self._unless_ended, owned, events)
 
@@ -86,7 +86,7 @@ class WorkflowModel:
         if reply.end is not None:
             return partial(self._end, owned, reply, reply.end)
         if any(isinstance(step, RunStep) for step in reply.steps):
-            # Before the runs end: users follow the progress meanwhile.
+            # Committed before the agent runs end, so that users see the progress meanwhile.
             await owned.commit(partial(_progress, reply))
             # An agent run may wait for its user for days.
             async with self.without_slot():
@@ -153,10 +153,10 @@ def _progress(reply: TurnReply, state: Conversation) -> tuple[EventBody, ...]:
 
 
 def _check(reply: TurnReply) -> None:
-    """Check what a process of a tenant replied.
+    """Check the reply of a tenant's process.
 
     Raises:
-        WorkflowFailed: It requests nothing and does not end, or names a step twice.
+        WorkflowFailed: The reply requests no step and does not end, or names a step twice.
     """
     names = [step.step for step in reply.steps]
     if reply.end is None and not names:

@@ -17,12 +17,12 @@ from banksman.runs.schemas import SchemaChecker, argument_problem, check_schema
 from banksman.workflows.commands import missing_parameters, read_parameters
 
 MAX_PROBLEM_CHARS = 600
-"""Characters of an error message, which repeats the value."""
+"""Maximum characters of a value in an error message."""
 
 
 HINT = "x-hint"
 """The keyword of a property that names its control: text, multiline, number, choice, several, file, secret or
-date. Without it the type decides."""
+date. Without the keyword, the type decides."""
 
 
 def check_form(schema: JsonObject) -> None:
@@ -37,7 +37,7 @@ def check_form(schema: JsonObject) -> None:
 
 @contextmanager
 def naming_form(name: str = "parameters_schema") -> Generator[None]:
-    """Name the form in errors of a check that calls every schema that of a tool."""
+    """Name the form in errors of a check that names each schema `input_schema`, as for tools."""
     try:
         yield
     except BadInput as error:
@@ -47,7 +47,7 @@ def naming_form(name: str = "parameters_schema") -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """Checks parameters against forms; that of a tenant's workflow in a process with limits."""
+    """Checks parameters against forms. Forms of tenants' workflows are checked in a process with limits."""
 
     schemas: SchemaChecker
 
@@ -57,7 +57,8 @@ class Forms:
         """Return the parameters with the form's defaults.
 
         Raises:
-            BadInput: They do not fit; the error names the parameter, its value and what is expected.
+            BadInput: The parameters are invalid; the error names the parameter, its value and the expected
+                form.
         """
         schema = definition.parameters_schema
         values = with_defaults(schema, parameters)
@@ -75,7 +76,7 @@ class Forms:
     async def parsed(
         self, definition: WorkflowDefinition, tenant: str | None, given: JsonObject, words: list[str]
     ) -> ParsedWorkflow:
-        """Return the form that parameters and the words of a command fill, and what is wrong with them."""
+        """Return the form filled with parameters and the words of a command, and the problems of both."""
         schema = definition.parameters_schema
         read, problems = read_parameters(schema, words)
         parameters = with_defaults(schema, {**given, **read})
@@ -91,10 +92,10 @@ class Forms:
 
 
 def check_dates(schema: JsonObject, values: JsonObject) -> None:
-    """Check the values of the fields whose control is a date: a JSON Schema does not.
+    """Check the values of fields whose control is a date, which the JSON Schema does not check.
 
     Raises:
-        BadInput: One is a text that is no date.
+        BadInput: A value is a text that is not a date.
     """
     for name, form in _forms(schema).items():
         value = values.get(name)
@@ -131,7 +132,7 @@ def described(schema: JsonObject, values: JsonObject) -> list[str]:
 
 
 def _is_date(text: str) -> bool:
-    # Python reads other forms of ISO 8601 too, which the processes of workflows need not know.
+    # Python accepts further forms of ISO 8601, which the workflows of tenants may not accept.
     try:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:

@@ -19,16 +19,16 @@ INTERVAL = timedelta(seconds=PROGRESS_INTERVAL_S)
 
 @dataclass(frozen=True, slots=True)
 class ProgressReports:
-    """Stores progress in the logs of runs. Any process of this service may do that: it owns no run for it."""
+    """Stores progress in the logs of runs. A process needs no claim of the run for that."""
 
     ports: Ports
     registry: Registry
 
     async def store(self, report: ReportProgress) -> bool:
-        """Store a report; return False if it comes too early, or the log has it or later progress.
+        """Store a report; return False if it comes too early, or the log already has this or later progress.
 
         Raises:
-            NotFound: This server serves no such run that is open and not cancelled.
+            NotFound: The run is not open, is cancelled, or belongs to a workflow of another server.
         """
         event = progress_event(report.progress)
         while True:
@@ -51,5 +51,5 @@ class ProgressReports:
 
 
 def _reached(stored: WorkflowProgress, progress: Progress) -> bool:
-    """Return whether progress repeats what was stored: a turn that is taken again reports it again."""
+    """Return whether the stored progress includes this report: a repeated turn reports its progress again."""
     return stored.total == progress.total and stored.step >= progress.step

@@ -35,7 +35,7 @@ class Registry:
     async def register(
         self, definition: WorkflowDefinition, tenant: str | None = None
     ) -> WorkflowRegistration:
-        """Register a workflow for a tenant, or for all of them (None). Its own server may change it.
+        """Register a workflow for a tenant, or for all tenants (None). Its own server may replace it.
 
         Raises:
             BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
@@ -76,11 +76,11 @@ class Registry:
                 return WorkflowRegistration(tenant=tenant, definition=entry.value)
 
     async def store(self, request: StoreWorkflow) -> WorkflowDefinition:
-        """Create or replace a workflow without code; a repeated request finds what it stored.
+        """Create or replace a workflow without code; a repeated request returns the stored definition.
 
         Raises:
             BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
-            NotFound: There is none to replace.
+            NotFound: No workflow without code has this name.
             Conflict: The name is taken, or the stored one has another revision.
             Overloaded: The tenant has too many workflows.
         """
@@ -119,9 +119,9 @@ class Registry:
         return _with_revision(entry)
 
     async def all(self, tenant: str | None = None) -> tuple[WorkflowDefinition, ...]:
-        """Return the workflows that a tenant's users may start, by name; None for those of all tenants.
+        """Return the workflows that a tenant's users may start; for None, those of the platform.
 
-        A workflow of the platform takes precedence over a tenant's of the same name.
+        A workflow of the platform takes precedence over a tenant's workflow of the same name.
         """
         found: dict[str, WorkflowDefinition] = {}
         async for entry in self._bucket.entries():
@@ -135,7 +135,7 @@ class Registry:
         if definition.server == BUILTIN_SERVER:
             raise BadInput("definition.server", definition.server, "the id of your workflow server")
         with naming_form():
-            # In a process with limits: a tenant chose the schema.
+            # Checked in a process with limits, because a tenant wrote the schema.
             await self._schemas.check_schema(tenant, definition.parameters_schema)
         first = await self._bucket.get(_key(definition.name))
         if first is not None:
@@ -152,7 +152,7 @@ def _check_time_limit(definition: WorkflowDefinition) -> None:
 
 
 def _with_revision(entry: Entry[WorkflowDefinition]) -> WorkflowDefinition:
-    """Return a stored definition, one without code with its revision."""
+    """Return a stored definition. A workflow without code gets its revision."""
     if entry.value.built is None:
         return entry.value
     return entry.value.model_copy(update={"revision": entry.revision})

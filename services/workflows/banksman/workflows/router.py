@@ -87,7 +87,7 @@ def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports, 
         subjects.workflow_api("parse"), queue=QUEUE, max_workers=CONCURRENCY, title="parse a command"
     )
     async def parse(request: ParseWorkflow) -> ParsedWorkflow:
-        """Return the form that a command fills, and what is wrong or missing; start nothing."""
+        """Return the form that a command fills, with invalid and missing values; start nothing."""
         name, words = (request.workflow, []) if request.workflow else split_command(request.text)
         definition = await registry.get(name, request.tenant)
         return await forms.parsed(definition, request.tenant, request.parameters, words)
@@ -113,7 +113,7 @@ def _built_router(registry: Registry, schemas: SchemaChecker, tools: Tools) -> N
         subjects.workflow_api("delete"), queue=QUEUE, max_workers=CONCURRENCY, title="delete a workflow"
     )
     async def delete(request: DeleteWorkflow) -> WorkflowDefinition:
-        """Delete a workflow without code; its open runs go on."""
+        """Delete a workflow without code; its open runs continue."""
         return (await registry.withdraw(request.tenant, request.name, STORED_SERVER)).definition
 
     return router

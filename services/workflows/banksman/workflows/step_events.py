@@ -85,7 +85,7 @@ class RequestedSteps:
     problems: Mapping[str, str]
     """Why arguments do not fit the schema of their tool, by step."""
     outcomes: Mapping[str, ToolResult]
-    """Results of the agent runs by step: they have ended."""
+    """Results of the ended agent runs, by step."""
     now: datetime
 
     def events(self, state: Conversation, run: Run) -> tuple[EventBody, ...]:
@@ -118,7 +118,7 @@ class RequestedSteps:
         return treated(call, tool)
 
     def _result(self, step: Step, call: ToolCall, decision: Decision | None) -> ToolResult | None:
-        """Return the result of a step that no process executes; None for the others."""
+        """Return the result of a step that needs no execution; None for the others."""
         match step:
             case RunStep():
                 return self.outcomes[step.step]
@@ -138,9 +138,9 @@ class RequestedSteps:
     def _decisions(
         self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
     ) -> dict[str, Decision]:
-        """Return what the approval policy decides about the calls of known tools, by id."""
+        """Return the decisions of the approval policy about the calls of known tools, by call id."""
         if run.settings.workflow is None:
-            # Without its invocation the log is of an earlier version, whose calls need no approval.
+            # Logs of earlier versions contain no invocation; their calls need no approval.
             return {}
         remembered = remembered_decisions((*state.remembered, *run.remembered))
         fetched_hosts = hosts_fetched(state.history)
@@ -180,24 +180,24 @@ class RequestedSteps:
 
 
 def progress_event(progress: Progress) -> WorkflowProgress:
-    """Return the event of what a function reported."""
+    """Return the event of a progress report."""
     return WorkflowProgress(step=progress.step, total=progress.total, message=progress.message)
 
 
 def progress_events(reply: TurnReply, last: WorkflowProgress | None) -> tuple[WorkflowProgress, ...]:
-    """Return the progress that a turn reports, after the `last` that the log has: it may be of this turn."""
+    """Return the progress that a turn reports after `last`, the last progress in the log."""
     events = [progress_event(one) for one in reply.progress]
     known = max((place for place, event in enumerate(events, start=1) if event == last), default=0)
     return tuple(events[known:])
 
 
 def output_events(end: TurnEnd) -> tuple[WorkflowOutput, ...]:
-    """Return what a function produced beside its text."""
+    """Return the outputs of a function in addition to its text."""
     return tuple(WorkflowOutput(output=output) for output in end.outputs)
 
 
 def end_text(end: TurnEnd) -> str:
-    """Return the text that the user reads: the returned one, followed by what was produced beside it."""
+    """Return the text that the user reads: the returned text, followed by the outputs."""
     return "\n\n".join(part for part in (end.content, *map(_markdown, end.outputs)) if part)
 
 

@@ -30,7 +30,7 @@ class Tools:
         await self._registered.__aexit__(kind, error, trace)
 
     def find(self, tenant: str, name: str) -> ToolDefinition | None:
-        """Return the definition of a tool that a tenant may call; None if there is none of that name."""
+        """Return the definition of a tool that a tenant may call; None if no tool has this name."""
         registered = (entry.value for entry in self._registered.entries())
         others = (one.definition for one in visible_to(tenant, registered))
         return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)

@@ -1,4 +1,4 @@
-"""Where the turns of a workflow run: in this process for built-in workflows, else in one of its server."""
+"""Takes the turns of workflows: in this process for built-in workflows, else in a process of their server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Turns(Protocol):
     """Takes the turns of runs."""
 
     async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
-        """Return the reply to a turn. It waits until a process takes it; the run's time limit bounds that.
+        """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait.
 
         Raises:
             WorkflowFailed: The turn cannot be taken, or its reply cannot be read.
@@ -38,7 +38,7 @@ class Turns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """The turns of built-in workflows, and of those of other processes."""
+    """Takes the turns of built-in workflows, and requests those of other servers."""
 
     bus: Bus
     builtin: Mapping[str, Workflow]
@@ -88,7 +88,7 @@ class ServedTurns:
             ) from error
 
     async def _cancel(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> None:
-        """End the function of a turn whose reply is not awaited any more; best effort."""
+        """Cancel the function of a turn whose reply is no longer needed; best effort."""
         subject = subjects.workflow_cancel(definition.server, turn.tenant, turn.conversation_id)
         with contextlib.suppress(Unavailable):
             await self.bus.publish(subject, CancelTurn(run_id=turn.run_id).model_dump_json().encode())

@@ -45,7 +45,7 @@ WORK: TypeAdapter[StartWorkflow | ResumeRun] = TypeAdapter(
 MAX_CALL_ROUNDS = 1000
 """Iterations after which a run ends with status `max_iterations`."""
 MAX_SHOWN_CHARS = 4_000
-"""Characters of the first message of a run, which shows its parameters."""
+"""Maximum characters of the first message of a run, which shows its parameters."""
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
 NO_APPROVAL = ToolPolicy(rules=(ApprovalRule(action="auto"),))
@@ -108,7 +108,7 @@ class Worker:
         return await self._drive(message, resume.run_id, state, owned, take_turn, definition)
 
     async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
-        """Return a workflow's definition and what takes its turns. One that was withdrawn fails its runs."""
+        """Return a workflow's definition and the function for its turns, which fails if it was withdrawn."""
         try:
             definition = await self.registry.get(name, tenant)
         except NotFound:
@@ -161,7 +161,7 @@ class Worker:
         return True
 
     async def _link(self, start: StartWorkflow) -> bool:
-        """Record one link in the conversation where it was started; return False if that is deleted."""
+        """Record a link in the conversation that started the workflow; return False if it is deleted."""
         if start.in_conversation is None:
             return True
         link = WorkflowLinked(
@@ -209,9 +209,9 @@ def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
 
 
 def _pinned(owned: Ownership | None, take_turn: TakeTurn) -> TakeTurn:
-    """Return what takes the turns of a claimed run: the steps that it began with, if it has no code.
+    """Return the function for the turns of a claimed run.
 
-    They may have been changed or deleted since.
+    A workflow without code executes the steps that the run began with, even if they were changed or deleted.
     """
     workflow = None if owned is None else owned.run.settings.workflow
     if workflow is None or workflow.built is None:

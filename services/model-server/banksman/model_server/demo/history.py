@@ -1,4 +1,4 @@
-"""The conversation as the demo model reads it, from native calls or from calls written as JSON text."""
+"""Reads a conversation for the demo model, with native calls or calls written as JSON text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class History:
     request: str
     """The user's last message."""
     rounds: tuple[tuple[ToolOutput, ...], ...]
-    """Results of the calls made for that message, reply by reply."""
+    """Results of the calls for that message, one tuple for each reply."""
     last_path: str
     """The file that an earlier message wrote or read last; empty if there is none."""
     json_text: bool
@@ -49,7 +49,7 @@ def read_history(chat: ChatRequest) -> History:
 
 
 def _without_context(text: str) -> str:
-    """Return what the user wrote; the whole text if nothing remains of it."""
+    """Return a text without the blocks that an agent added; the whole text if nothing else remains."""
     own: list[str] = []
     at = 0
     while (opening := _CONTEXT.search(text, at)) is not None:
@@ -63,7 +63,7 @@ def _without_context(text: str) -> str:
 
 
 def _with_native_calls(items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """Replace calls and results that are written as text by native ones."""
+    """Replace calls and results in text form by native ones."""
     native: list[Item] = []
     call: Call | None = None
     for index, item in enumerate(items):
@@ -90,7 +90,7 @@ def _call(text: str, index: int) -> Call | None:
 
 
 def _last_request(items: tuple[Item, ...]) -> tuple[int, int]:
-    """Return begin and end of the last block of user texts."""
+    """Return the start and end index of the last block of user texts."""
     end = max((at + 1 for at, item in enumerate(items) if isinstance(item, UserText)), default=0)
     begin = end
     while begin > 0 and isinstance(items[begin - 1], UserText):

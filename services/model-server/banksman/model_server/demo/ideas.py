@@ -23,7 +23,7 @@ _TEMPLATES = (
 
 
 def ideas(request: str) -> str | None:
-    """Return as many ideas as a request names, as a numbered list; None if it requests none."""
+    """Return the requested number of ideas as a numbered list; None if the request is not for ideas."""
     found = _REQUEST.search(request)
     if found is None:
         return None

@@ -33,7 +33,7 @@ class Literals:
         return self.source(masked.strip()) if literal is None else _text(literal)
 
     def source(self, masked: str) -> str:
-        """Return a part of the masked text as it was written."""
+        """Return the original text of a part of the masked text."""
         return _TOKEN.sub(lambda token: self.tokens[token.group()].group(), masked)
 
     def _mask(self, literal: re.Match[str]) -> str:

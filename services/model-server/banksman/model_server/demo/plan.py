@@ -7,7 +7,7 @@ from banksman.model_server.demo.rules import READING, VERBS, Step, step_of, step
 
 _MAX_REQUEST_CHARS = 100_000
 _MAX_WORDS_CHARS = 2_000
-"""Longer requests are not parsed: the time of the patterns may grow faster than the text."""
+"""Longer requests are not parsed, because the time to match the patterns may grow faster than the text."""
 
 _JOINER = r"(?:and|then|also|next|finally|after\s+that|please|now)\b,?\s+"
 _POLITE = r"(?:please|(?:could|can|would|will)\s+you|first|hey|hi|hello|ok)\b[,:]?\s+"
@@ -30,7 +30,7 @@ def read_request(text: str, last_path: str) -> tuple[list[list[Step]], list[str]
 
     Returns:
         Batches of steps in order, where the steps of a batch can run in parallel, and the clauses that no
-        rule matches. Without any step both are empty.
+        rule matches. If no clause matches a rule, both are empty.
     """
     batches: list[list[Step]] = []
     unknown: list[str] = []

@@ -1,4 +1,4 @@
-"""The demo model's texts for what the system requests: summaries, reports from pages, and titles."""
+"""The demo model's replies to requests of the platform: summaries, reports from pages, and titles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TITLE_CHARS = 60
 
 
 def workflow_text(chat: ChatRequest, request: str) -> str | None:
-    """Return a summary, a report or a title that only quotes; None if the system prompt requests none."""
+    """Return a summary, a report or a title made of quotes; None if the system prompt requests none."""
     if _SUMMARY in chat.system:
         said = _SAID.findall(request)
         if not said:

@@ -71,7 +71,7 @@ def steps_of(clause: str, literals: Literals) -> list[Step]:
     for kind, pattern in _RULES:
         if match := pattern.fullmatch(clause):
             written = match.groupdict().get("content") or ""
-            # A quoted text is written as it is.
+            # A quoted text is written unchanged.
             requested = ideas(written) if kind == "write" and written not in literals.tokens else None
             content = requested or literals.value(written)
             subjects = _subjects(kind, match.groupdict().get("subject") or "", literals)

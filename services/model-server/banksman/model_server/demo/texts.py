@@ -9,7 +9,7 @@ from banksman.model_server.demo.results import Done
 from banksman.model_server.demo.rules import Step
 
 _QUOTED_CHARS = 2_000
-SIGNATURE = "\n\n*I am the demo model: a set of rules, no language model.*"
+SIGNATURE = "\n\n*I am the demo model: a set of rules, not a language model.*"
 HELP = """I am Banksman's demo model. I follow simple rules and have **no language model** behind me, \
 so that everything can be tried without a key. I understand requests like these, alone or joined by \
 "then" and "and":

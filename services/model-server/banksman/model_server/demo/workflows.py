@@ -1,4 +1,4 @@
-"""The demo model's choice of a workflow for a request in plain language, by the words that both have."""
+"""The demo model's choice of a workflow for a request in plain language, by common words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _score(workflow: dict[str, Any], words: set[str]) -> int:
 
 
 def _parameters(workflow: dict[str, Any], words: set[str], request: str) -> dict[str, Any]:
-    """Return the choices that the request names, and its texts: `version 1.2`, or a name for the first."""
+    """Return the parameters in the request: choices, and texts such as `version 1.2` or `named demo`."""
     form = cast(dict[str, Any], workflow.get("parameters", {}))
     properties = cast(dict[str, dict[str, Any]], form.get("properties", {}))
     found: dict[str, Any] = {

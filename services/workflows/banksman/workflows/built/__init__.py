@@ -1,1 +1,1 @@
-"""Workflows without code: checked when they are stored, executed by the turns of all workflows."""
+"""Workflows without code: checked when they are stored, executed in turns like other workflows."""

@@ -27,8 +27,8 @@ def check_built(definition: WorkflowDefinition, find_tool: FindTool) -> None:
     """Check the steps of a workflow.
 
     Raises:
-        BadInput: There are none, a name is used twice, a tool or a required argument is missing, or a
-            reference names neither a parameter nor an earlier step.
+        BadInput: The workflow has no steps, a name is used twice, a tool or a required argument is missing,
+            or a reference names neither a parameter nor an earlier step.
     """
     if definition.built is None:
         raise BadInput("built", None, "the steps of the workflow")
@@ -49,7 +49,7 @@ def check_built(definition: WorkflowDefinition, find_tool: FindTool) -> None:
 
 
 def value_forms(definition: WorkflowDefinition) -> JsonObject | None:
-    """Return one schema with the forms of all values that the steps request; None if they request none."""
+    """Return one schema with the forms of all requested values; None if no step requests a value."""
     steps = () if definition.built is None else definition.built.steps
     forms: JsonObject = {step.name: step.form for step in steps if isinstance(step, RequestStep)}
     return {"type": "object", "properties": forms} if forms else None

@@ -1,4 +1,4 @@
-"""The function of a workflow without code. It takes the same turns as any other."""
+"""The function of a workflow without code, which takes turns like other workflows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 from banksman.workflows.built.references import Values
 
 MAX_MESSAGE_CHARS = 4_000
-"""Characters of a request to the user."""
+"""Maximum characters of a request to the user."""
 
 
 async def take_built_turn(built: Built, turn: WorkflowTurn) -> TurnReply:

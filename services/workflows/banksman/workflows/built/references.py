@@ -11,18 +11,18 @@ from banksman.prompting.templates import Placeholder, look_up, parts_of
 from banksman.sdk.workflows import WorkflowFailed
 
 MAX_FILLED_CHARS = 200_000
-"""Characters of the texts and arguments of one step: a result may be referred to any number of times."""
+"""Maximum characters of the texts and arguments of one step, because they may repeat a result many times."""
 
 
 @dataclass
 class Values:
-    """What the steps of one run may refer to."""
+    """The values that the steps of one run may refer to."""
 
     parameters: JsonObject
     steps: JsonObject = field(default_factory=dict[str, JsonValue])
 
     def text(self, step: str, template: str, most: int = MAX_FILLED_CHARS) -> str:
-        """Return a text with the values in the place of its references.
+        """Return a text whose references are replaced by their values.
 
         Raises:
             WorkflowFailed: A value is missing, or the text has more than `most` characters.
@@ -30,7 +30,7 @@ class Values:
         return _Filling(self, step, most).text(template)
 
     def arguments(self, step: str, arguments: JsonObject) -> JsonObject:
-        """Return arguments with the values in the place of the references in their texts.
+        """Return arguments in whose texts references are replaced by their values.
 
         Raises:
             WorkflowFailed: A value is missing, or the arguments are too long.
@@ -52,7 +52,7 @@ class _Filling:
         match template:
             case str():
                 pieces = list(parts_of(template))
-                # A text that is one reference becomes the value, with its type.
+                # A text that consists of one reference becomes the value and keeps its type.
                 alone = pieces[0] if len(pieces) == 1 else None
                 return self._value(alone) if isinstance(alone, Placeholder) else self.text(template)
             case list():
@@ -85,7 +85,7 @@ class _Filling:
     def _count(self, chars: int) -> None:
         self.left -= chars
         if self.left < 0:
-            raise WorkflowFailed(f"{self.step}: what it refers to is too long.")
+            raise WorkflowFailed(f"{self.step}: the referenced values are too long.")
 
 
 def references_in(template: JsonValue) -> Iterator[Placeholder]:

@@ -17,7 +17,7 @@ if [ -f package.json ] || ls tests/*.test.mjs >/dev/null 2>&1; then node --test 
 elif python3 -c 'import pytest' 2>/dev/null; then python3 -m pytest -q -rA --tb=short
 else python3 -m unittest discover -v
 fi"""
-"""Runs the tests of a project in Python or JavaScript with what the sandbox has."""
+"""Runs the tests of a Python or JavaScript project with a test runner that the sandbox has."""
 
 _PYTEST = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ([^\s(].*)$", re.MULTILINE)
 _UNITTEST = re.compile(r"^(\S.*?) \.\.\. (ok|FAIL|ERROR|skipped.*)$", re.MULTILINE)
@@ -35,13 +35,13 @@ async def search_code(
     query: Annotated[
         str,
         Field(
-            description="The text of a line to find, or a regular expression.", min_length=1, max_length=2000
+            description="The text to find in a line, or a regular expression.", min_length=1, max_length=2000
         ),
     ],
     path: Annotated[str, Field(description="The file or folder to search; empty for everything.")] = "",
     glob: Annotated[str, Field(description="Only files whose names match, for example *.py.")] = "",
     regex: Annotated[bool, Field(description="Whether the query is a regular expression.")] = False,
-    case_sensitive: Annotated[bool, Field(description="Whether lower and upper case differ.")] = False,
+    case_sensitive: Annotated[bool, Field(description="Whether the search is case-sensitive.")] = False,
 ) -> str:
     """Search the files of the workspace, and list the lines that match."""
     places = {name: value for name, value in (("path", path), ("glob", glob)) if value}
@@ -63,7 +63,7 @@ async def run_tests(
     folder: Annotated[str, Field(description="The folder of the project.")] = ".",
     command: Annotated[
         str,
-        Field(description="The command that runs them; empty for pytest, unittest or node."),
+        Field(description="The command that runs the tests; empty for pytest, unittest or node."),
     ] = "",
 ) -> str:
     """Run the tests of a project in the workspace, and show their results as a table."""
@@ -86,7 +86,7 @@ async def refactor_component(
     path: Annotated[str, Field(description="The file or folder."), hint("file")],
     goal: Annotated[
         str,
-        Field(description="What is to become better.", min_length=3, max_length=4000),
+        Field(description="What the agent should improve.", min_length=3, max_length=4000),
         hint("multiline"),
     ],
 ) -> str:
@@ -104,8 +104,9 @@ async def refactor_component(
 
 def _verdict(results: list[str], code: JsonValue) -> str:
     if not results:
-        # unittest succeeds without a test, and a command of the user may have an output of its own.
-        return f"The output names no tests: exit code {code}."
+        # unittest exits with 0 if it finds no tests, and a user's command may print its results in another
+        # format.
+        return f"The output contains no test results: exit code {code}."
     failed = sum(result not in ("passed", "skipped") for result in results)
     verdict = "All tests passed" if code == 0 else f"{failed or 'Some'} tests failed"
     return f"{verdict}: {len(results)} results, exit code {code}."
