@@ -16,7 +16,7 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.gateway.service.assistant_revisions import AssistantHistories, changes, found, listed
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.idempotency import StoredRequests
-from banksman.gateway.service.run_settings import model_name
+from banksman.gateway.service.model_catalog import model_name
 from banksman.gateway.service.tenant_store import TenantStore
 
 

@@ -27,8 +27,8 @@ from banksman.gateway.service.conversations import Conversations, CreatedConvers
 from banksman.gateway.service.decisions import AWAITING_SECOND, Decisions, SubmittedDecision
 from banksman.gateway.service.idempotency import RequestIds, ids_once, request_key
 from banksman.gateway.service.inputs import Inputs
+from banksman.gateway.service.model_catalog import model_name
 from banksman.gateway.service.request_checks import Request, check_conversation
-from banksman.gateway.service.run_settings import model_name
 from banksman.gateway.service.run_starts import RunStarts
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.views import Views

@@ -11,7 +11,7 @@ from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.conversations import Conversations
-from banksman.gateway.service.run_settings import protocol
+from banksman.gateway.service.run_starts import protocol
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views

@@ -28,7 +28,7 @@ from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.bodies import ExportedConversation
 from banksman.gateway.service.conversations import Conversations, new_record, title_of
 from banksman.gateway.service.idempotency import DerivedIds, StoredRequests
-from banksman.gateway.service.run_settings import resolve
+from banksman.gateway.service.run_starts import resolve_settings
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.runs.ports import Clock
 
@@ -71,7 +71,7 @@ class Imports:
         fresh = {"conversation_id": self.requests.new("c")}
         conversation_id = (await self.requests.once(caller.tenant, key, given, fresh))["conversation_id"]
         assistant = await self.assistants.get(caller.tenant, "default")
-        settings = resolve(assistant, ConversationSettings(), RunOverrides(), {}, self.default_model)
+        settings = resolve_settings(assistant, ConversationSettings(), RunOverrides(), {}, self.default_model)
         signal = ImportConversation(
             tenant=caller.tenant,
             conversation_id=conversation_id,

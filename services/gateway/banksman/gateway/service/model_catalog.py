@@ -1,4 +1,4 @@
-"""The models that a run can use, with what a user chooses them by: provider, price and context."""
+"""The models that a run can use: their names, and the provider, price and context to choose them by."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from banksman.contracts.errors import BadInput
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import Stored
-from banksman.gateway.service.run_settings import PROVIDERS
 from banksman.runs.pricing import Price, context_window, cost
 
+PROVIDERS = ("anthropic", "openai", "backboard", "demo")
 MAX_MODELS = 500
 SAMPLE_TOKENS = 1_000
 """Tokens that a price is calculated from: few, so that no price for a long context applies."""
@@ -35,6 +36,24 @@ class ModelView(Stored):
     output_usd: float | None
     default: bool
     """Whether runs use it that name no model."""
+
+
+def model_name(name: str | None) -> str:
+    """Return the full name of a model, `provider:model`; `demo` is short for `demo:demo`.
+
+    Raises:
+        BadInput: The name is missing, or has no known provider.
+    """
+    if name is None:
+        raise BadInput(
+            "model", None, "a model: neither a provider key nor BANKSMAN_GATEWAY__DEFAULT_MODEL is set"
+        )
+    if name == "demo":
+        return "demo:demo"
+    provider, colon, model = name.partition(":")
+    if not colon or not model or provider not in PROVIDERS:
+        raise BadInput("model", name, f"provider:model, the provider one of {', '.join(PROVIDERS)}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)

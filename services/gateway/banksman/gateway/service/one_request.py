@@ -12,7 +12,7 @@ from banksman.contracts.work import DeleteConversation, StartRun
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
-from banksman.gateway.service.run_settings import resolve
+from banksman.gateway.service.run_starts import resolve_settings
 from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.tenant_store import TenantStore
 from banksman.runs.ports import Clock
@@ -53,7 +53,7 @@ class OneRequest:
         await self.backlog.check(caller.tenant)
         assistant = await self.assistants.get(caller.tenant, "default")
         wanted = RunOverrides(model=model)
-        settings = resolve(assistant, ConversationSettings(), wanted, {}, self.default_model)
+        settings = resolve_settings(assistant, ConversationSettings(), wanted, {}, self.default_model)
         reply = await self._run(caller, text, _without_tools(settings, prompt), title)
         if reply is None:
             raise Unavailable(f"the model did not reply within {REPLY_S:g} s")

@@ -15,7 +15,7 @@ from banksman.gateway.service.backlog import Backlog
 from banksman.gateway.service.conversations import Conversations, new_record
 from banksman.gateway.service.idempotency import RequestIds, ids_once
 from banksman.gateway.service.policies import GovernedAssistants
-from banksman.gateway.service.run_settings import resolve
+from banksman.gateway.service.run_starts import resolve_settings
 from banksman.gateway.service.workflows import Workflows
 from banksman.runs.ports import Clock
 from banksman.runtime.tracing import current, valid
@@ -83,7 +83,7 @@ class WorkflowStarts:
             name, settings = record.assistant, record.settings
         assistant = await self.assistants.in_use(caller.tenant, name)
         try:
-            agent = resolve(assistant, settings, RunOverrides(), {}, self.default_model)
+            agent = resolve_settings(assistant, settings, RunOverrides(), {}, self.default_model)
         except BadInput:
             # No model is configured, which only a workflow with agent runs needs.
             agent = None

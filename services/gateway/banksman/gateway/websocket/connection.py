@@ -55,9 +55,9 @@ logger = logging.getLogger(__name__)
 
 FRAME_BYTES = 256 * 1024
 INFLIGHT = 64
-"""Requests that may wait for their reply."""
+"""Maximum number of queued requests."""
 WARNINGS = 100
-"""Refused frames in a burst after which the connection is closed; the allowance refills by one a second."""
+"""Burst of frames above the rate after which the connection is closed; one a second is allowed for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ConnectionContext:
 
 
 class Connection:
-    """One client. Its requests are handled in order, except decisions, which may have to wait."""
+    """One client. Its requests are handled in order, except decisions, which may wait for their request."""
 
     def __init__(self, context: ConnectionContext, websocket: WebSocket, caller: Caller | None) -> None:
         self.id = new_id("ws")
@@ -84,7 +84,7 @@ class Connection:
         self._subscriptions = Subscriptions(
             context.gateway, self._transport.outbox, send=self.send, spawn=self._spawn
         )
-        # Neither a queue nor a task waits for the requests of an idle websocket: they would take 7 KB.
+        # A list, and a task only while requests wait: a queue and a task per idle websocket would take 7 KB.
         self._requests: list[ClientFrame] = []
         self._handling = False
         rate = self._settings.frames_per_s
@@ -138,7 +138,7 @@ class Connection:
             self.end(TIMED_OUT, f"no hello within {self._settings.hello_timeout_s:g} s")
 
     async def _read(self) -> None:
-        """Receive frames until the connection ends; refuse invalid ones and accept the others."""
+        """Receive frames until the connection ends; refuse invalid ones, and accept the others."""
         while (text := await self._transport.receive()) is not None:
             if self._session.has_expired():
                 continue
@@ -171,15 +171,15 @@ class Connection:
         self.send(error)
 
     def _accept(self, frame: ClientFrame) -> None:
+        """Reply to a frame that needs no handling, and queue any other one."""
         match frame:
             case Ping():
                 now = datetime.now(UTC).isoformat()
                 self.send(Pong(reply_to=frame.id, t=frame.t, ts=now))
             case Hello() if self._session.caller is not None:
                 self.end(SECOND_HELLO, "a second hello")
-            case Hello():
-                if self._session.greet(frame.token):
-                    self._enqueue(frame)
+            case Hello() if not self._session.greet(frame.token):
+                pass  # `greet` has closed the connection.
             case _ if self._session.caller is None:
                 error = BadInput("type", frame.type, "hello as the first frame")
                 self.send(error_frame(error, frame.id))
@@ -187,7 +187,10 @@ class Connection:
                 message = f"more than {INFLIGHT} frames wait for their reply"
                 self._refuse(frame.id, ErrorCode.BUSY, message, retry_after_s=1.0)
             case _:
-                self._enqueue(frame)
+                self._requests.append(frame)
+                if not self._handling:
+                    self._handling = True
+                    self._spawn(self._handle_requests())
 
     async def _welcome(self, caller: Caller, hello: Hello) -> None:
         feeds, not_resumed = await self._subscriptions.resume(caller, hello.resume)
@@ -210,17 +213,11 @@ class Connection:
         for feed in feeds:
             await self._subscriptions.start(feed, None)
 
-    def _enqueue(self, frame: ClientFrame) -> None:
-        self._requests.append(frame)
-        if not self._handling:
-            self._handling = True
-            self._spawn(self._handle_requests())
-
     async def _handle_requests(self) -> None:
         while self._requests:
             frame = self._requests.pop(0)
             if isinstance(frame, ApprovalDecision | InputReply):
-                # It may wait for its request to be stored, and must not delay a cancel behind it.
+                # A decision may wait until its approval request is stored, and must not delay a later cancel.
                 self._spawn(self._handle(frame))
             else:
                 await self._handle(frame)
