@@ -12,7 +12,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.outcomes import IN_PROGRESS, NAK, Done, Leave, Outcome, WorkMessage, handle
 from banksman.bus.publish import durable
 from banksman.bus.waiting import HOLD_S, MAX_HELD, RETURNS_PER_S, Delivery, WaitingMessages, tenant_of
-from banksman.bus.work import work
+from banksman.bus.work import HEARTBEAT_S, work
 from banksman.deployment.streams import provision
 from banksman.runtime.shares import Shares
 from tests.bus.builders import AckRecorder, Recorder
@@ -81,13 +81,17 @@ class Workers:
 
 
 async def test_a_message_that_finds_a_slot_costs_nothing_but_its_ack(bus: Bus, queue: str) -> None:
-    recorder = Recorder()
+    clock = asyncio.get_running_loop().time
+    began = clock()
     async with AckRecorder.recording(bus, queue) as acks, Workers(queue) as workers:
-        workers.add(bus, recorder, 8)
-        await enqueue(bus, queue, "acme", *map(str, range(20)))
-        await until_empty(bus, queue)
+        workers.add(bus, Recorder(), 8)
+        for number in range(20):
+            await enqueue(bus, queue, "acme", str(number))
+            await acks.sent(b"", number + 1)
+    # On a busy machine a message may be in work when heartbeats are sent.
+    heartbeats = (clock() - began) // HEARTBEAT_S
     assert acks.of(1) == [b""] * 20
-    assert acks.count(IN_PROGRESS) == 0
+    assert acks.count(IN_PROGRESS) <= heartbeats
 
 
 async def test_the_oldest_message_of_a_tenant_takes_the_freed_slot(bus: Bus, queue: str) -> None:
