@@ -62,7 +62,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
     """Serve everything until the context ends, then make clients reconnect elsewhere and finish the requests.
 
     Raises:
-        Unavailable: NATS does not respond any more.
+        Unavailable: NATS does not respond.
     """
     settings, health = front.settings, front.health
     async with contextlib.AsyncExitStack() as stack:
@@ -115,9 +115,9 @@ async def serving(settings: GatewayServiceSettings, health: Health) -> AsyncGene
 async def _nats_api(
     front: Front, gateway: Gateway, stack: contextlib.AsyncExitStack
 ) -> Callable[[], Mapping[str, Any]]:
-    """Serve the NATS API, and return what builds its AsyncAPI document.
+    """Serve the NATS API, and return a function that builds its AsyncAPI document.
 
-    It has a connection of its own: the server closes one that a flood makes too slow.
+    The API has its own connection, because nats-server closes a connection that a flood makes too slow.
     """
     api = await stack.enter_async_context(_new_bus(front.settings, front.health))
     await api.open()
@@ -135,9 +135,9 @@ async def _nats_api(
     )
     front.health.checks["nats_api"] = api.problem
     await stack.enter_async_context(control)
-    # Otherwise the control plane waits for them at its end.
+    # The control plane ends after all requests: replays that follow conversations must end first.
     stack.callback(replays.end)
-    # Building it takes most of a second.
+    # Building the document takes most of a second, so it is built once and on request.
     return cache(lambda: asyncapi(control.asyncapi(), endpoints))
 
 
@@ -163,7 +163,7 @@ def _add_checks(health: Health, settings: GatewayServiceSettings, bus: Bus) -> N
 
 
 async def main(settings: GatewayServiceSettings, process: ServiceProcess) -> None:
-    """Listen at once, and serve everything from when NATS is there until `process.stop` is set."""
+    """Listen at once, and serve everything once NATS is connected, until `process.stop` is set."""
     async with listening_front(settings, process.health) as front:
         while not process.stop.is_set():
             try:

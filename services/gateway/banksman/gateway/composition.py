@@ -84,9 +84,9 @@ async def compose(
         keys: The keys that the HTTP server checks.
         bus: A connection to NATS.
         clock: The broker's clock.
-        backlog: Refuses what the queues have no room for.
+        backlog: Refuses requests for which the queues have no room.
         damaged: The logs that cannot be read.
-        stack: Ends what the service's parts started.
+        stack: Closes the parts of the service.
 
     Raises:
         Unavailable: NATS does not respond.
@@ -165,7 +165,7 @@ async def compose(
         mcp_servers=mcp_servers,
         mcp_sign_ins=McpSignIns(mcp_servers, clock),
         secrets=SecretStore(bus, box, clock),
-        # Before webhooks: a device whose user's key is unknown gets nothing.
+        # Before webhooks, which send nothing to devices of users whose key is unknown.
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
         webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, keys, settings.gateway)),
         tickets=Tickets(bus, clock),

@@ -1,4 +1,4 @@
-"""The agent card: what clients of A2A read first. It names no assistant and no tool: it is public.
+"""The agent card, by which A2A clients discover this server. It is public, so it names no assistant or tool.
 
 https://a2a-protocol.org/latest/specification/#441-agentcard
 """
@@ -16,8 +16,8 @@ def agent_card(base_url: str, *, keyless: bool) -> dict[str, Any]:
     """Return the card.
 
     Args:
-        base_url: The address of the gateway as the client wrote it, without a slash at its end.
-        keyless: Whether requests need no key.
+        base_url: The URL of the gateway as the client wrote it, without a trailing slash.
+        keyless: Whether the gateway serves requests without a key.
     """
     card: dict[str, Any] = {
         "name": "Banksman",

@@ -31,7 +31,7 @@ VERSION_NOT_SUPPORTED = (-32009, "VERSION_NOT_SUPPORTED")
 
 
 class RpcError(Exception):
-    """A request is refused by an error of the protocol."""
+    """An error of the protocol that refuses a request."""
 
     def __init__(self, kind: tuple[int, str], message: str) -> None:
         self.kind = kind
@@ -52,7 +52,7 @@ def rpc_error(error: BanksmanError) -> RpcError:
     """Return the error of the protocol for a mistake of the caller.
 
     Raises:
-        BanksmanError: The error itself, if it has a status of HTTP: rights, limits, faults.
+        BanksmanError: `error` itself, if it is answered by an HTTP status: missing rights, limits, faults.
     """
     match error:
         case Unauthorized() | Forbidden():

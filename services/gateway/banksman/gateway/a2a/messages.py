@@ -1,4 +1,4 @@
-"""Messages of A2A clients as messages and answers of ours."""
+"""Converts messages of A2A clients to messages, decisions and values of runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from banksman.gateway.service.conversation_view import ConversationView
 
 ANSWER_FIELDS = frozenset({"approval_id", "request_id", "decisions", "all", "remember", "digests", "value"})
 WORDS = {"approve": "approve", "reject": "reject"}
-"""Texts that decide about all calls of a request."""
+"""Texts that decide all calls of an approval request."""
 
 
 def request_id(message: SentMessage) -> str:
-    """Return the id of our request: that of the message."""
+    """Return the request id that stands for a message."""
     return f"a2a-{digest(message.message_id.encode())}"
 
 
 def content_of(message: SentMessage) -> Content:
-    """Return the content of a run's message.
+    """Return a message's content for a run.
 
     Raises:
         RpcError: A part is neither text, data nor an image.
@@ -36,11 +36,11 @@ def content_of(message: SentMessage) -> Content:
 def answer_of(
     message: SentMessage, run_id: str, view: ConversationView
 ) -> ApprovalDecision | InputReply | None:
-    """Return the decision or the value that a message to an open run has; None if it has none.
+    """Return the decision or the value that a message to an open run contains; None if it contains neither.
 
     Raises:
-        BadInput: The answer is malformed.
-        Conflict: The run does not wait for it.
+        BadInput: The decision or value is malformed.
+        Conflict: The run waits for no decision or value.
     """
     data = next((part.data for part in message.parts if _is_answer(part)), None)
     text = " ".join(part.text or "" for part in message.parts).strip()
@@ -69,7 +69,7 @@ def _answer(
         }
         body, model = {**given, **head}, ApprovalDecision
     if body.get("approval_id", body.get("request_id")) is None:
-        raise Conflict("the task does not wait for an answer")
+        raise Conflict("the task waits for no decision or value")
     return parse(model, body, what="message.parts.data")
 
 

@@ -1,4 +1,4 @@
-"""The methods of A2A over our service. A task is a run, a context is a conversation."""
+"""The methods of A2A. A task is a run, a context is a conversation."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from banksman.gateway.service.runs import FoundRun
 from banksman.gateway.service.task_states import STATES, JsonDict
 
 CANCEL_WAIT_S = 5.0
-"""Seconds that a cancellation waits for the end of the run."""
+"""Seconds that `CancelTask` waits for the end of the run."""
 DETAIL = "steps"
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedTask:
-    """A task, and the updates that follow; no run to follow if it has ended."""
+    """A task, and the run whose events update it; None if the run has ended."""
 
     first: JsonDict
     updates: TaskUpdates
@@ -62,7 +62,7 @@ class Methods:
         return await (self._continue(message) if message.task_id else self._start(message))
 
     async def subscribe(self, named: NamedTask) -> FollowedTask:
-        """Follow an open task from now on."""
+        """Return an open task, with the updates from now on."""
         found = await self._found(named.id)
         view = await self._view(found)
         if found.view.finished_in:
@@ -70,7 +70,7 @@ class Methods:
         return await self._followed(found, view)
 
     async def get(self, run_id: str, history_length: int | None = None) -> JsonDict:
-        """Return a task, with its last `history_length` messages; all without it."""
+        """Return a task, with its last `history_length` messages; all messages by default."""
         found = await self._found(run_id)
         return await self._task(found, await self._view(found), history_length)
 
@@ -139,22 +139,22 @@ class Methods:
             mode="steer",
         )
         followed = await self._followed(found, view)
-        return await self._after(followed, chat)
+        return await self._handled(followed, chat)
 
     async def _answered(
         self, found: FoundRun, view: ConversationView, answer: ApprovalDecision | InputReply
     ) -> FollowedTask:
         named = answer.model_copy(update={"conversation_id": found.conversation_id})
         if found.view.finished_in:
-            # A repeat of the message whose answer let the run end.
+            # The message repeats an earlier one, whose decision or value let the run end.
             await self.gateway.requests.handle(self.caller, named)
             return FollowedTask(await self._task(found, view), _updates(view, "", ""), None)
-        return await self._after(await self._followed(found, view), named)
+        return await self._handled(await self._followed(found, view), named)
 
-    async def _after(
+    async def _handled(
         self, followed: FollowedTask, request: ChatSend | ApprovalDecision | InputReply
     ) -> FollowedTask:
-        """Handle a request whose effects are followed already."""
+        """Handle a request, and return the task that it updates: `followed`, or that of a new run."""
         run = followed.run
         try:
             ack = await self.gateway.requests.handle(self.caller, request)
@@ -164,7 +164,7 @@ class Methods:
             if run is not None:
                 await run.feed.close()
             raise
-        # The run has ended in between, so the message has started a run of its own.
+        # The run ended before the message arrived, so the message started a new run.
         await run.feed.close()
         found = await self._found(ack.run_id or "")
         return await self._followed(found, await self._view(found))
@@ -201,7 +201,7 @@ def _updates(view: ConversationView, run_id: str, conversation_id: str) -> TaskU
 
 
 def _submitted(run: FollowedRun) -> JsonDict:
-    """Return the task that a stream begins with: all of its artifacts follow."""
+    """Return the task that begins a stream, without the artifacts, which follow as updates."""
     return {
         "id": run.run_id,
         "contextId": run.conversation_id,

@@ -39,11 +39,11 @@ class SentMessage(Stored):
     """A message of a client."""
 
     message_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="messageId")
-    """Identifies the message for 24 hours: a repeated one has the effect of the first."""
+    """Identifies the message for 24 hours: a repeated message has no further effect."""
     context_id: Id = Field(default="", alias="contextId")
-    """The conversation to continue; a new one without it."""
+    """The conversation to continue; without it, a new one begins."""
     task_id: Id = Field(default="", alias="taskId")
-    """The open run that the message is for; a new one without it."""
+    """The open run that the message is for; without it, a new run starts."""
     role: Literal["ROLE_USER"] = "ROLE_USER"
     parts: tuple[SentPart, ...] = Field(min_length=1, max_length=1000)
     metadata: JsonObject = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Push notification configurations of A2A: receivers of our webhook queue, each for one run."""
+"""Push notification configurations of A2A: receivers of the webhook queue, each for one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PushConfigs:
     caller: Caller
 
     async def create(self, task_id: str, config: PushTarget) -> JsonDict:
-        """Store a configuration. The response alone has the key with which its messages are signed."""
+        """Store a configuration. Only this response has the key with which its messages are signed."""
         self.caller.need("chat")
         found = await self.gateway.runs.get(self.caller.tenant, task_id)
         receiver = TaskReceiver(

@@ -70,7 +70,7 @@ endpoint = router("a2a")
 
 @routes.get(CARD_PATH)
 async def read_agent_card(request: Request) -> dict[str, Any]:
-    """Return the agent card of A2A 1.0. It needs no key and names nothing of a tenant."""
+    """Return the agent card of A2A 1.0. It needs no key and contains no data of a tenant."""
     base_url = str(request.base_url).rstrip("/")
     return agent_card(base_url, keyless=request.app.state.keys.keyless)
 
@@ -82,7 +82,7 @@ async def call_a2a(
     caller: ReaderDep,
     a2a_version: Annotated[str, Header(description="1.0, which is also assumed without it.")] = "1.0",
 ) -> Response:
-    """Call a method of A2A 1.0: our runs are its tasks (R26).
+    """Call a method of A2A 1.0, whose tasks are runs (R26).
 
     A client that disconnects cancels nothing. `SubscribeToTask` follows a task again, `CancelTask` ends it.
     """

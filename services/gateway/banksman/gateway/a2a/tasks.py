@@ -1,6 +1,6 @@
-"""Runs as tasks. Pure.
+"""Converts runs to tasks. Pure.
 
-A task's artifacts are the texts that the agent wrote, each by the id of its message.
+A task's artifacts are the messages of the agent; the id of an artifact is that of its message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from banksman.gateway.service.conversation_view import ConversationView, RunView
 from banksman.gateway.service.task_states import JsonDict, status
 
 OWN = "banksman"
-"""The key of what is ours in metadata."""
+"""The key of Banksman's own fields in metadata."""
 
 
 def task(run: RunView, view: ConversationView, events: Iterable[Event], conversation_id: str) -> JsonDict:
@@ -30,7 +30,7 @@ def task(run: RunView, view: ConversationView, events: Iterable[Event], conversa
     Args:
         run: The run.
         view: Its conversation.
-        events: Stored events, those of the run among them.
+        events: Stored events, including those of the run.
         conversation_id: The conversation.
     """
     own = [event for event in events if event.run_id == run.run_id]
@@ -58,7 +58,7 @@ def task(run: RunView, view: ConversationView, events: Iterable[Event], conversa
 
 
 def request_message(asked: ApprovalRequested | InputRequested, run_id: str, conversation_id: str) -> JsonDict:
-    """Return the message of the agent that asks for a decision or a value."""
+    """Return the agent's message that requests a decision or a value."""
     if isinstance(asked, ApprovalRequested):
         text = "Decide about " + ", ".join(
             _described(item.name, item.preview.command) for item in asked.items

@@ -1,7 +1,7 @@
-"""Frames of our events as the updates of a task. Pure.
+"""Converts event frames to the updates of a task. Pure.
 
-Text is streamed as it is written, each message as an artifact. What has no counterpart is the metadata of a
-status update, so that nothing is lost.
+Text is streamed as the model writes it, each message as an artifact. An event without a counterpart becomes
+the metadata of a status update, so that no event is lost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TaskUpdates:
         id, content = data["message_id"], data["content"] or ""
         text = self._text if self._text is not None and self._text.message_id == id else GrowingText(id)
         self._text, self._last_text = None, content
-        # The log has the whole text of a message that is too long for a frame; what was streamed is complete.
+        # The frame of a long message has a truncated text, and the deltas were complete.
         rest = "" if data.get("truncated") and text.sent else text.rest(content)
         return [self._artifact(id, rest, append=bool(text.sent), last=True)] if text.sent or rest else []
 

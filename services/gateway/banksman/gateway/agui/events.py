@@ -1,4 +1,4 @@
-"""The events of AG-UI that a run of ours has. Pure.
+"""Builds the AG-UI events of a run. Pure.
 
 https://docs.ag-ui.com/spec/1.0/events
 """
@@ -12,7 +12,7 @@ from typing import Any
 PROTOCOL_VERSION = "1.0"
 """https://docs.ag-ui.com/spec/1.0/basic/versioning"""
 OWN = "banksman"
-"""The key of what is ours in a state and in metadata."""
+"""The key of Banksman's own fields in a state and in metadata."""
 
 AguiEvent = dict[str, Any]
 
@@ -45,7 +45,7 @@ def tool_result(data: dict[str, Any]) -> AguiEvent:
 
 
 def custom(name: str, value: Any) -> AguiEvent:
-    """Return an event that the protocol gives no meaning."""
+    """Return a `CUSTOM` event, to which the protocol gives no meaning."""
     return {"type": "CUSTOM", "name": name, "value": value}
 
 

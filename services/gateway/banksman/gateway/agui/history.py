@@ -1,4 +1,4 @@
-"""The stored events of a conversation as the messages of an AG-UI thread. Pure."""
+"""Converts the stored events of a conversation to the messages of an AG-UI thread. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AguiMessage = dict[str, Any]
 
 
 def messages_of(events: Iterable[Event]) -> list[AguiMessage]:
-    """Return the messages of a thread, without the oldest ones of a thread that is too long."""
+    """Return the messages of a thread, oldest first: the newest ones that fit in `SNAPSHOT_CHARS`."""
     messages: list[AguiMessage] = []
     last: AguiMessage | None = None
     for event in events:

@@ -1,4 +1,4 @@
-"""Approval requests and requests for a value as AG-UI interrupts, and the answers to them.
+"""Converts approval requests and requests for a value to AG-UI interrupts, and responses to client frames.
 
 https://docs.ag-ui.com/spec/1.0/basic/patterns/interrupt-resume
 """
@@ -82,14 +82,14 @@ def input_interrupt(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(entries: Iterable[ResumeEntry], request_id: str) -> ApprovalDecision | InputReply:
-    """Return the frame that answers the interrupts of one request.
+    """Return the frame with the decision or value that responds to the interrupts of one request.
 
     Args:
-        entries: The answers, at least one.
+        entries: The responses, at least one.
         request_id: The id of the frame.
 
     Raises:
-        BadInput: They belong to several requests, or one is malformed.
+        BadInput: The responses belong to several requests, or one is malformed.
     """
     answers = [(InterruptId.parse(entry.interrupt_id), entry) for entry in entries]
     first, entry = answers[0]

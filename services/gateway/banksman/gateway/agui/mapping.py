@@ -1,6 +1,6 @@
-"""Frames of our events as AG-UI events. Pure.
+"""Converts event frames to AG-UI events. Pure.
 
-An event of ours without a counterpart becomes a `CUSTOM` event with its type as name: nothing is lost.
+An event without a counterpart becomes a `CUSTOM` event with its type as name, so that no event is lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDED_EARLY = frozenset({"cancelled", "rejected", "max_iterations"})
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """The ids of an AG-UI run, and those of the run of ours that it shows."""
+    """The ids of an AG-UI run, and those of the Banksman run that it shows."""
 
     thread_id: str
     agui_run_id: str
@@ -51,12 +51,12 @@ class EventMapper:
 
     ids: RunIds
     state: dict[str, Any] | None
-    """The client's state, to which ours is added; None if it is no object: then no state is sent."""
+    """The client's state, to which fields of the run are added; None if it is no object: no state is sent."""
     open_requests: OpenRequests
     status: str = "queued"
     """The status of the run before its first event; `idle` without a run."""
     whole_run: bool = True
-    """Whether the events of the run are those from its first one."""
+    """Whether the frames begin with the first event of the run."""
     ended: bool = False
     """Whether the last event was mapped."""
     _text: GrowingText | None = None
@@ -127,7 +127,7 @@ class EventMapper:
         return [self._run_finished({"type": "success"})]
 
     def fail(self, code: str, message: str) -> list[AguiEvent]:
-        """Return the event that ends the run as failed. What is open ends with it."""
+        """Return the event that ends the run as failed, and with it open messages and steps."""
         self.ended = True
         return [{"type": "RUN_ERROR", "message": message, "code": code}]
 
@@ -149,7 +149,7 @@ class EventMapper:
         events = self._close_reasoning()
         if self._text is None or self._text.message_id != id:
             return [*events, *self._close_text(), *(whole_message(id, content) if content else ())]
-        # The log has the whole text of a message that is too long for a frame; what was streamed is complete.
+        # The frame of a long message has a truncated text, and the deltas were complete.
         if not data.get("truncated") and (rest := self._text.rest(content)):
             events.append(fragment("TEXT_MESSAGE_CONTENT", id, rest))
         return [*events, *self._close_text()]
@@ -188,7 +188,7 @@ class EventMapper:
         status, content = data["status"], data["content"]
         events = self._close()
         if status in REPLIED and content and content != self._last_text:
-            # The result of a call that ends the run, and the text at a limit, are no messages of the log.
+            # The log has no message for the result of a call that ends the run, or for the text at a limit.
             events += whole_message(f"{self.ids.run_id}-outcome", content)
         events += self._changed(status=status)
         usage = usage_of(data) if self.whole_run else []

@@ -48,7 +48,7 @@ class ContextEntry(Input):
 
 
 class ResumeEntry(Input):
-    """The answer to one interrupt."""
+    """The response to one interrupt."""
 
     interrupt_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(alias="interruptId")
     status: Literal["resolved", "cancelled"]
@@ -66,7 +66,7 @@ class CallAnswer(Wire):
 
 
 class RunOptions(Wire):
-    """Our own options: `forwardedProps.banksman`."""
+    """Banksman's own options: `forwardedProps.banksman`."""
 
     on_disconnect: Literal["cancel", "continue"] = "cancel"
     """Whether a client that closes the connection cancels the run."""
@@ -88,15 +88,15 @@ class RunInput(Input):
     """Tools of the application, which are not offered to the model."""
     context: tuple[ContextEntry, ...] | None = Field(default=None, max_length=100)
     forwarded_props: JsonValue = Field(default=None, alias="forwardedProps")
-    """The properties that the application forwards. Ours are those of `banksman`; others are ignored."""
+    """The properties that the application forwards. Only the member `banksman` is used."""
     resume: tuple[ResumeEntry, ...] | None = Field(default=None, max_length=1000)
 
     @property
     def options(self) -> RunOptions:
-        """Our own options.
+        """Banksman's own options.
 
         Raises:
-            BadInput: One of them is wrong.
+            BadInput: An option is unknown or malformed.
         """
         props = self.forwarded_props
         own = props.get("banksman") if isinstance(props, dict) else None

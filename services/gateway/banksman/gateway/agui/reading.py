@@ -1,7 +1,7 @@
-"""The messages of an AG-UI input as a message of ours.
+"""Converts the messages of an AG-UI input to the message of a run.
 
-The server has the history of a thread. So of the messages count the user's last ones; earlier messages of a
-client that begins a thread with a history precede them as text.
+The server has the history of a thread, so only the user's last messages are used. If a client begins a thread
+with a history, the earlier messages precede them as text.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class UserTurn:
 
 
 def user_turn(messages: tuple[InputMessage, ...]) -> UserTurn:
-    """Return the user's last messages, which may precede others.
+    """Return the user's last messages, which messages of other roles may follow.
 
     Raises:
-        BadInput: There is none.
+        BadInput: No message is a user's.
     """
     end = len(messages)
     while end and messages[end - 1].role != "user":
@@ -80,7 +80,7 @@ def _told(messages: Iterable[InputMessage]) -> Iterable[str]:
 
 
 def _parts(content: JsonValue) -> list[Part | None]:
-    """Return the parts of a message; None for each one that a model of ours cannot use."""
+    """Return the parts of a message; None for each part that runs do not support."""
     if isinstance(content, str):
         return [TextPart(text=content)]
     return [_part(part) for part in content] if isinstance(content, list) else []

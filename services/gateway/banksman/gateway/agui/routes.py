@@ -42,7 +42,7 @@ async def run_agent(
 ) -> Stream:
     """Run the agent by the Agent User Interaction protocol, AG-UI 1.0 (R26).
 
-    Each interrupt is one call that waits for a decision; its answer is `{approved, arguments?, reason?}`. A
+    Each interrupt is one call that waits for a decision; the response is `{approved, arguments?, reason?}`. A
     repeated `runId` continues with the run that the first request started. A client that disconnects cancels
     the run, unless `forwardedProps.banksman.on_disconnect` is `continue`.
     """
@@ -52,7 +52,7 @@ async def run_agent(
     return Stream(
         kept_alive(_encoded(found)),
         headers={**SSE_HEADERS, **named},
-        on_disconnect=found.left,
+        on_disconnect=found.cancel_abandoned,
         on_end=None if found.run is None else found.run.feed.close,
     )
 

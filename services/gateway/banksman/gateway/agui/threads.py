@@ -1,7 +1,7 @@
-"""AG-UI's threads and runs, found or begun on our service.
+"""Opens AG-UI's threads and runs.
 
-A thread is a conversation. A run of ours that waits for a user is several runs of AG-UI: each ends with an
-interrupt, and the next one begins with the answer to it.
+A thread is a conversation. A run that waits for a user is several runs of AG-UI: each ends with an interrupt,
+and the next one begins with the response to it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class AguiRun:
 
     mapper: EventMapper
     run: FollowedRun | None = None
-    """The run of ours; None if the thread has no run to follow."""
+    """The run to follow; None if the thread has none."""
     messages: list[AguiMessage] | None = None
-    """The messages that replace those of the client; None leaves them."""
+    """The messages that replace those of the client; None replaces none."""
     warnings: tuple[str, ...] = ()
     interrupts: tuple[dict[str, Any], ...] = ()
-    """What a loaded thread waits for."""
+    """The open interrupts of a loaded thread."""
     answers: bool = False
-    """Whether it answers interrupts."""
+    """Whether its input responds to interrupts."""
     cancels: bool = False
     """Whether a client that disconnects cancels the run."""
 
-    async def left(self) -> None:
-        """Cancel the run whose client has disconnected, except one that waits for a user."""
+    async def cancel_abandoned(self) -> None:
+        """Cancel the run after its client has disconnected, except a run that waits for a user."""
         if self.run is None or self.mapper.ended or not self.cancels:
             return
         if not self.answers and await self._waits(self.run):
@@ -72,7 +72,7 @@ class Threads:
     detail: Detail
 
     async def open(self) -> AguiRun:
-        """Return the run that the input requests: an answer to interrupts, the thread itself, or a message.
+        """Return the run for the input: a response to interrupts, a message, or neither to load the thread.
 
         Raises:
             CallerMistake: The input is at fault.
@@ -93,7 +93,7 @@ class Threads:
         return found
 
     async def _conversation(self) -> str:
-        """Return the conversation of the thread: the one with its id, or the one that its id stands for."""
+        """Return the id of the thread's conversation: the thread id itself, or an id derived from it."""
         thread_id = self.given.thread_id
         if is_token(thread_id) and await self._exists(thread_id):
             return thread_id
@@ -124,7 +124,7 @@ class Threads:
             run = await self._started(conversation_id, turn, ids, new=view.last_seq == 0)
         found = AguiRun(self._mapper(conversation_id, run_id, view, "queued"), run)
         if followed:
-            # The client has parts of the run already, to which the events would be appended.
+            # The client has messages of the run already, which the events would repeat.
             found.messages = [as_sent(message) for message in self.given.messages[: turn.end]]
         if turn.left_out:
             found.warnings += (NO_MEDIA.format(turn.left_out),)
@@ -151,7 +151,7 @@ class Threads:
         return await followed_run(gateway, self.caller, message, self.detail)
 
     async def _resumed(self, conversation_id: str) -> AguiRun:
-        """Answer interrupts, and follow what comes after them."""
+        """Store the responses to interrupts, and follow the events after them."""
         view = await self._view(conversation_id)
         request_id = f"agui-{digest(self.given.run_id.encode())[:32]}"
         frame = answer(self.given.resume or (), request_id).model_copy(
@@ -173,7 +173,11 @@ class Threads:
         return found
 
     async def _position(self, conversation_id: str, view: ConversationView, run_id: str, asked: str) -> int:
-        """Return the number of the event after which the answer to a request counts."""
+        """Return the number of the event after which the run continues: the request's, if it is resolved.
+
+        Raises:
+            NotFound: The conversation has no such request.
+        """
         if asked in view.approvals or asked in view.inputs:
             return view.last_seq
         known = view.runs.get(run_id)
@@ -233,9 +237,9 @@ class Threads:
 
 
 def _check_answered(view: ConversationView) -> None:
-    """Refuse a message to a thread that waits for a user: AG-UI requires the answers first."""
+    """Refuse a message to a thread that waits for a user: AG-UI requires the responses first."""
     if waiting := [str(one["id"]) for one in _interrupts(view)]:
-        raise Conflict(f"the thread waits for answers in `resume` to {', '.join(waiting)}")
+        raise Conflict(f"the thread waits for responses in `resume` to {', '.join(waiting)}")
 
 
 def _interrupts(view: ConversationView) -> tuple[dict[str, Any], ...]:
@@ -262,9 +266,9 @@ def _asks(event: Event, asked: str) -> bool:
 def _cut_after_calls(
     messages: Iterable[InputMessage], frame: ApprovalDecision | InputReply
 ) -> list[AguiMessage] | None:
-    """Return the client's messages up to the one with the decided calls; None if none follows it.
+    """Return the client's messages up to the one with the decided calls; None if no message follows.
 
-    What follows comes from an earlier request with the same answers, and its events are sent again.
+    Later messages come from an earlier request with the same responses, whose events are sent again.
     """
     decided = (
         {one.tool_call_id for one in frame.decisions} if isinstance(frame, ApprovalDecision) else set[str]()

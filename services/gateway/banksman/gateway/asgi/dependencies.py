@@ -58,12 +58,12 @@ def caller_of(request: Request, mode: Mode) -> Caller:
 
 
 async def context_caller(request: Request) -> Caller:
-    """Return the caller of a context endpoint: one who may chat, or for what only reads, who may approve."""
+    """Return the caller of a context endpoint, who may chat; to read, the right to approve is sufficient."""
     return _having(request, READING if request.method == "GET" else ("chat",))
 
 
 def _with(*rights: Right) -> Any:
-    """Return the dependency on the caller of a context endpoint, who has one of the rights."""
+    """Return the dependency of a context endpoint on a caller with one of the rights."""
 
     async def caller(request: Request) -> Caller:
         return _having(request, rights)
@@ -99,10 +99,10 @@ async def request_id(
 
 CallerDep = Annotated[Caller, Depends(context_caller)]
 ReaderDep = Annotated[Caller, _with(*READING)]
-"""One who chats or approves."""
+"""A caller who may chat or approve."""
 ApproverDep = Annotated[Caller, _with("approve")]
 AdminDep = Annotated[Caller, _with("admin", "operator")]
-"""One who administers a tenant."""
+"""A caller who may administer a tenant."""
 OperatorDep = Annotated[Caller, _with("operator")]
-"""One who may see all tenants."""
+"""A caller who may see all tenants."""
 RequestId = Annotated[str, Depends(request_id)]

@@ -1,4 +1,4 @@
-"""The text of one message as a stream sends it: it can only grow."""
+"""The text of one message in a stream, which can only append."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class GrowingText:
     message_id: str
     sent: str = ""
     differs: bool = False
-    """Whether the model began the text again, with other words: the rest follows when it is complete."""
+    """Whether a repeated model request wrote another text, which is sent when it is complete."""
 
     def new(self, offset: int, text: str) -> str:
-        """Return what a delta adds: text that was sent is not repeated, and none is left out."""
+        """Return the part of a delta that was not sent yet; empty if it does not continue the sent text."""
         known = self.sent[offset : offset + len(text)]
         self.differs = self.differs or offset > len(self.sent) or not text.startswith(known)
         added = "" if self.differs else text[len(known) :]
@@ -23,7 +23,7 @@ class GrowingText:
         return added
 
     def rest(self, content: str) -> str:
-        """Return what the complete text adds."""
+        """Return the unsent part of the complete text; all of it, after a blank line, if it differs."""
         if content.startswith(self.sent):
             return content[len(self.sent) :]
         return f"\n\n{content}" if self.sent else content

@@ -1,4 +1,4 @@
-"""Which of the requests to a user that a log holds still wait when its frames are sent again."""
+"""Tracks which requests to a user are open, so that a replayed frame of a resolved request is recognised."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ class OpenRequests:
         return cls(view.last_seq, frozenset({*view.approvals, *view.inputs}))
 
     def waits(self, frame: dict[str, Any], request_id: str) -> bool:
-        """Return whether the request of a frame may still wait, as each later one may."""
+        """Return whether the request of a frame may be open, as any request after the last read event may."""
         return frame["seq"] > self.seq or request_id in self.ids

@@ -1,7 +1,7 @@
 """Routers whose routes are built on first use, and whose bodies are validated strictly.
 
-FastAPI accepts a duplicate key, `NaN` and `"5"` for a number, and no body whose content type is not JSON. Our
-clients get an error for the first three, on HTTP as on the websocket, and may leave the content type away.
+FastAPI accepts a duplicate key, `NaN`, and `"5"` for a number, and refuses a body whose content type is not
+JSON. Here the first three are errors, as on the websocket, and the content type is optional.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class _RawRequest(Request):
 
 
 class LazyRoute(APIRoute):
-    """A route that FastAPI builds when something but its path and methods is needed.
+    """A route that FastAPI builds on first use of anything but its path and methods.
 
-    FastAPI builds validators of each parameter and response. For all routes they take a third of the import
-    of a gateway, and most gateways never serve most of them.
+    FastAPI builds validators for each parameter and response. For all routes that takes a third of a
+    gateway's import time, and most gateways never serve most routes.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -68,7 +68,7 @@ class LazyRoute(APIRoute):
         self.methods = {method.upper() for method in options["methods"] or ("GET",)}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
         if options["status_code"] == 204:
-            # FastAPI sends a content type also for no content, unless the class of the response has none.
+            # FastAPI sends a content type even without content, unless the class of the response has none.
             options["response_class"] = Response
         self._options = options
 
@@ -77,9 +77,9 @@ class LazyRoute(APIRoute):
         attributes = vars(self)
         if "_options" not in attributes:
             raise AttributeError(name)
-        # The document of the interface is made in a thread, which may be building the route that a request
-        # needs. With a lock, the event loop would wait for that thread: each builds a route of its own, and
-        # the first one stays. A failed build leaves nothing, and the next use repeats it.
+        # The OpenAPI document is built in a thread, which may be building the route that a request needs.
+        # With a lock, the event loop would wait for that thread. Instead both build a route, and the first
+        # one stays. A failed build leaves nothing, and the next use repeats it.
         built: LazyRoute = attributes.get("_built") or attributes.setdefault("_built", self._build())
         if name not in vars(built):
             raise AttributeError(name)
@@ -103,7 +103,7 @@ class LazyRouter(APIRouter):
 
 
 class StrictRoute(LazyRoute):
-    """A route that hands the bytes of the body to `StrictJson`."""
+    """A route that passes the bytes of the body to `StrictJson`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of the route."""
@@ -122,10 +122,10 @@ class StrictRoute(LazyRoute):
 
 
 async def _record(request: Request, caller: Caller, action: AuditedAction, response: Response) -> None:
-    """Store in the audit trail that a request was done; errors are raised and do not come here."""
+    """Store a successful request in the audit trail."""
     parameters: dict[str, str] = dict(request.path_params)
     reply = cast(dict[str, Any], json.loads(bytes(response.body))) if response.body else {}
-    # Only keys are created and revoked for another tenant, by operators, and nothing else has this parameter.
+    # Only requests for keys have the parameter `tenant`, with which an operator names another tenant.
     named = request.query_params.get("tenant") if action.name.startswith("key.") else None
     tenant = parameters.pop("tenant", None) or named or caller.tenant
     target = next(iter(parameters.values()), None) or str(

@@ -32,15 +32,15 @@ def sse_event(value: Mapping[str, Any]) -> bytes:
 
 
 class Cut(Exception):
-    """The pieces of a body end early: the connection is closed without the end of the body."""
+    """A body ends early: the connection is closed without the end of the body."""
 
 
 class Stream(Response):
     """A body in pieces, which is cancelled as soon as the client disconnects.
 
-    Starlette's `StreamingResponse`, and FastAPI's `EventSourceResponse` on top of it, do not fit. For servers
-    of ASGI 2.4 they notice a disconnect only at the next piece, which may be minutes away.
-    For other servers they cancel by a scope of anyio, which interrupts each `await` of the clean-up again.
+    Starlette's `StreamingResponse`, and FastAPI's `EventSourceResponse` on top of it, do not fit. With
+    servers of ASGI 2.4 they notice a disconnect only at the next piece, which may be minutes away. With other
+    servers they cancel through a scope of anyio, which interrupts each `await` of the clean-up.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Stream(Response):
         Args:
             pieces: The body.
             status: The HTTP status.
-            headers: Headers, the content type among them.
+            headers: Headers, including the content type.
             on_disconnect: Called if the client disconnects before the end of the body.
-            on_end: Called at the end of every response, also if no piece was sent.
+            on_end: Called at the end of every response, even if no piece was sent.
         """
         self.status_code = status
         self.background = None
@@ -107,7 +107,7 @@ class Stream(Response):
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client disconnects. Its body must have been read."""
+    """Wait until the client disconnects. The body of its request must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
