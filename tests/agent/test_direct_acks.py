@@ -38,7 +38,7 @@ PUBLISHERS = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def older_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
-    """A server with the permissions of before: nothing crosses the accounts on the new subjects."""
+    """A server with the permissions of an earlier version: no new subject crosses accounts."""
     with secured_server(
         tmp_path_factory.mktemp("keys"),
         runners=("r1",),
@@ -60,7 +60,7 @@ async def relay_of(nats: SecuredNats) -> AsyncGenerator[Bus]:
 
 @dataclass
 class Arrived:
-    """What arrived at a user: replies in its inbox, and acknowledgements."""
+    """The messages that arrived at a user: replies in its inbox, and direct acknowledgements."""
 
     replies: list[Message] = field(default_factory=list[Message])
     direct: list[Message] = field(default_factory=list[Message])
@@ -91,7 +91,7 @@ async def stores_a_call(publisher: Bus, agent: Bus, server: str, tenant: str) ->
     slots = CallSlots(publisher, may_read=False)
     assert (await slots.store_started(tenant, started(attempt, server, held))).fresh
     assert (await slots.store_result(tenant, finished(attempt, server, held), runner_epoch=1)).fresh
-    # What the agent sends after the acknowledgement is with the server then.
+    # After this round trip the server has everything that the agent sent after the acknowledgement.
     await agent.ready()
     await agent.ready()
     stored = await last_message(agent, RESULTS, subjects.tool_started(tenant, attempt))
@@ -123,7 +123,7 @@ async def test_agent_replies_to_each_message_under_older_permissions(
     account: str | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker alone was not configured again. Nothing is sent twice."""
+    """Only the broker has the configuration of the earlier version. Nothing is sent twice."""
     sent: list[Message] = []
     async with (
         relay_of(older_nats) as agent,
@@ -143,7 +143,7 @@ async def test_agent_replies_to_each_message_under_older_permissions(
 
 
 async def test_older_agent_replies_to_each_message(secured_nats: SecuredNats, tenant: str) -> None:
-    """It does not read the header. One of both versions may get any message while agents are replaced."""
+    """An older agent does not read the header. During an upgrade, either version may get any message."""
     async with (
         await secured_nats.connect(AGENT) as agent,
         watching(secured_nats, HOLDER, None, "r1") as arrived,
@@ -190,7 +190,7 @@ async def test_missing_acknowledgement_is_replaced_by_the_reply_to_the_repeat(
         for _ in range(2):
             renewed = await renew_lease(publisher, lease, 0, budget_s=stop_after_s(1), key=key)
             assert renewed == len(sent)
-    # The repeats that overlap the first attempt without an acknowledgement are sent as it was.
+    # Repeats that overlap the first unacknowledged attempt have the same form as that attempt.
     assert (sent[0], set(sent[1:-1]), sent[-1]) == ("both", {"only"}, "both")
 
 
@@ -213,7 +213,7 @@ async def test_address_of_an_acknowledgement_is_an_inbox_and_a_number(
 async def test_acknowledgements_of_others_are_neither_received_nor_forged(
     secured_nats: SecuredNats, tenant: str
 ) -> None:
-    """A publisher that knows the inbox of another one gets no further than its own account and id."""
+    """A publisher that knows the inbox of another publisher reaches only its own account and id."""
     attempt = f"{new_id('k')}-1"
     subject = subjects.tool_started(tenant, attempt)
     victims = subjects.stored_ack(RUN_ACCOUNT, "r1", "inbox", "1", "a", "1")
@@ -233,7 +233,7 @@ async def test_acknowledgements_of_others_are_neither_received_nor_forged(
             await runner.request(victims, b"{}", 5)
         await runner.listen(subjects.stored_ack(RUN_ACCOUNT, "r1", ANY, ANY, ANY, ANY), other.direct.append)
         await eventually(lambda: runner.stats.forbidden == 2)
-        # In the account of a tenant any subject is free, and leaves it only as the imports say.
+        # A tenant may use any subject within its account; only the imports let a message leave the account.
         for forged in (victims, subjects.stored_ack(TENANT_ACCOUNT, "globex", "inbox", "1", "a", "1")):
             await tenants.publish(forged, b"{}")
         await tenants.ready()

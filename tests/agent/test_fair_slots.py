@@ -34,14 +34,14 @@ from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 SLOTS = 16
 LENT = 12
-"""Slots that a tenant gets which is alone: three quarters."""
+"""Slots that a tenant gets while no other tenant has work: three quarters."""
 FLOOD = 40
 QUIET = [f"quiet{number}" for number in range(9)]
 
 
 @dataclass
 class Runs:
-    """Starts runs and sees them end."""
+    """Starts runs, and counts those that end."""
 
     bus: Bus
     ended: Counter[str] = field(default_factory=Counter[str])
@@ -150,7 +150,7 @@ async def test_one_flooding_tenant_among_ten_delays_no_other(
 async def test_several_flooding_tenants_leave_a_slot_to_the_next(
     own_nats: Broker, own_bus: Bus, model: ModelServer
 ) -> None:
-    """Also when every slot is taken: the first run of a tenant gets one above their number."""
+    """Also when every slot is taken: the first run of a tenant gets an additional slot."""
     slow = model.play("slow", [Reply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
     quick = model.play("quick", [Reply(text="Done.")], at_end="repeat")
     floods = [f"flood{number}" for number in range(SLOTS)]

@@ -30,8 +30,8 @@ def tool(number: int) -> ToolDefinition:
     return ToolDefinition(name=f"t{number}", description="A tool.", input_schema=schema, server="weather")
 
 
-async def test_tools_of_a_tenant_leave_room_to_others(bus: Bus, tenant: str) -> None:
-    """Below the limit of their number, which many large tools do not reach."""
+async def test_tools_of_a_tenant_leave_room_for_others(bus: Bus, tenant: str) -> None:
+    """Large tools reach the limit of bytes before the limit of the number of tools."""
     info = await call(bus, api("STREAM.INFO", kv_stream(TOOLS)))
     limited = {**info["config"], "max_bytes": info["state"]["bytes"] + FREE_BYTES}
     await call(bus, api("STREAM.UPDATE", kv_stream(TOOLS)), limited)

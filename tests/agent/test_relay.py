@@ -1,4 +1,4 @@
-"""What runners and tool servers store passes an agent, which checks it."""
+"""Runners and tool servers store messages through an agent, which checks them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_runner_stores_start_and_result_of_the_call_that_it_holds(
 async def test_runner_cannot_store_start_or_result_of_a_call_of_another(
     secured_nats: SecuredNats, agent: Bus, tenant: str, named: str, stolen: str
 ) -> None:
-    """Without its ticket, whichever runner the message names; with it, not in its own name."""
+    """Without the call's ticket it can name no runner; with the ticket it cannot name itself."""
     tickets = {
         "none": None,
         "own": await ticket(agent, tenant, "k-2", "r2"),
@@ -229,7 +229,7 @@ async def test_invalid_expected_revision_is_refused(secured_nats: SecuredNats, a
 
 
 @pytest.mark.parametrize("kind", ["leases", "starts", "results"])
-async def test_tenant_that_floods_leaves_room_to_others(
+async def test_tenant_that_floods_leaves_room_for_others(
     secured_nats: SecuredNats, tenant: str, kind: str
 ) -> None:
     """The flooding tenant gets a clear error before a stream is full, and others are served."""

@@ -175,7 +175,7 @@ async def test_a_holder_whose_lease_was_ended_cannot_renew_it(own_nats: SecuredN
 
 
 async def test_a_cancel_of_an_unknown_attempt_is_the_check(own_nats: SecuredNats) -> None:
-    """The check sends what runners of all versions serve, and what has no effect."""
+    """The check is a request that runners of all versions serve, and that has no effect."""
     received: list[CancelCall] = []
     async with watching(own_nats), await own_nats.connect(TOOL_RUNNER) as bus:
         runner = new_id("r")
@@ -209,7 +209,7 @@ async def test_the_checks_of_an_idle_holder_do_not_grow_with_the_number_of_agent
     assert 2 <= checks < 2 * AGENTS, f"{checks} checks by {AGENTS} agents"
 
 
-async def test_several_agents_end_the_lease_of_a_killed_holder_as_soon(own_nats: SecuredNats) -> None:
+async def test_several_agents_end_the_lease_of_a_killed_holder_as_fast_as_one(own_nats: SecuredNats) -> None:
     async with watching_with(own_nats, AGENTS), watching(own_nats) as leases, holding(own_nats) as killed:
         await killed.kill()
         assert await ended(leases, killed, LEASE_TTL_S[1]) < TAKEOVER_S

@@ -145,8 +145,10 @@ async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) 
     assert await stored_tokens(bus, tenant) == sent
 
 
-async def test_another_agent_counts_on_when_the_one_that_counted_is_killed(own_nats: NatsServer) -> None:
-    """The one that needs a total takes over at once; the record of the log heads goes over with it."""
+async def test_another_agent_continues_the_count_when_the_counting_agent_is_killed(
+    own_nats: NatsServer,
+) -> None:
+    """An agent that needs a total takes over at once, and also takes over the record of the log heads."""
     tenant = new_id("t")
     async with (
         await connect(own_nats) as bus,
@@ -188,7 +190,7 @@ async def received(server: NatsServer, *, agents: int, commits: int = 100) -> in
             await ledger.consumed(tenant, stored[-1])
 
         async def has_one_counting() -> bool:
-            # Of two that both began, one notices the other when it has a further commit to record.
+            # If two agents began to count, one notices the other when it has a further commit to record.
             stored.append(await writer.reply("c0", 1))
             return len(await connections_that_count(server)) == 1
 

@@ -48,7 +48,7 @@ def test_the_table_has_two_hundred_different_replies() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_wrong_reply_has_its_expected_reading(case: Case) -> None:
-    """R9, R10, R11, R37: never a call that the model did not write, never a call shown as an answer."""
+    """R9, R10, R11, R37: never a call that the model did not write, never a call shown as a reply."""
     reading = PROTOCOL.read(ModelReply(text=case.reply))
 
     kind, _, detail = case.expected.partition(" ")

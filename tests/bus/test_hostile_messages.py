@@ -1,4 +1,4 @@
-"""What a publisher chooses, headers and bytes alike, stops no reader of a stream, bucket or object store."""
+"""No headers and no body of a message stop a reader of a stream, bucket or object store."""
 
 from __future__ import annotations
 
@@ -228,7 +228,9 @@ async def test_no_header_removes_the_entries_of_a_bucket(hostile_nats: Broker, b
     assert await bucket.get("kind.kept") is not None
 
 
-async def test_an_entry_that_no_server_expires_ends_in_a_view(hostile_nats: Broker, bus: Bus) -> None:
+async def test_an_entry_without_expiry_on_the_server_expires_in_a_view(
+    hostile_nats: Broker, bus: Bus
+) -> None:
     bucket = Bucket(bus, names.RUNNERS, Note)
     port = int(hostile_nats.url.rpartition(":")[2])
     await publish(
@@ -251,7 +253,7 @@ async def test_a_lease_has_a_limited_size(bus: Bus) -> None:
         await durable(bus, key, b" " * (MAX_LEASE_BYTES + 1), msg_id=new_id("x"))
 
 
-async def test_a_log_is_read_beside_hostile_ones(bus: Bus) -> None:
+async def test_a_log_is_read_beside_hostile_logs(bus: Bus) -> None:
     log, token = EventLog(bus), new_id("c")
     await log.append("t1", token, commit(1), after=0)
     assert len(await log.read("t1", token, leader=True)) == 1
@@ -265,7 +267,7 @@ async def test_a_log_is_read_beside_hostile_ones(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("stream", [names.RUNS, names.WORKFLOWS, names.TIMERS])
-async def test_a_work_queue_is_worked_off(bus: Bus, stream: str) -> None:
+async def test_a_work_queue_with_hostile_messages_is_worked_off(bus: Bus, stream: str) -> None:
     if stream == names.WORKFLOWS:
         await provision_consumer(bus, workflow_consumer("w1", replicas=bus.settings.replicas))
     consumer = {names.RUNS: names.AGENTS, names.WORKFLOWS: "workflow-w1", names.TIMERS: names.FIRED_TIMERS}
@@ -286,14 +288,14 @@ async def test_a_work_queue_is_worked_off(bus: Bus, stream: str) -> None:
     assert "good" in handled
 
 
-async def test_pending_approvals_are_listed_beside_hostile_ones(bus: Bus) -> None:
+async def test_pending_approvals_are_listed_beside_hostile_messages(bus: Bus) -> None:
     slots, approval = ApprovalSlots(bus), new_id("a")
     await slots.store_request(make_approval_request("t1", approval))
     assert [one.request.approval_id for one in await slots.pending()] == [approval]
     assert await _dead(bus, names.APPROVALS) >= {SUBJECTS[names.APPROVALS]("h0")}
 
 
-async def test_the_slots_of_a_call_are_read_beside_hostile_ones(bus: Bus) -> None:
+async def test_the_slots_of_a_call_are_read_beside_hostile_messages(bus: Bus) -> None:
     slots, attempt = CallSlots(bus), new_id("k")
     await slots.store_started("t1", started(attempt))
     await slots.store_result("t1", finished(attempt), runner_epoch=1)
@@ -318,7 +320,7 @@ async def test_objects_are_read_beside_hostile_descriptions(bus: Bus, store: str
 
 
 @pytest.mark.parametrize("stream", SUBJECTS)
-async def test_a_read_passes_every_message(bus: Bus, stream: str) -> None:
+async def test_a_read_returns_every_hostile_message(bus: Bus, stream: str) -> None:
     info = await jetstream.call(bus, api("STREAM.INFO", stream))
     if not info["config"].get("allow_direct"):
         return

@@ -73,7 +73,7 @@ async def test_a_client_waits_for_the_election_of_a_leader(
     async with lossy_wire(nats_server.port) as wire:
         settings = NatsSettings(url=wire.url, replicas=3, connect_timeout_s=5)
         async with await Bus.connect(settings, name="lossy", serves_clients=True) as lossy:
-            # Two attempts, and the question for the leader between them.
+            # Two attempts, and the request for the stream's leader between them.
             wire.lose_next("_INBOX", times=3)
             ack = await durable(lossy, f"{tenant}.a", b"once", msg_id="m1")
     assert (len(wire.lost), ack.duplicate) == (3, True)

@@ -1,4 +1,4 @@
-"""The work loop where tenants share the slots: who starts, who waits, and what that costs."""
+"""The work loop where tenants share the slots: the order of starts, waiting, and its cost in messages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Workers:
         )
 
 
-async def test_a_message_that_finds_a_slot_costs_nothing_but_its_ack(bus: Bus, queue: str) -> None:
+async def test_a_message_that_finds_a_free_slot_costs_only_its_ack(bus: Bus, queue: str) -> None:
     clock = asyncio.get_running_loop().time
     began = clock()
     async with AckRecorder.recording(bus, queue) as acks, Workers(queue) as workers:

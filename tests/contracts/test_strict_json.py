@@ -1,4 +1,4 @@
-"""What the strict parser refuses although most parsers accept it."""
+"""Texts that the strict parser refuses although most parsers accept them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from banksman.contracts.wire import strict_json
         b'{"a": "\xff"}',
     ],
 )
-def test_half_of_a_surrogate_pair_is_refused_wherever_it_is(text: bytes | str) -> None:
+def test_half_of_a_surrogate_pair_is_refused_at_any_position(text: bytes | str) -> None:
     with pytest.raises(BadInput, match="lone surrogates"):
         strict_json(text)
 
@@ -28,6 +28,6 @@ def test_a_character_beyond_the_first_plane_is_read_in_every_form(text: bytes | 
 
 
 @pytest.mark.parametrize("text", [b'{"a": 1, "a": 1}', b"[NaN]", b"[1" * 200 + b"]" * 200])
-def test_what_parsers_read_differently_is_refused(text: bytes) -> None:
+def test_text_that_parsers_read_differently_is_refused(text: bytes) -> None:
     with pytest.raises(BadInput):
         strict_json(text)

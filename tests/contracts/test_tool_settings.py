@@ -1,4 +1,4 @@
-"""Which tools an assistant is offered."""
+"""The tools that an assistant is offered."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.runs.processes import Message
 
 TENANT = "acme"
 MAX_COMMIT_BYTES = MAX_MESSAGE_BYTES - 1024
-"""The part of a message that its headers contain."""
+"""The rest of a message is for its headers."""
 
 
 @dataclass

@@ -130,7 +130,7 @@ class Process:
     """Conversations that an agent was requested to read."""
     calls: RunnerCalls | None = None
     lease_lost: bool = False
-    """The lease that a runner believes it has."""
+    """Whether a runner believes that its lease has ended."""
     cancelled: set[str] = field(default_factory=set)
     """Attempts that a runner was requested to cancel."""
 

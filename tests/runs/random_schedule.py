@@ -279,7 +279,7 @@ class RandomSchedule:
         runners = list(self.world.runners.values())
         runner = process if process in runners else self.chance.choice(runners)
         if runner.up and len(self.world.zombies) < 6:
-            # Every second one does not know it: an agent ended the lease of its closed connection.
+            # Every second runner does not know that an agent ended its lease when its connection closed.
             self.world.cut_off(runner, knows=len(self.world.zombies) % 2 == 0)
 
     def _late_lease(self) -> None:

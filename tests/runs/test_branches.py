@@ -31,7 +31,7 @@ def _names(messages: tuple[Message, ...]) -> list[str]:
     return [one.result.tool_call_id if isinstance(one, ToolMessage) else one.message_id for one in messages]
 
 
-def test_an_edited_message_replaces_what_followed_and_the_first_version_stays() -> None:
+def test_an_edited_message_replaces_later_messages_and_the_first_version_stays() -> None:
     paths = _said(Paths(()), "u1", "a1", "u2", "a2")
     edited = _said(paths.branched("a1"), "u3", "a3")
     back = edited.branched("a2")
@@ -78,7 +78,7 @@ def test_every_message_is_stored_once_and_stays_reachable(branches: list[tuple[i
     assert sorted(stored) == sorted(name for name in known if name is not None)
 
 
-def test_the_paths_that_were_left_first_are_forgotten() -> None:
+def test_the_oldest_abandoned_branches_are_forgotten() -> None:
     paths = Paths(())
     for number in range(MOST_LEFT + 2):
         paths = _said(paths.branched(None), f"u{number}")

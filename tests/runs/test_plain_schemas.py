@@ -1,4 +1,4 @@
-"""The quick check of values agrees with the whole one wherever it is certain, and takes few steps."""
+"""The quick check of values accepts only values that the full check accepts, and takes few steps."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ SCHEMAS = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, VALUES)
-def test_what_certainly_fits_is_valid(schema: dict[str, Any], value: Any) -> None:
+def test_value_that_the_quick_check_accepts_is_valid(schema: dict[str, Any], value: Any) -> None:
     if certainly_fits(schema, value):
         assert value_fault(json.dumps(schema), value) is None
 
 
 @pytest.mark.parametrize("tool", WORKSPACE_TOOLS, ids=lambda tool: tool.name)
-def test_usual_arguments_of_the_workspace_tools_need_no_library(tool: ToolDefinition) -> None:
+def test_usual_arguments_of_the_workspace_tools_need_no_full_check(tool: ToolDefinition) -> None:
     usual = {"command": "ls", "path": "a", "content": "", "url": "https://example.com", "timeout_s": 5}
     names: Any = tool.input_schema["properties"]
 
     fits = certainly_fits(tool.input_schema, {name: value for name, value in usual.items() if name in names})
 
-    # A pattern is left to the library.
+    # Only the library checks patterns.
     assert fits == (tool.name != "search_code")
 
 
@@ -106,12 +106,12 @@ def deep(levels: int) -> tuple[dict[str, Any], list[Any]]:
     [*HOSTILE.values(), (doubling(), 1), deep(2_000)],
     ids=[*HOSTILE, "alternatives of alternatives", "depth"],
 )
-def test_no_schema_and_no_value_takes_long(schema: Any, value: Any) -> None:
+def test_any_schema_and_value_is_checked_in_bounded_time(schema: Any, value: Any) -> None:
     began = time.process_time()
 
     assert not certainly_fits(schema, value)
 
-    # A hundred times what it takes; without the limit of steps each would take seconds.
+    # A hundred times the usual time; without the limit of steps each case would take seconds.
     assert time.process_time() - began < 0.5
 
 
@@ -123,7 +123,7 @@ async def test_plain_arguments_start_no_process() -> None:
         input_schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
     )
 
-    # A process of these limits could not answer.
+    # A process with these limits could not reply.
     async with SchemaChecker(SchemaLimits(cpu_s=0.001, memory_bytes=1)) as checker:
         assert await checker.argument_problem("acme", plain, {"a": 1}) is None
         assert await checker.argument_problem("acme", plain, {"a": "x"}) is not None

@@ -1,4 +1,4 @@
-"""Schemas of tool servers are applied within limits, outside the process that serves others."""
+"""Schemas of tool servers are applied within limits, in processes that do nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def deep(levels: int) -> JsonObject:
     return value
 
 
-async def test_loop_runs_on_while_an_endless_check_is_ended(checker: SchemaChecker) -> None:
+async def test_event_loop_continues_until_an_endless_check_is_ended(checker: SchemaChecker) -> None:
     checking = asyncio.create_task(checker.argument_problem(TENANT, doubling_in_depth(), deep(100)))
     turns = 0
     while not checking.done():
@@ -59,7 +59,7 @@ async def test_loop_runs_on_while_an_endless_check_is_ended(checker: SchemaCheck
 
     assert problem is not None
     assert "cannot be applied" in problem.expected
-    # A check in the loop would leave it one turn.
+    # A check in the event loop itself would leave this task a single turn.
     assert turns > 5
 
 
@@ -163,7 +163,7 @@ async def test_cancelled_check_does_not_leave_its_reply_to_the_next(checker: Sch
         assert await checker.argument_problem(TENANT, numbers, {"a": 1}) is None
 
 
-async def test_tenants_are_checked_side_by_side(checker: SchemaChecker) -> None:
+async def test_arguments_of_different_tenants_are_checked_in_parallel(checker: SchemaChecker) -> None:
     endless = [
         asyncio.create_task(checker.argument_problem(TENANT, doubling_in_depth(), deep(100 + n)))
         for n in range(5)
@@ -260,8 +260,8 @@ TEXTS: list[tuple[dict[str, Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "value", "text"), TEXTS)
-def test_a_broken_rule_is_stated_like_any_other_mistake(rule: dict[str, Any], value: Any, text: str) -> None:
-    """Field, what is expected, what was received: no text of the library."""
+def test_a_broken_rule_is_reported_like_any_other_error(rule: dict[str, Any], value: Any, text: str) -> None:
+    """The problem has the field, the expected and the received value, and no text of the library."""
     problem = argument_problem({"properties": {"x": rule}}, {"x": value})
 
     assert problem is not None and str(problem).startswith(text)
@@ -276,7 +276,7 @@ def test_a_broken_rule_is_stated_like_any_other_mistake(rule: dict[str, Any], va
         ({"$ref": "#/missing"}, "input_schema.$ref must refer to a part of the schema"),
     ],
 )
-def test_a_mistake_in_a_schema_is_stated_like_any_other(schema: dict[str, Any], text: str) -> None:
+def test_an_error_in_a_schema_is_reported_like_any_other(schema: dict[str, Any], text: str) -> None:
     with pytest.raises(BadInput) as refused:
         check_schema({"properties": {"x": schema}})
 

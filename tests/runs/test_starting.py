@@ -102,7 +102,7 @@ def test_the_first_message_of_a_conversation_is_claimed_without_reading_its_log(
     scenario.end()
 
 
-def test_a_message_that_is_wrongly_said_to_be_the_first_one_is_queued_like_any_other() -> None:
+def test_a_message_that_is_wrongly_marked_as_the_first_is_queued_like_any_other() -> None:
     scenario = Scenario()
     scenario.start(Plan((calls("effect"),), first=True))
     scenario.run_to("model")

@@ -185,7 +185,7 @@ async def logged(system: System, service: str, event: str, **fields: Any) -> dic
     """Wait for the log line of a service with this event and these fields; return it."""
 
     def line() -> dict[str, Any] | None:
-        # Parsing every line of a long log at every look would take more time than the run that is waited for.
+        # Parsing every line of a long log at every check would take longer than the run itself.
         entries = (json.loads(line) for line in _log_lines(system, service) if event in line)
         named = (entry for entry in entries if entry["event"].startswith(event))
         return next((e for e in named if all(e.get(k) == v for k, v in fields.items())), None)
@@ -194,7 +194,7 @@ async def logged(system: System, service: str, event: str, **fields: Any) -> dic
 
 
 def _log_lines(system: System, service: str) -> Iterator[str]:
-    # A file that reaches its size limit is renamed to `….log.1` while a test looks for a line in it.
+    # A file that reaches its size limit is renamed to `….log.1` while a test searches it.
     for file in system.data_dir.glob(f"logs/{service}*.log*"):
         # The last line may be incomplete.
         yield from (line for line in file.read_text().splitlines(keepends=True) if line.endswith("}\n"))

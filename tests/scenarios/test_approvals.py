@@ -102,7 +102,7 @@ async def test_several_calls_of_one_reply_are_one_approval_request(client: Clien
 async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     system: System, client: Client, play: Play
 ) -> None:
-    """R13: remembered for the conversation, it is listed with who and what, and withdrawn over HTTP."""
+    """R13: the remembered decision is listed over HTTP with its user and calls, and withdrawn."""
     replies = [bash("echo 1"), bash("echo 1"), Reply(text="ok"), bash("echo 1"), Reply(text="ok")]
     conversation = await client.create(play(*replies))
     run_id = await client.chat(conversation, "go")

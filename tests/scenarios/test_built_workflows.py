@@ -1,4 +1,4 @@
-"""Workflows that users build without code: stored, changed, started and executed as others (R22, R41)."""
+"""Workflows that users build without code: stored, changed, started and executed like others (R22, R41)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_rejected_approval_point_ends_the_run_before_the_next_step(
 
 
 @pytest.mark.parametrize(("earlier", "result"), [([("news", "ready")], "ready"), ([], "Approved.")])
-async def test_an_approval_at_the_end_leaves_the_user_the_value_before_it(
+async def test_a_workflow_that_ends_with_an_approval_returns_the_value_of_the_step_before(
     http: httpx.AsyncClient, name: str, earlier: list[tuple[str, str]], result: str
 ) -> None:
     steps = [{"type": "input", "name": one, "message": "What is new?"} for one, _ in earlier]
@@ -129,10 +129,10 @@ async def test_an_approval_at_the_end_leaves_the_user_the_value_before_it(
     assert (await ended(http, run))["content"] == result
 
 
-async def test_open_runs_go_on_as_they_began_when_their_workflow_changes_or_is_deleted(
+async def test_open_runs_keep_their_steps_when_their_workflow_changes_or_is_deleted(
     http: httpx.AsyncClient, name: str
 ) -> None:
-    """A change needs the revision that it was made from."""
+    """A change needs the revision on which it is based."""
     two = {"steps": [*asking(name)["built"]["steps"], {"type": "input", "name": "b", "message": "Second?"}]}
     first = (await http.post("/workflows", json={"name": name, "built": two})).json()
     repeated = await http.post("/workflows", json={"name": name, "built": two})
@@ -181,7 +181,7 @@ def step(**fields: Any) -> Body:
         (step(type="tool", tool="bash", arguments={"command": "x" * 70_000}), "built", "65536 bytes"),
     ],
 )
-async def test_a_mistake_in_a_step_is_named(
+async def test_an_error_in_a_step_is_named(
     http: httpx.AsyncClient, name: str, built: Body, field: str, says: str
 ) -> None:
     response = await http.post("/workflows", json={"name": name, "built": built})

@@ -1,4 +1,4 @@
-"""An approval request that is left goes further, by the timer of the running system."""
+"""An undecided approval request escalates by a timer of the running system."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def received(webhook_port: int) -> AsyncGenerator[asyncio.Queue[Received]]
         yield arrived
 
 
-async def test_a_request_that_is_left_escalates_by_its_timer_into_the_log_and_a_signed_webhook(
+async def test_an_undecided_request_escalates_by_its_timer_into_the_log_and_a_signed_webhook(
     http: httpx.AsyncClient,
     client: Client,
     play: Play,

@@ -56,7 +56,7 @@ async def hostile_tool(system: System, operator: Bus, **schema: Any) -> AsyncGen
 def doubling() -> dict[str, Any]:
     """Return a schema that takes 2 ** n steps for invalid arguments of depth n, each time another one.
 
-    One that took too long is refused for a minute, also in the next test.
+    A schema that took too long is refused for a minute, also in the next test.
     """
     child = {"properties": {"x": {"$ref": "#/$defs/node"}}, "required": ["x"]}
     both = [child, {**child, "minProperties": 1}]
@@ -92,7 +92,7 @@ async def test_endless_schema_holds_up_no_agent(
 async def test_edited_arguments_for_an_endless_schema_hold_up_no_gateway(
     system: System, operator: Bus, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    # Only the errors of arguments take long: those of the model fit, so that the run waits for its approval.
+    # Only invalid arguments take long: the model's arguments are valid, so the run waits for its approval.
     async with hostile_tool(system, operator, **doubling()) as name:
         conversation = await client.create(play(Reply(tool_calls=(call(name, ok=1),)), Reply(text="Fine.")))
         run_id = await client.chat(conversation, "go")

@@ -160,7 +160,7 @@ async def test_a_change_keeps_secrets_at_the_same_place_only_and_replaces_one_re
     errors = [response.json()["error"] for response in refused]
     assert [error["field"] for error in errors] == ["transport.env.TOKEN", "transport.env.OTHER"]
     assert "because the program changes" in errors[0]["message"]
-    # The program received the token that stayed: it repeats it, and the runner hides it.
+    # The program received the retained token and echoes it; the runner redacts it.
     assert ran["tool_calls"][0]["result"]["result"] == "x «hidden»"
 
 

@@ -90,7 +90,7 @@ def test_vendor_keys_exist_only_where_models_are_called(system: System) -> None:
     holders = {name for name, text in given.items() if any(canary in text for canary in CANARIES)}
 
     assert holders == {"agent-1", "agent-2", "gateway"}
-    # What /proc shows of any process, the one that forks all services included.
+    # The content of /proc for every process, including the process that forks all services.
     assert not [text for text in shown for canary in CANARIES if canary in text]
 
 

@@ -82,7 +82,7 @@ async def wanted(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
 async def test_a_workflow_of_another_process_runs_with_input_and_approval_over_restarts(
     system: System, http: httpx.AsyncClient, client: Client, name: str
 ) -> None:
-    """No process of the workflow lives while a user is asked, and the workflows service is killed as well."""
+    """No process of the workflow runs while a user is asked, and the workflows service is killed as well."""
     async with served(system, named(name), name=name):
         listed = (await http.get(f"/workflows/{name}")).json()
         run = await started(http, name, {"version": "1.2.3"})

@@ -1,4 +1,4 @@
-"""What the adapter of the OpenAI format does itself: events, connections, proxies, refusals."""
+"""The adapter of the OpenAI format on the wire: events, connections, proxies, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is accepted behind damage: what is acknowledged after it survives every further restart."""
+"""Nothing is stored behind damage: messages acknowledged after the damage survive every further restart."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def launched_nats() -> Generator[NatsServer]:
 def test_messages_stored_after_damage_survive_the_next_kill(
     launched_nats: NatsServer, damage: Damage, killed: bool
 ) -> None:
-    """Of each stream, bucket and object store; an index of an orderly stop hides the damage otherwise."""
+    """In each stream, bucket and object store; after an orderly stop the index would hide the damage."""
     subjects = {stream.name: stream.subjects[-1] for stream in STREAMS}
     asyncio.run(stored(launched_nats, subjects, 20, 2_000))
     launched_nats.kill() if killed else launched_nats.stop()
@@ -73,7 +73,7 @@ def test_messages_stored_after_damage_survive_the_next_kill(
 def test_messages_stored_after_damage_to_a_middle_block_survive_the_next_kill(
     launched_nats: NatsServer,
 ) -> None:
-    """Of each stream, bucket and object store; and of what was stored before, one message is lost."""
+    """In each stream, bucket and object store; of the messages stored before, only one is lost."""
     subjects = {stream.name: stream.subjects[-1] for stream in STREAMS}
     for stream in STREAMS:
         room = stream.max_bytes or 5 * BLOCK
@@ -94,7 +94,7 @@ def test_messages_stored_after_damage_to_a_middle_block_survive_the_next_kill(
 async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_broker(
     place: Path, model: ScriptedModel
 ) -> None:
-    """P1, P5b: they were lost without a trace, and a decision was acknowledged without effect."""
+    """P1, P5b: otherwise runs are lost without a trace, and decisions are acknowledged without effect."""
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL)
     async with fleet, Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
         for number in range(4):

@@ -36,7 +36,7 @@ STORED, DONE, HELD = 10, 4, 2
 def test_a_consumer_with_a_damaged_state_delivers_unacked_messages(
     damage: Callable[[bytes], bytes], killed: bool
 ) -> None:
-    """Without the repair the consumer is missing, and provisioning cannot create it: `up` did not start."""
+    """Without the repair the consumer is missing, and provisioning cannot create it: `up` does not start."""
     with NatsServer(launched=True) as server:
         provision_all(server)
         asyncio.run(_stored_and_partly_done(server))

@@ -1,7 +1,7 @@
 """A stream's leader that is frozen and resumed after an election.
 
-For the moment until it hears of the election, the server answers reads from before its freeze, and no client
-notices it. A decision that follows from such a read fails at its compare-and-set.
+Until the server learns of the election, it responds to reads with its state from before the freeze, and no
+client notices it. A decision that follows from such a read fails at its compare-and-set.
 """
 
 from __future__ import annotations

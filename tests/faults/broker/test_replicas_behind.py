@@ -1,6 +1,6 @@
 """Reads from any replica, one of which has only the first messages: results that depend on them are correct.
 
-The replica is a mirror that takes no more than those; it answers as often as the stream itself.
+The replica is a mirror that stores only those; it serves as many reads as the stream itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.bus.builders import commit, make_approval_reply, make_approval_reques
 pytestmark = pytest.mark.timeout(180)
 WAIT_TIMEOUT_S = 60.0
 TIMES = 30
-"""Reads of each kind; all of them at the stream itself happen once in a thousand million times."""
+"""Reads of each kind. The stream itself serves all of them once in a thousand million times."""
 
 
 async def falls_behind(bus: Bus, stream: str) -> None:
@@ -49,8 +49,8 @@ async def falls_behind(bus: Bus, stream: str) -> None:
             pass
 
 
-async def answers_reads(bus: Bus, stream: str) -> None:
-    """Wait until the replica has responded to one."""
+async def responds_to_reads(bus: Bus, stream: str) -> None:
+    """Wait until the replica has responded to a read."""
     last = (await _state(bus, stream))["last_seq"]
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while last in [found.stream_seq async for found in direct.read(bus, stream, ">")]:
@@ -72,7 +72,7 @@ async def test_a_log_is_read_to_its_end_from_a_lagging_replica(own_bus: Bus, ten
         if number == 2:
             await falls_behind(own_bus, EVENTS)
 
-    await answers_reads(own_bus, EVENTS)
+    await responds_to_reads(own_bus, EVENTS)
 
     read = [await log.read(tenant, "c", leader=True) for _ in range(TIMES)]
     folded = [await ConversationLog(log.bus).read(tenant, "c") for _ in range(TIMES)]
@@ -86,7 +86,7 @@ async def test_an_object_is_read_completely_from_a_lagging_replica(own_bus: Bus,
     await objects.put(f"{tenant}-first", b"first")
     await falls_behind(own_bus, object_stream(OUTPUTS))
     await objects.put(tenant, b"x" * 700_000)
-    await answers_reads(own_bus, object_stream(OUTPUTS))
+    await responds_to_reads(own_bus, object_stream(OUTPUTS))
 
     assert {len(await objects.get(tenant)) for _ in range(TIMES)} == {700_000}
 
@@ -97,7 +97,7 @@ async def test_a_view_begins_with_the_whole_bucket_from_a_lagging_replica(own_bu
     await falls_behind(own_bus, kv_stream(ASSISTANTS))
     await bucket.put(f"{tenant}.two", assistant("two"))
     await bucket.delete(f"{tenant}.one")
-    await answers_reads(own_bus, kv_stream(ASSISTANTS))
+    await responds_to_reads(own_bus, kv_stream(ASSISTANTS))
 
     found: list[set[str]] = []
     for _ in range(TIMES):
@@ -115,7 +115,7 @@ async def test_a_decided_approval_request_is_not_pending(own_bus: Bus, tenant: s
     await falls_behind(own_bus, APPROVALS)
     await slots.store_request(make_approval_request(tenant, "a2"))
     await slots.store_reply(make_approval_reply(tenant, "a1", by="alice"))
-    await answers_reads(own_bus, APPROVALS)
+    await responds_to_reads(own_bus, APPROVALS)
 
     pending = [await slots.pending(tenant) for _ in range(TIMES)]
 

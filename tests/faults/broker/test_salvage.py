@@ -1,4 +1,4 @@
-"""Messages behind a damaged one are kept, of each stream, bucket and object store."""
+"""Messages behind a damaged one are retained, in each stream, bucket and object store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MESSAGES, BYTES = 50, 2_000
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 def test_only_the_damaged_messages_are_lost(killed: bool) -> None:
-    """In a middle and in the last file of each stream; the server alone cuts off all that follows."""
+    """In a middle and the last file of each stream; the server alone cuts off all later messages."""
     subjects = {stream.name: stream.subjects[-1] for stream in STREAMS}
     with NatsServer(launched=True) as server:
         asyncio.run(_provisioned(server))

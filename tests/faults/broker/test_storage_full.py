@@ -21,7 +21,7 @@ from tests.support.volumes import Volume, require_volumes
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.one_server]
 WAIT_TIMEOUT_S = 60.0
-ANSWER_STREAM_FULL_S, ANSWER_DISK_FULL_S = 1.0, 6.0
+REPLY_STREAM_FULL_S, REPLY_DISK_FULL_S = 1.0, 6.0
 """The promised time, with additional time for a busy machine."""
 BUSY_MACHINE_S = 10.0
 
@@ -42,7 +42,7 @@ async def test_a_full_stream_returns_busy_on_every_interface_until_there_is_spac
         refused = await socket.request("chat.send", conversation_id=conversation, content="too much")
         took_s = time.monotonic() - began
         assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "busy", True)
-        assert took_s < ANSWER_STREAM_FULL_S + BUSY_MACHINE_S
+        assert took_s < REPLY_STREAM_FULL_S + BUSY_MACHINE_S
         async with served.http as http:
             answer = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "x"})
         assert answer.status_code == 503
@@ -68,7 +68,7 @@ async def test_a_full_disk_is_reported_in_time_and_work_continues_with_space(
             took_s = time.monotonic() - began
             assert (refused["type"], refused["retryable"]) == ("error", True)
             assert refused["code"] in ("busy", "unavailable")
-            assert took_s < ANSWER_DISK_FULL_S + BUSY_MACHINE_S
+            assert took_s < REPLY_DISK_FULL_S + BUSY_MACHINE_S
         await asyncio.to_thread(server.restart)
         await bus.ready(WAIT_TIMEOUT_S)
         async with asyncio.timeout(WAIT_TIMEOUT_S):

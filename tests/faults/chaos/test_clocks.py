@@ -40,7 +40,7 @@ SHIFTS_S = {
 TRAFFIC_S = 8.0
 LIMIT_S = 20
 BRIEF = "brief"
-"""Create an assistant with this run time-out."""
+"""The assistant whose runs time out after `LIMIT_S` seconds."""
 FAKETIME = next(iter(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), None)
 
 

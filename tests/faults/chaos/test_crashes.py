@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 
 AGENTS = ("agent-1", "agent-2")
 LONGEST_PAUSE_S = 1.5
-"""Longest seconds after the first failure of a model request at which it is repeated, and some."""
+"""Maximum seconds from the first failure of a model request to its repetition, with a margin."""
 FROZEN_S = 10.0
 """Seconds until clients detect that a server does not respond."""
 

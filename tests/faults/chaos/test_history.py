@@ -282,7 +282,7 @@ def loses_a_message(story: Story) -> None:
     story.add(Send(phase="ok", request_id="q9", conversation_id="c1", run_id="c1.r1", message_id="m9"))
 
 
-def hears_a_message_twice(story: Story) -> None:
+def receives_a_message_twice(story: Story) -> None:
     """A steer of the open run also starts a run."""
     story.event("run.started", "c1.r4", message_id="m4")
 
@@ -372,7 +372,7 @@ def ends_late(story: Story) -> None:
 
 
 def with_backlog(*ended_s: float) -> Callable[[Story], None]:
-    """So many runs waited at the end of the faults that the last of them ends at these seconds after it."""
+    """Return a change to a history with a backlog, whose runs end these seconds after the faults."""
 
     def ends_one_after_another(story: Story) -> None:
         calm = next(i for i, line in enumerate(story.lines) if isinstance(line, Calm))
@@ -428,7 +428,7 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
         starts_two_workflow_runs,
         shares_a_workflow_run,
     ),
-    "an_accepted_message_is_in_its_log_once": (loses_a_message, hears_a_message_twice),
+    "an_accepted_message_is_in_its_log_once": (loses_a_message, receives_a_message_twice),
     "a_cancelled_run_begins_no_further_action": (goes_on_though_cancelled, completes_though_cancelled),
     "invalid_parameters_start_no_workflow": (starts_a_misfit,),
     "a_workflow_executes_each_step_once": (writes_a_file_again, goes_back_a_step, leaves_a_step_out),

@@ -44,7 +44,7 @@ async def _fires(bus: Bus, kind: str, conversation: str, approval: str) -> None:
     await set_timer(bus, kind, "local", approval, at=long_ago, payload=json.dumps(about).encode())
 
 
-async def _until_looked_at(bus: Bus, kind: str, approval: str) -> None:
+async def _until_handled(bus: Bus, kind: str, approval: str) -> None:
     """Wait until the fired timer was handled, which schedules the next one."""
 
     async def scheduled() -> bool:
@@ -69,7 +69,7 @@ async def test_a_decision_outlives_the_expiry_of_its_approval_request_and_is_rem
     path = f"/context/approvals/{approval}"
 
     await _fires(operator, EXPIRY_TIMER, conversation, approval)
-    await _until_looked_at(operator, EXPIRY_TIMER, approval)
+    await _until_handled(operator, EXPIRY_TIMER, approval)
     late = await http.post(path, json={"all": "reject"})
     await _fires(operator, REMOVAL_TIMER, conversation, approval)
 
@@ -91,7 +91,7 @@ async def test_an_open_approval_request_is_not_removed(operator: Bus, client: Cl
     conversation, run_id, approval = await _parked(operator, client, play)
 
     await _fires(operator, REMOVAL_TIMER, conversation, approval)
-    await _until_looked_at(operator, REMOVAL_TIMER, approval)
+    await _until_handled(operator, REMOVAL_TIMER, approval)
     request, decision = await ApprovalSlots(operator).read("local", approval)
     await client.approve(run_id)
 

@@ -48,7 +48,7 @@ async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage)
         ended = await _ended(http, accepted)
         # The last count of waiting runs is used for a moment longer.
         await scripted_delay(COUNT_VALID_S * 2)
-        again = await _run_of_one_who_waits(http, f"openai:{name}")
+        again = await _run_with_retries(http, f"openai:{name}")
         # The tests of this stage share its queue.
         await _ended(http, [again.json()["run_id"]])
 
@@ -67,7 +67,7 @@ async def _limited(http: httpx.AsyncClient, model: str, limit: asyncio.Semaphore
         return await _run_of_its_own(http, model)
 
 
-async def _run_of_one_who_waits(http: httpx.AsyncClient, model: str) -> httpx.Response:
+async def _run_with_retries(http: httpx.AsyncClient, model: str) -> httpx.Response:
     """Return the response to a client that retries after Retry-After: waiting runs are counted
     periodically."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -125,10 +125,10 @@ async def test_only_the_key_over_its_request_rate_is_refused(
     assert health.status_code == 200
 
 
-async def test_a_tenant_that_fills_its_part_of_the_queue_leaves_places_to_others(
+async def test_a_tenant_that_fills_its_share_of_the_queue_leaves_places_for_others(
     own_nats: NatsServer, own_bus: Bus, tenant: str
 ) -> None:
-    """Three quarters of eight places; the further ones get 429 with the time to retry after."""
+    """The share is three quarters of eight places; further runs get 429 with the time to retry after."""
     keys = (key_of("alice", tenant), key_of("bob", "another"))
     async with gateway_on(own_nats, own_bus, tenant, keys=keys, max_waiting_runs=8) as gateway:
         alice = [await _starts(gateway, "alice") for _ in range(10)]

@@ -169,7 +169,7 @@ async def test_no_core_subscription_of_a_running_system_overlaps_with_a_stream(
 
     assert all(heard[service] for service in SERVICES)
     assert [stream for service in SERVICES for stream in _kept(heard[service])] == []
-    assert _kept(heard["scenario-operator"]) == ["RUNS"], "whoever did would be found"
+    assert _kept(heard["scenario-operator"]) == ["RUNS"], "the check would find such a subscription"
 
 
 async def test_every_work_consumer_uses_explicit_acks_and_unlimited_deliveries(operator: Bus) -> None:

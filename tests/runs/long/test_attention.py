@@ -76,7 +76,7 @@ async def test_a_result_stored_by_another_tenant_is_ignored(
 async def test_a_process_receives_the_slots_of_its_own_calls_only(
     nats_server: NatsServer, bus: Bus, clock: BrokerClock, tenant: str, conversation: str
 ) -> None:
-    """Else each of n agents would receive six messages of every run of all others."""
+    """Otherwise each of n agents would receive six messages of every run of all others."""
     calls, slots = [result(conversation, new_id("k")) for _ in range(2)], CallSlots(bus)
     state = Conversation(tenant, conversation)
     async with (
@@ -96,7 +96,7 @@ async def test_a_process_receives_the_slots_of_its_own_calls_only(
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             while await watch.slots(state, calls[1].attempt) == AttemptSlots():
                 await own.ready()
-        # A concluded call is not followed any more, even if its tool server stores something for it.
+        # A concluded call is no longer followed, even if its tool server stores something for it.
         await watch.forget(state, [calls[1].attempt])
         await own.ready()
         received = own.nc.stats["in_msgs"]

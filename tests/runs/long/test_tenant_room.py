@@ -1,4 +1,4 @@
-"""What one tenant stores leaves room to others."""
+"""The stored data of one tenant leaves room for other tenants."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STREAM_BYTES = 4 * 1024**2
 LARGE = ToolCall(name="write_file", arguments={"path": "big.txt", "content": "x" * 300_000})
 
 
-async def test_tenant_whose_requests_fill_its_part_gets_an_error_for_further_calls(
+async def test_tenant_whose_requests_fill_its_share_gets_an_error_for_further_calls(
     agent: Agent, server: ModelServer, bus: Bus
 ) -> None:
-    """The run continues with the error, so the model and the user read the reason; others can request."""
+    """The run continues with the error, so the model and the user read the reason; others can call."""
     server.play("large", [Reply(tool_calls=(LARGE,)), Reply(text="Too much.")], by="count")
     server.play("other", [Reply(tool_calls=(LARGE,))], by="count")
     info = await call(bus, api("STREAM.INFO", APPROVALS))
@@ -48,9 +48,7 @@ async def test_tenant_whose_requests_fill_its_part_gets_an_error_for_further_cal
         await call(bus, api("STREAM.UPDATE", APPROVALS), info["config"])
 
 
-async def test_deleting_a_conversation_gives_its_bytes_back(
-    agent: Agent, server: ModelServer, bus: Bus
-) -> None:
+async def test_deleting_a_conversation_frees_its_bytes(agent: Agent, server: ModelServer, bus: Bus) -> None:
     server.play("long", [Reply(text="x" * 50_000)])
     usage = agent.worker.model_step.tenants.usage
     await agent.run("Write.", "openai:scripted/long")
