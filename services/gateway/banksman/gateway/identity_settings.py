@@ -1,4 +1,4 @@
-"""The settings that say who may use a gateway."""
+"""The settings of authentication: API keys and an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ApiKey(Section):
     user: str = Field(min_length=1, max_length=200)
     modes: tuple[Mode, ...] = ("context", "passthrough")
     may_approve: bool = True
-    """False takes the right `approve` away."""
+    """False removes the right `approve`."""
     rights: tuple[Right, ...] = DEFAULT_RIGHTS
     expires_at: AwareDatetime | None = None
     """None for a key that never expires."""
@@ -39,7 +39,7 @@ class OidcSettings(Section):
     """An OpenID Connect provider whose tokens are accepted as bearer tokens."""
 
     issuer: str
-    """Its issuer as tokens name it: https, or http on the loopback interface."""
+    """The issuer exactly as tokens name it: https, or http on the loopback interface."""
     audience: str
     """The audience of tokens for this gateway."""
     tenant_claim: str = "tenant"
@@ -48,9 +48,9 @@ class OidcSettings(Section):
     """The tenant of tokens without that claim; None refuses them."""
     user_claim: str = "sub"
     rights_claim: str = "rights"
-    """The claim with a list of rights, or of values that `rights` translates."""
+    """The claim with a list of rights, or of values that `rights` maps to rights."""
     rights: Mapping[str, tuple[Right, ...]] = {}
-    """Rights by value of that claim; empty: the values are rights. Other values grant nothing."""
+    """Rights by value of that claim; empty if the values are rights. Other values grant nothing."""
     default_rights: tuple[Right, ...] = ()
     """The rights of tokens without that claim."""
     client_id: str | None = None
@@ -61,7 +61,7 @@ class OidcSettings(Section):
     token: Literal["id_token", "access_token"] = "id_token"
     """The token with which the page uses the gateway."""
     key_pause_s: float = Field(default=10.0, ge=0)
-    """Seconds at least between two readings of the provider's keys for tokens that name an unknown key."""
+    """Minimum seconds between two fetches of the provider's keys for tokens that name an unknown key."""
 
     @property
     def audiences(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class OidcSettings(Section):
 
 
 def is_secure_url(url: str) -> bool:
-    """Return whether a request to an address cannot be read or changed on its way."""
+    """Return whether requests to a URL cannot be read or changed in transit: https, or loopback."""
     parts = urlsplit(url)
     return bool(parts.hostname) and (
         parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))

@@ -74,7 +74,7 @@ async def decide_approval(
 
 @routes.post("/context/approvals/{approval_id}/aside", status_code=204)
 async def set_approval_aside(approval_id: str, gateway: ServiceDep, caller: ApproverDep) -> None:
-    """Take an approval request out of the caller's inbox. It stays open, and may go to further users."""
+    """Remove an approval request from the caller's inbox. The request stays open, and may be escalated."""
     await gateway.asides.set_aside(caller, approval_id)
 
 

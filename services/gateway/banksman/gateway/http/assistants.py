@@ -45,10 +45,10 @@ class PromptPreview(Stored):
     """The system prompt that an assistant's runs begin with."""
 
     content: str
-    """With placeholders in the place of variables."""
+    """The rendered prompt, with placeholders in place of variables."""
     tools: tuple[str, ...]
     dropped_tools: tuple[str, ...]
-    """Tools that do not fit, the first one dropped first."""
+    """Tools that do not fit, in the order in which they were dropped."""
     estimated_tokens: int
 
 
@@ -99,7 +99,7 @@ Revision = Annotated[int, Path(ge=1)]
 async def read_revision(
     assistant_id: str, revision: Revision, gateway: ServiceDep, caller: CallerDep
 ) -> Assistant:
-    """Read an assistant as it was at a revision."""
+    """Read a revision of an assistant."""
     return await gateway.assistants.revision(caller, assistant_id, revision)
 
 

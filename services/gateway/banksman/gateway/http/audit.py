@@ -48,7 +48,7 @@ async def requested(
     until: Timestamp | None = None,
     tenant: NamedTenant = None,
 ) -> AuditFilter:
-    """Return what a request selects.
+    """Return the filter for the entries that a request selects.
 
     Raises:
         Forbidden: Only an operator sees the trails of other tenants.
@@ -66,7 +66,7 @@ Requested = Annotated[AuditFilter, Depends(requested)]
 async def list_audit(
     gateway: ServiceDep, wanted: Requested, after: After = None, limit: Limit = MAX_ENTRIES
 ) -> AuditPage:
-    """List who changed what, newest first. A page may be short although further ones follow."""
+    """List who changed what, newest first. A page with fewer than `limit` entries may not be the last."""
     return await gateway.trail.page(wanted, after=after, limit=limit)
 
 

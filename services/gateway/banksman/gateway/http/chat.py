@@ -1,4 +1,4 @@
-"""The agent behind the Chat Completions API of OpenAI and the Messages API of Anthropic."""
+"""Runs agents through the Chat Completions API of OpenAI and the Messages API of Anthropic."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def agent_chat_completions(
     caller: CallerDep,
     request_id: RequestId,
 ) -> Response:
-    """OpenAI's Chat Completions API with the agent behind it: its prompt and its tools (R26).
+    """OpenAI's Chat Completions API, served by an agent with its own prompt and tools (R26).
 
     A client that disconnects cancels the run. Where calls need approval, the run waits for the decision.
     """
@@ -88,7 +88,7 @@ async def agent_messages(
     caller: CallerDep,
     request_id: RequestId,
 ) -> Response:
-    """Anthropic's Messages API with the agent behind it, as `POST /context/chat/completions` (R26).
+    """Anthropic's Messages API, served by an agent as `POST /context/chat/completions` is (R26).
 
     Anthropic's SDKs append `/v1/messages` to their base URL: with `…/context/chat` they reach it too.
     """
@@ -122,7 +122,8 @@ async def _reply(
         return Response(status_code=CLIENT_CLOSED)
     headers = run_headers(conversation_id, run_id)
     if failed := failure(outcome):
-        # Vendors' SDKs repeat a request after a status of 500 or more, and the repeated run would act again.
+        # Vendors' SDKs retry a request after a status of 500 or more, and a second run would repeat side
+        # effects.
         return JSONResponse(error_body(request.url.path, 400, *failed), 400, headers)
     return JSONResponse(writer(Extension(conversation_id, run_id)).body(outcome), headers=headers)
 

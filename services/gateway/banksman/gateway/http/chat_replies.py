@@ -48,7 +48,7 @@ def failure(outcome: RunFinished) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """The field `banksman` of a reply: what the formats have no fields for."""
+    """The field `banksman` of a reply, with data for which the formats have no fields."""
 
     conversation_id: str
     run_id: str
@@ -161,10 +161,10 @@ class MessagesWriter:
 
 
 class StreamedText:
-    """The text of a stream, which can only grow: what a run's messages add to it.
+    """The text of a stream, to which the messages of a run are appended.
 
-    A reply that a provider begins again may differ from what was sent already. Then the rest is withheld, and
-    the stored message is sent whole after a blank line.
+    After a repeated model request, the text may differ from the part that was sent. The rest is then
+    withheld, and the complete stored message is sent after a blank line.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class StreamedText:
         self._last = ""
 
     def delta(self, message_id: str, offset: int, text: str) -> str:
-        """Return what a delta adds."""
+        """Return the text that a delta adds to the stream."""
         gap = self._turn_to(message_id)
         known = self._sent[offset : offset + len(text)]
         self._differs = self._differs or offset > len(self._sent) or not text.startswith(known)
@@ -185,7 +185,7 @@ class StreamedText:
         return gap + new
 
     def completed(self, message_id: str, text: str, *, truncated: bool = False) -> str:
-        """Return what a stored message adds."""
+        """Return the text that a stored message adds to the stream."""
         self._last = text
         if not text or (truncated and self._sent):
             return ""
@@ -197,7 +197,7 @@ class StreamedText:
         return gap + new if new else ""
 
     def final(self, outcome: RunFinished) -> str:
-        """Return what an outcome adds: the result of a call that ends the run is no message."""
+        """Return the text that an outcome adds, such as the result of a call that ends the run."""
         return "" if outcome.content == self._last else self.completed("outcome", outcome.content)
 
     def _turn_to(self, message_id: str) -> str:
@@ -228,7 +228,7 @@ def _openai_usage(outcome: RunFinished) -> dict[str, Any]:
 
 def _anthropic_usage(outcome: RunFinished) -> dict[str, Any]:
     usage = outcome.usage
-    # Anthropic counts the tokens of its cache apart from `input_tokens`; ours include them.
+    # Anthropic counts the tokens of its cache apart from `input_tokens`; a run's input tokens include them.
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_written_tokens,
         "output_tokens": usage.output_tokens,

@@ -1,8 +1,8 @@
-"""Requests in the formats of OpenAI's Chat Completions and Anthropic's Messages, read as a message of ours.
+"""Converts requests of OpenAI's Chat Completions and Anthropic's Messages to client frames.
 
-The server has the prompt, the tools and the history of a conversation of its own. So of a request count: the
-model, the last messages of the user, the system messages as the base of the prompt, and the options. Earlier
-messages of a client that names no conversation precede the user's message as text.
+The server has the prompt, the tools and the history of a conversation. These parts of a request are used: the
+model, the last messages of the user, the system messages as the base of the prompt, and the options. If the
+request names no conversation, earlier messages precede the user's message as text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 class SentMessage(Stored):
-    """A message of either format; what is not listed here is ignored."""
+    """A message of either format. Other fields are ignored."""
 
     role: Role
     content: str | tuple[JsonObject, ...] | None = None
@@ -47,7 +47,7 @@ class StreamOptions(Stored):
 
 
 class ChatBody(Stored):
-    """What both formats have in common, and our own fields. Unknown fields are ignored."""
+    """The fields that both formats share, and Banksman's own fields. Unknown fields are ignored."""
 
     model_config = RequestBody.model_config | {"extra": "ignore"}
 
@@ -57,11 +57,11 @@ class ChatBody(Stored):
     stream: bool = False
     temperature: float | None = Field(default=None, ge=0, le=2)
     max_tokens: int | None = Field(default=None, gt=0)
-    """Output tokens of each reply of the model."""
+    """Maximum output tokens of each reply of the model."""
     tools: tuple[JsonObject, ...] | None = None
-    """Must be empty: the server's tools are called."""
+    """Must be empty: the agent calls the server's tools."""
     conversation_id: Token | None = None
-    """The conversation to continue; null starts one."""
+    """The conversation to continue; null starts a new one."""
     prompt_id: Token | None = None
     """The system prompt of a new conversation, in place of system messages."""
     variables: JsonObject = Field(default_factory=dict)
@@ -80,16 +80,17 @@ class MessagesRequest(ChatBody):
 
     system: str | tuple[JsonObject, ...] | None = None
     thread: JsonObject | None = None
-    """Must be absent: later requests of a thread have the new messages only."""
+    """Must be absent: later requests of a thread contain the new messages only."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """The frames of a request: the first one is None if the client names a conversation."""
+    """The frames of a request."""
 
     creation: ConversationCreate | None
+    """Creates the conversation; None if the client names one."""
     message: ChatSend
-    """Of the new conversation if `creation` is set, whose id is not known yet."""
+    """Starts the run. With `creation`, the caller must set the id of the new conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def read_chat(body: ChatCompletionRequest | MessagesRequest, request_id: str) ->
     """Return the frames of a request.
 
     Raises:
-        BadInput: A field is wrong.
+        BadInput: A field is invalid.
     """
     if body.tools:
         expected = "no tools: the server calls its own. `/v1` forwards requests with tools to the vendor"

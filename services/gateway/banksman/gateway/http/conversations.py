@@ -87,7 +87,7 @@ async def rename_conversation(
 
 @routes.post("/context/conversations/{conversation_id}/title")
 async def generate_title(conversation_id: str, gateway: ServiceDep, caller: CallerDep) -> ConversationRecord:
-    """Let a model write the title from the first exchange; a title that a person chose stays."""
+    """Let a model write the title from the first exchange. A title that a user chose is not replaced."""
     return await gateway.titles.generate(caller, conversation_id)
 
 
@@ -127,7 +127,7 @@ async def list_events(
             "next": last if more else None,
         }
     )
-    # The frames are JSON already: validating up to 1,000 of them again would cost more than making them.
+    # The frames are JSON already: validating up to 1,000 of them again would cost more than encoding them.
     content = b'{"items":[' + b",".join(frames) + b"]," + head[1:]
     return Response(content, media_type="application/json")
 
@@ -139,5 +139,5 @@ def creation(request_id: str, body: NewConversation) -> ConversationCreate:
 
 
 def creation_id(request_id: str) -> str:
-    """Return the id of the request that creates the conversation of another one, the same for its repeat."""
+    """Return the id of the request that creates a conversation for another request, stable across repeats."""
     return f"{request_id}:conversation"[-128:]

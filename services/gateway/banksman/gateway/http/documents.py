@@ -1,6 +1,6 @@
 """API documents, as JSON and as plain pages: OpenAPI, AsyncAPI and the websocket's JSON Schemas.
 
-FastAPI's own pages load their scripts from another host; these need none.
+FastAPI's own pages load scripts from another host; these pages load none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def documents_router(asyncapi: Callable[[], Document]) -> LazyRouter:
     """
     router = LazyRouter(include_in_schema=False)
 
-    # Plain functions run in threads: the first request for a document computes for about a second.
+    # Plain functions run in threads: building a document for its first request takes about a second.
 
     @router.get("/openapi.json")
     def openapi_json(request: Request) -> Response:

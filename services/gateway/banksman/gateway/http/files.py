@@ -61,7 +61,7 @@ async def download_file(conversation_id: str, path: str, gateway: ServiceDep, ca
 async def upload_file(
     conversation_id: str, path: str, request: Request, gateway: ServiceDep, caller: CallerDep
 ) -> StoredFile:
-    """Upload a file, replacing any of the same path."""
+    """Upload a file, replacing an existing file of the same path."""
     await gateway.conversations.get(caller.tenant, conversation_id)
     size = await gateway.files.write(caller.tenant, conversation_id, path, request.stream())
     return StoredFile(path=path, size=size)

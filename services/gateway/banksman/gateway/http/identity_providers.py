@@ -1,4 +1,4 @@
-"""What an identity provider must say of a person who joins a tenant. It holds no secret of the provider."""
+"""The claims by which an identity provider gives a user a tenant and rights. No secret is returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ routes = router("keys")
 
 
 class Role(Stored):
-    """A value of the claim with rights."""
+    """The rights that a value of the rights claim grants."""
 
     value: str
     rights: tuple[Right, ...]
@@ -35,16 +35,16 @@ class IdentityProvider(Stored):
     default_tenant: bool
     """Whether tokens without that claim are for this tenant."""
     rights_claim: str
-    """The claim with the values of `roles`, whose rights add up."""
+    """The claim with values of `roles`. The caller has the rights of all its values."""
     roles: tuple[Role, ...]
-    """Without those that grant the right `operator`, which only operators grant and see."""
+    """Values and their rights. Values that grant the right `operator` are listed for operators only."""
     default_rights: tuple[Right, ...]
     """The rights of tokens without the claim `rights_claim`."""
 
 
 @routes.get("/context/identity-providers")
 async def list_identity_providers(request: Request, caller: AdminDep) -> Listing[IdentityProvider]:
-    """List the providers, none or one, through which people of the tenant sign in, and the roles there."""
+    """List the providers (none or one) through which users of the tenant sign in, with their roles."""
     keys: Keys = request.app.state.keys
     return Listing[IdentityProvider](items=() if keys.oidc is None else (_described(keys.oidc, caller),))
 

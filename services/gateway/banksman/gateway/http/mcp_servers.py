@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol: configure, look at their tools, approve them."""
+"""Servers of the Model Context Protocol: configure them, list their tools, approve the tools."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ async def list_mcp_servers(gateway: ServiceDep, caller: AdminDep) -> Listing[Mcp
 async def create_mcp_server(
     body: StrictBody[NewMcpServer], gateway: ServiceDep, caller: AdminDep
 ) -> McpServerDescription:
-    """Configure a server and list its tools. Approve them, so that models are offered them."""
+    """Configure a server and list its tools, which models are offered after approval."""
     created = await gateway.mcp_servers.create(caller.tenant, caller.user, body.id, server_request(body))
     return described(created)
 
 
 @routes.get("/context/mcp-servers/{server_id}")
 async def read_mcp_server(server_id: str, gateway: ServiceDep, caller: AdminDep) -> McpServerDescription:
-    """Read a server, with its tools as they were listed last."""
+    """Read a server, with its tools as last listed."""
     return described(LookedAt(await gateway.mcp_servers.get(caller.tenant, server_id)))
 
 
@@ -47,9 +47,9 @@ async def read_mcp_server(server_id: str, gateway: ServiceDep, caller: AdminDep)
 async def replace_mcp_server(
     server_id: str, body: StrictBody[McpServerChange], gateway: ServiceDep, caller: AdminDep
 ) -> McpServerDescription:
-    """Replace the configuration of a server. With another address or program its approvals end.
+    """Replace the configuration of a server. Another address or program ends its approvals.
 
-    A secret that is null stays as it is stored; one that is not named is removed.
+    A secret that is null keeps its stored value; a secret that is omitted is removed.
     """
     return described(await gateway.mcp_servers.replace(caller.tenant, server_id, change_request(body)))
 

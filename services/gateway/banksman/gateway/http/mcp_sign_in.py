@@ -1,4 +1,4 @@
-"""Sign-in at servers of the Model Context Protocol that demand OAuth."""
+"""Sign-in at servers of the Model Context Protocol that require OAuth."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ If you began it in a terminal or another program, copy the address of this page,
 If another person sent you here, close this window. Its address is a key to your account: keep it secret.
 """
 TO_PAGE = "page"
-"""Part of the cookie of a browser that shows the server on the page afterwards."""
+"""Part of the cookie: the browser shows the server on the page afterwards."""
 Part = Annotated[str | None, Query(max_length=4_096)]
 
 routes = LazyRouter(tags=["mcp-servers"], responses=ERRORS)
@@ -54,10 +54,10 @@ async def begin_mcp_sign_in(
     gateway: ServiceDep,
     caller: AdminDep,
 ) -> McpSignInStarted:
-    """Begin a sign-in at a server. Who grants access there grants it to the whole tenant.
+    """Begin a sign-in at a server. The access that the user grants there is for the whole tenant.
 
     A browser that sends this request gets a cookie, with which it finishes the sign-in when it returns.
-    Another client sends the address at which the browser ended to `…/sign-in/finish`.
+    Other clients send the address to which the browser was redirected to `…/sign-in/finish`.
     """
     base = (body.gateway_url or str(request.base_url)).rstrip("/")
     begun = await gateway.mcp_sign_ins.begin(
@@ -88,7 +88,7 @@ async def finish_mcp_sign_in_for_user(
 
 @endpoint.delete("/context/mcp-servers/{server_id}/sign-in", status_code=204)
 async def delete_mcp_sign_in(server_id: str, gateway: ServiceDep, caller: AdminDep) -> None:
-    """Forget the tokens of a server. Its tools are not called before an administrator signs in again."""
+    """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again."""
     await gateway.mcp_sign_ins.forget(caller.tenant, server_id)
 
 
@@ -96,8 +96,8 @@ async def delete_mcp_sign_in(server_id: str, gateway: ServiceDep, caller: AdminD
     CALLBACK,
     response_class=PlainTextResponse,
     responses={
-        202: {"description": "Not signed in: it was begun elsewhere", "content": {"text/plain": {}}},
-        303: {"description": "To the page, which began the sign-in and shows how it ended"},
+        202: {"description": "Not signed in: another client began it", "content": {"text/plain": {}}},
+        303: {"description": "To the page, which began the sign-in and shows its outcome"},
     },
 )
 async def finish_mcp_sign_in(
@@ -108,10 +108,10 @@ async def finish_mcp_sign_in(
     iss: Part = None,
     error: Part = None,
 ) -> Response:
-    """Finish a sign-in. Authorization servers send users here, without a key: `state` and a cookie do.
+    """Finish a sign-in. Authorization servers redirect users here; `state` and a cookie replace a key.
 
-    Without the cookie that the browser got when the sign-in was begun, nothing is done, and the text says
-    what to do.
+    Without the cookie that the browser got when the sign-in was begun, nothing changes, and the response
+    explains how to continue.
     """
     cookie = _cookie(state)
     browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
@@ -137,7 +137,7 @@ async def finish_mcp_sign_in(
 
 
 def _page(state: str, note: str = "") -> Response:
-    """Return the way to the page's view of the server that a state names."""
+    """Return the redirect to the page's view of the server that a state names."""
     # Relative, because a proxy may serve the gateway below a path.
     view = f"../#/mcp/{quote(state.partition('.')[2].partition('.')[0])}{note}"
     return RedirectResponse(view, 303, headers=HEADERS)

@@ -38,7 +38,7 @@ class NewRun(NewMessage):
 
     mode: Literal["queue", "steer"] = "queue"
     branch: Branch | None = None
-    """Where the run continues the conversation; None for after its newest message."""
+    """The message after which the run continues the conversation; None for the newest message."""
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
 
 
@@ -65,10 +65,10 @@ class DecisionBody(RequestBody):
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
-    """Digests of the calls that the approver saw, in the order of the request. A decision with other digests
-    than those of the request is refused with `conflict`; empty: not checked."""
+    """Digests of the calls that the approver saw, in the order of the request. A decision whose digests
+    differ from those of the request is refused with `conflict`; empty skips the check."""
     link: str | None = Field(default=None, max_length=1000)
-    """The signed part of a link that led to the request: the decision uses it up. Null without one."""
+    """The signed part of the link to the request, which allows one decision; null without a link."""
 
 
 class InputBody(RequestBody):
@@ -126,11 +126,11 @@ class AcceptedRun(AcceptedRequest):
 
 
 class Resolution(AcceptedRequest):
-    """The decision that counts."""
+    """The decision that took effect."""
 
     resolved_by: str
     already_resolved: bool
-    """Whether an earlier decision than the submitted one counts."""
+    """Whether a decision before the submitted one took effect."""
     outcome: ApprovalOutcome
 
 
@@ -141,22 +141,22 @@ class FirstOfTwo(AcceptedRequest):
 
 
 class ProvidedValue(AcceptedRequest):
-    """The value that counts."""
+    """The value that took effect."""
 
     resolved_by: str
     already_resolved: bool
-    """Whether an earlier value than the submitted one counts, or the request was closed before."""
+    """Whether a value before the submitted one took effect, or the request was already closed."""
     outcome: InputOutcome
 
 
 class LateValue(ProvidedValue):
-    """An earlier value counts, or the request was closed before."""
+    """An earlier value took effect, or the request was already closed."""
 
     error: ErrorDetail
 
 
 class LateDecision(Resolution):
-    """An earlier decision counts."""
+    """An earlier decision took effect."""
 
     error: ErrorDetail
 

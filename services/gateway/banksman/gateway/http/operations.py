@@ -53,9 +53,9 @@ async def read_overview(gateway: ServiceDep, caller: OperatorDep) -> Overview:
 
 @routes.get("/operator/services")
 async def read_services(gateway: ServiceDep, caller: OperatorDep) -> Services:
-    """Read the state of each process: version, readiness and why not, load; and of the NATS servers.
+    """Read the state of each process (version, readiness or the problem, load) and of the NATS servers.
 
-    The processes report when this is requested, so it takes up to three seconds if one does not respond.
+    The processes report on request: the response takes up to three seconds if a process does not reply.
     """
     return await gateway.processes.read()
 
@@ -81,7 +81,7 @@ async def list_dead_letters(
 
 @routes.get("/operator/dead-letters/{letter_id}")
 async def read_dead_letter(letter_id: Letter, gateway: ServiceDep, caller: OperatorDep) -> ShownDeadLetter:
-    """Read a dead letter with its headers and the begin of its content."""
+    """Read a dead letter with its headers and the beginning of its content."""
     return await gateway.dead_letters.read(letter_id)
 
 
@@ -119,7 +119,7 @@ async def cancel_open_run(
     """Cancel a run of any tenant. The reason is in its log, and in the audit trail of the tenant."""
     await gateway.runs.get(tenant, run_id)
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
-    # The tenant's users see in the log that it was none of them.
+    # The log shows the tenant's users that none of them cancelled the run.
     operator = replace(caller, tenant=tenant, user=f"operator {caller.user}")
     await gateway.requests.handle(operator, frame)
     return OperatorCancelled(tenant=tenant, run_id=run_id, reason=body.reason)

@@ -34,5 +34,5 @@ async def list_remembered(gateway: ServiceDep, caller: ReaderDep) -> Listing[Lis
 
 @routes.delete("/context/remembered/{approval_id}", status_code=204)
 async def withdraw_remembered(approval_id: str, gateway: ServiceDep, caller: ApproverDep) -> None:
-    """Withdraw a remembered decision: the next call like it waits for approval again."""
+    """Withdraw a remembered decision: the next matching call waits for approval again."""
     await gateway.remembered.withdraw(caller, approval_id)

@@ -69,10 +69,10 @@ async def read_enhanced_prompt(
 ) -> EnhancedPromptBody:
     """Read a prompt with tools by category, call instructions and diagram instructions (R25).
 
-    Without `protocol`, it is that of the conversation or assistant, and of the assistant `default` if neither
-    is given. `variables` is a JSON object for the placeholders; without it they stay unchanged. If more
-    tools exist than fit, the prompt contains those that matter to `assistant`, to the history of
-    `conversation_id` and to the user's next message, `user_message` (R26, R33).
+    `protocol` defaults to that of the conversation or assistant, or of the assistant `default` if neither is
+    given. `variables` is a JSON object for the placeholders; without it they stay unchanged. If more tools
+    exist than fit, the prompt contains those relevant to `assistant`, to the history of `conversation_id` and
+    to the user's next message, `user_message` (R26, R33).
     """
     context = PromptContext(
         assistant and check_token(assistant, "assistant"),

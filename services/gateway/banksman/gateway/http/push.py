@@ -1,4 +1,4 @@
-"""Web Push: the devices of a user that get approval requests while the page is closed."""
+"""Web Push: the devices of a user that receive approval requests while the page is closed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def list_devices(gateway: ServiceDep, caller: ApproverDep) -> Listing[Devi
 async def register_device(
     body: StrictBody[PushSubscription], gateway: ServiceDep, caller: ApproverDep
 ) -> DeviceDescription:
-    """Register the caller's device, which gets approval requests from now on, or renew it."""
+    """Register the caller's device for approval requests, or renew it."""
     return described(await gateway.webhooks.register_device(caller, body))
 
 

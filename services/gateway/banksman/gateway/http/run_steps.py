@@ -1,4 +1,4 @@
-"""The steps of a run: what each one requested, returned, took and cost."""
+"""The steps of a run: the request, result, duration and cost of each step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def list_steps(
 async def read_step(run_id: str, step_id: str, gateway: ServiceDep, caller: CallerDep) -> StepDetail:
     """Read a step with its request and its result.
 
-    The messages of a model request are those of the log. Its system prompt and its tools are built from the
-    settings of the run again: a stored prompt, or a registered tool, may have changed since.
+    The messages of a model request are those of the log. Its system prompt and tools are rebuilt from the
+    settings of the run, so they differ if a stored prompt or a registered tool has changed since.
     """
     return await gateway.steps.get(caller.tenant, run_id, step_id)

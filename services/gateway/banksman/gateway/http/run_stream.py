@@ -1,4 +1,4 @@
-"""A run as server-sent events: the frames that the websocket would send."""
+"""A run as server-sent events, which contain the same frames as the websocket."""
 
 from __future__ import annotations
 

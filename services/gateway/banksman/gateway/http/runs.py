@@ -124,9 +124,9 @@ async def list_calls(
     after: Annotated[int, Query(ge=0, description="Calls to skip.")] = 0,
     limit: Annotated[int, Query(ge=1, le=resources.MAX_CALLS)] = resources.MAX_CALLS,
 ) -> CallPage:
-    """List all calls of a run that have a result, with whole parameters and results (R102).
+    """List all calls of a run that have a result, with complete parameters and results (R102).
 
-    The `tool_calls` of an outcome are the same while they fit one message.
+    The `tool_calls` of an outcome are the same if they fit in one message.
     """
     return await resources.list_calls(gateway, caller.tenant, run_id, after=after, limit=limit)
 

@@ -52,7 +52,7 @@ async def replace_schedule(
 
 @routes.delete("/context/schedules/{schedule_id}", status_code=204)
 async def delete_schedule(schedule_id: str, gateway: ServiceDep, caller: CallerDep) -> None:
-    """Delete a schedule. Runs that it started go on."""
+    """Delete a schedule. Runs that it started continue."""
     await gateway.schedules.delete(caller, schedule_id)
 
 
@@ -60,5 +60,5 @@ async def delete_schedule(schedule_id: str, gateway: ServiceDep, caller: CallerD
 async def run_schedule(
     schedule_id: str, gateway: ServiceDep, caller: CallerDep, request_id: RequestId
 ) -> ScheduledRun:
-    """Start what a schedule starts now, as the caller. Its next time stays."""
+    """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
     return await gateway.schedules.run(caller, schedule_id, request_id)

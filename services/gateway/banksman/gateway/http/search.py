@@ -15,11 +15,11 @@ routes = router("conversations")
 
 
 class HitPage(Stored):
-    """A page of messages that contain what was searched, newest first."""
+    """A page of messages that contain the search text, newest first."""
 
     items: tuple[Hit, ...]
     next: str | None
-    """`cursor` of the next page; null once every conversation was read. A page without hits may have one."""
+    """`cursor` of the next page, also after a page without hits; null once all conversations were read."""
 
 
 @routes.get("/context/search")
@@ -30,9 +30,9 @@ async def search(
     cursor: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> HitPage:
-    """Find messages of the tenant's conversations that contain a text, in any case.
+    """Find messages of the tenant's conversations that contain a text, ignoring case.
 
-    The logs are read from the newest one on, for at most 2 s for each page.
+    The logs are read from the newest one on, for at most 2 s per page.
     """
     found = await gateway.search.find(caller.tenant, q, cursor, limit)
     return HitPage(items=tuple(found.items), next=found.next)

@@ -52,7 +52,7 @@ class SignedIn(Stored):
 async def read_sign_in(request: Request) -> SignIn:
     """Return where users sign in.
 
-    Without a provider it is no error, which browsers would log for each person who opens the page.
+    Without a provider the fields are null: browsers would log an error each time a user opens the page.
     """
     keys = _keys(request)
     settings = keys.oidc
@@ -74,7 +74,7 @@ async def sign_in(request: Request) -> SignedIn:
     given = parse(SignInCode, await request.body())
     token, caller = await keys.tokens.sign_in(Code(given.code, given.code_verifier, given.redirect_uri))
     if caller.rights.isdisjoint(READING):
-        # Refused here and not at the websocket, whose reason would name rights and no remedy.
+        # Refused here and not at the websocket, whose close reason would name rights and no remedy.
         raise Forbidden(
             f"the account {caller.user} may neither chat nor approve here: "
             "an administrator can give it a role"

@@ -15,14 +15,14 @@ class CreatedWebhook(WebhookDescription):
     """A new webhook."""
 
     secret: str
-    """Verifies the signatures, as Standard Webhooks describes. It is shown only here."""
+    """The secret that verifies signatures, as Standard Webhooks describes. Only this response contains it."""
 
 
 class QueuedTest(Stored):
     """A test message that will be delivered."""
 
     id: Token
-    """Its `webhook-id`, under which the deliveries list it."""
+    """The message's `webhook-id`, which is also its id in the list of deliveries."""
 
 
 @routes.get("/context/webhooks")
@@ -35,7 +35,7 @@ async def list_webhooks(gateway: ServiceDep, caller: AdminDep) -> Listing[Webhoo
 async def create_webhook(
     body: StrictBody[WebhookBody], gateway: ServiceDep, caller: AdminDep
 ) -> CreatedWebhook:
-    """Create a webhook, which gets the events from now on. Its secret is in this response only."""
+    """Create a webhook, which receives events from now on. Only this response contains its secret."""
     secret, webhook = await gateway.webhooks.create(caller, body)
     return CreatedWebhook(**dict(webhook), secret=secret)
 
@@ -50,13 +50,13 @@ async def read_webhook(webhook_id: str, gateway: ServiceDep, caller: AdminDep) -
 async def replace_webhook(
     webhook_id: str, body: StrictBody[WebhookBody], gateway: ServiceDep, caller: AdminDep
 ) -> WebhookDescription:
-    """Replace a webhook. Its secret stays; what waits for delivery goes to the new address."""
+    """Replace a webhook. Its secret is unchanged; pending messages go to the new address."""
     return await gateway.webhooks.replace(caller, webhook_id, body)
 
 
 @routes.delete("/context/webhooks/{webhook_id}", status_code=204)
 async def delete_webhook(webhook_id: str, gateway: ServiceDep, caller: AdminDep) -> None:
-    """Delete a webhook; what waits for delivery to it is dropped."""
+    """Delete a webhook; pending messages to it are dropped."""
     await gateway.webhooks.delete(caller, webhook_id)
 
 

@@ -33,7 +33,7 @@ async def list_workflow_categories(gateway: ServiceDep, caller: CallerDep) -> Li
 async def parse_workflow(
     body: StrictBody[WorkflowText], gateway: ServiceDep, caller: CallerDep
 ) -> ParsedWorkflow:
-    """Read which workflow a text starts, as a filled form for confirmation. It starts nothing."""
+    """Return the workflow that a text describes, as a filled form for confirmation. It is not started."""
     return await gateway.workflow_texts.parse(caller, body.text, model=body.model)
 
 
@@ -59,13 +59,13 @@ async def create_workflow(
 async def update_workflow(
     name: str, body: StrictBody[WorkflowUpdate], gateway: ServiceDep, caller: CallerDep
 ) -> WorkflowDefinition:
-    """Replace a workflow without code. Its open runs go on as they began."""
+    """Replace a workflow without code. Its open runs continue with the version that they started with."""
     return await gateway.workflows.replace(caller.tenant, check_token(name, "name"), body)
 
 
 @routes.delete("/workflows/{name}", status_code=204)
 async def delete_workflow(name: str, gateway: ServiceDep, caller: CallerDep) -> None:
-    """Delete a workflow without code. Its open runs go on."""
+    """Delete a workflow without code. Its open runs continue."""
     await gateway.workflows.delete(caller.tenant, check_token(name, "name"))
 
 

@@ -21,7 +21,7 @@ RunId = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class _Change(Wire):
-    """The id that all requests have which change something."""
+    """The `id` of a request that changes state; every such request has one."""
 
     request_id: FrameId = Field(default_factory=unrepeated_id)
     """Identifies the request for 24 hours: a repeat with the same id returns the first result and starts
@@ -62,7 +62,7 @@ class Page(Wire):
     """Arguments of `list_approvals` and `list_inputs`."""
 
     after: int = Field(default=0, ge=0, le=2**63 - 2)
-    """`next` of the page before."""
+    """`next` of the previous page."""
 
 
 class DecideApproval(_Change):

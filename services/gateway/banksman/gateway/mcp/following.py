@@ -15,7 +15,7 @@ from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.runs import FoundRun
 
 Report = Callable[[int, str], Awaitable[None]]
-"""Reports the number of steps so far, which only rises, and what the run does."""
+"""Reports the number of steps so far, which only increases, and a description of the last step."""
 
 
 async def followed(
@@ -28,7 +28,7 @@ async def followed(
         caller: Who may read the run.
         run_id: The run.
         wait_s: Seconds to wait.
-        report: Receives its progress; None for a client that did not ask for it.
+        report: Receives the progress of the run; None if the client did not request progress.
         started: True for a run that this process has just accepted.
 
     Raises:
@@ -72,7 +72,7 @@ async def _report(feed: Feed, steps: _Steps, report: Report) -> None:
 
 
 class _Steps:
-    """The sink of a feed, which retains the last step only: a slow client misses steps and costs nothing."""
+    """The sink of a feed. It stores only the last step: a slow client misses steps and takes no memory."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -80,7 +80,7 @@ class _Steps:
         self._new = asyncio.Event()
 
     def put(self, frame: str) -> None:
-        """Take a frame."""
+        """Store the description of a frame that is a step."""
         if text := _described(json.loads(frame)):
             self._count += 1
             self._text = text

@@ -1,4 +1,4 @@
-"""`POST /mcp`: who may use it. The rest of the protocol is the SDK's."""
+"""`POST /mcp`: authenticates requests, which the SDK of the Model Context Protocol then serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ routes = LazyRouter(tags=["mcp"])
 _importing = asyncio.Lock()
 
 
-# OpenAPI does not describe it: its bodies are those of the Model Context Protocol.
+# Not in the OpenAPI document: the Model Context Protocol defines the bodies.
 @routes.post("/mcp", include_in_schema=False)
 async def mcp(request: Request, gateway: ServiceDep) -> Response:
     """Serve a request of the Model Context Protocol (streamable HTTP, without sessions)."""
@@ -37,7 +37,7 @@ class _McpResponse(Response):
         self._version = version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         from banksman.gateway.mcp.server import serve
 
         await serve(self._gateway, self._caller, self._version, scope, receive, send)
@@ -50,6 +50,6 @@ async def _import_sdk() -> None:
 
 
 def _imported() -> None:
-    # Its `__init__` imports the client and all servers of the SDK.
+    # The SDK's `__init__` imports its client and all its servers.
     defer("mcp")
     from banksman.gateway.mcp import server as server

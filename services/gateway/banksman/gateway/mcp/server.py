@@ -43,7 +43,7 @@ INSTRUCTIONS = (
 async def serve(
     gateway: Gateway, caller: Caller, version: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Serve one request of a client. No state outlives it, so any gateway may serve the next one."""
+    """Serve one request of a client. It leaves no state, so any gateway may serve the next one."""
     manager = StreamableHTTPSessionManager(
         _server(gateway, caller, version),
         stateless=True,

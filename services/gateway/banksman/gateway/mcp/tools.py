@@ -1,4 +1,4 @@
-"""What a client may do at `POST /mcp`: each tool is one request to the service."""
+"""The tools of `POST /mcp`: each tool is one request to the service."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Request(Generic[A]):
     caller: Caller
     arguments: A
     report: Report | None
-    """Reports progress; None for a client that did not ask for it."""
+    """Reports progress; None if the client did not request progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Tool(Generic[A]):
     name: str
     description: str
     rights: tuple[Right, ...]
-    """Any of these opens it; a caller without them is not offered it."""
+    """Each of these rights allows the tool; a caller with none of them is not offered it."""
     arguments: type[A]
     run: Callable[[Request[A]], Awaitable[JsonObject]]
     reads: bool = False
-    """Whether it changes nothing."""
+    """Whether the tool is read-only."""
     decides: bool = False
-    """Whether it decides for a person, so that clients should ask theirs."""
+    """Whether the tool decides for a user, so that clients should ask their user first."""
 
 
 async def start_run(request: Request[args.StartRun]) -> JsonObject:

@@ -23,11 +23,11 @@ def asyncapi(handlers: Mapping[str, Any], endpoints: Endpoints) -> Json:
 
     Args:
         handlers: FastStream's document of the handlers, without parameters, headers and errors.
-        endpoints: What it lacks.
+        endpoints: The parameters and errors of each request.
     """
     document: Json = json.loads(json.dumps(handlers))
     document["asyncapi"] = VERSION
-    # The address of the broker is the operator's, and no part of the contract.
+    # The address of the broker differs between deployments and is not part of the contract.
     document.pop("servers", None)
     for title, channel in document["channels"].items():
         _complete(document, title, channel, endpoints.by_title[title])
@@ -82,7 +82,7 @@ def _complete(document: Json, title: str, channel: Json, endpoint: Endpoint) -> 
 def _request_body(document: Json, name: str, endpoint: Endpoint) -> Json:
     """Return the schema of a request's body.
 
-    The body of a frame need not repeat what subject and headers say: its type, its id, and the parameter.
+    The body of a frame may omit the fields that subject and headers contain: type, id, and parameter.
     """
     schemas = document["components"]["schemas"]
     if name == "EmptyPayload":

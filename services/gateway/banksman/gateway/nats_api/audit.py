@@ -25,11 +25,11 @@ class ListAudit(Wire):
     """Request a page of the audit trail, newest first."""
 
     after: int | None = Field(default=None, ge=0, le=MAX_POSITION)
-    """`next` of the page before."""
+    """`next` of the previous page."""
     limit: int = Field(default=MAX_ENTRIES, ge=1, le=MAX_ENTRIES)
     actor: str | None = Field(default=None, max_length=MAX_ACTOR_CHARS)
     action: str | None = Field(default=None, pattern=ACTION_PATTERN)
-    """`key.created`, or `key` for all that was done to keys."""
+    """`key.created`, or `key` for all actions on keys."""
     since: Timestamp | None = None
     until: Timestamp | None = None
 
@@ -51,7 +51,7 @@ def add_audit(api: Endpoints, gateway: Gateway) -> None:
 
 
 async def record_request(gateway: Gateway, request: Message, reply: BaseModel) -> None:
-    """Store in the audit trail that a request was done, if it is one of those that are recorded."""
+    """Store a successful request in the audit trail, if its action is recorded there."""
     words = request.subject.split(".")[2:]
     if (action := BY_NATS.get(" ".join(words[:2]))) is None:
         return

@@ -1,4 +1,4 @@
-"""Conversations, their runs and events, and what waits for a user."""
+"""Conversations, their runs and events, and open requests to users."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_conversations(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("conversation", "title", "{conversation_id}", errors=(MISSING,))
     async def generate_title(message: Received) -> ConversationRecord:
-        """Let a model write the title from the first exchange; a title that a person chose stays."""
+        """Let a model write the title from the first exchange. A title that a user chose is not replaced."""
         return await gateway.titles.generate(caller_of(message), named_by(message))
 
     @api.serve("conversation", "import", errors=(ErrorCode.CONFLICT,))
@@ -92,7 +92,7 @@ def add_runs(api: Endpoints, gateway: Gateway, replays: Replays) -> None:
 
 
 def add_pending(api: Endpoints, gateway: Gateway) -> None:
-    """Serve what waits for a user."""
+    """Serve open requests to users."""
 
     @api.serve("approval", "list")
     async def list_approvals(request: ListPending, message: Received) -> ApprovalPage:
@@ -102,7 +102,7 @@ def add_pending(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("approval", "aside", "{approval_id}", errors=(MISSING, CONFLICT, EARLY))
     async def set_approval_aside(message: Received) -> Deleted:
-        """Take an approval request out of the inbox. It stays open, and may go to further users."""
+        """Remove an approval request from the inbox. The request stays open, and may be escalated."""
         await gateway.asides.set_aside(caller_of(message), named_by(message))
         return Deleted(id=named_by(message))
 

@@ -109,7 +109,7 @@ def add_assistants(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("assistant", "revision", "{assistant_id}", errors=(MISSING,))
     async def read_revision(request: ReadRevision, message: Received) -> Assistant:
-        """Read an assistant as it was at a revision."""
+        """Read a revision of an assistant."""
         return await gateway.assistants.revision(caller_of(message), named_by(message), request.revision)
 
     @api.serve("assistant", "changes", "{assistant_id}", errors=(MISSING,))
@@ -155,18 +155,18 @@ def add_workflows(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("workflow", "update", "{workflow}", errors=(MISSING, CONFLICT))
     async def update_workflow(request: WorkflowUpdate, message: Received) -> WorkflowDefinition:
-        """Replace a workflow without code. Its open runs go on as they began."""
+        """Replace a workflow without code. Its open runs continue with the version that they started with."""
         return await gateway.workflows.replace(tenant_of(message), named_by(message), request)
 
     @api.serve("workflow", "delete", "{workflow}", errors=(MISSING,))
     async def delete_workflow(message: Received) -> Deleted:
-        """Delete a workflow without code. Its open runs go on."""
+        """Delete a workflow without code. Its open runs continue."""
         await gateway.workflows.delete(tenant_of(message), named_by(message))
         return Deleted(id=named_by(message))
 
     @api.serve("workflow", "parse", errors=(MISSING,))
     async def parse_workflow(request: WorkflowText, message: Received) -> ParsedWorkflow:
-        """Read which workflow a text starts, as a filled form for confirmation. It starts nothing."""
+        """Return the workflow that a text describes, as a filled form for confirmation. It is not started."""
         return await gateway.workflow_texts.parse(caller_of(message), request.text, model=request.model)
 
 

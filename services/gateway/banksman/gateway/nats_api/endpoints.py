@@ -1,4 +1,4 @@
-"""What serves `api.{tenant}.>`: handlers by subject, and what documents say about each."""
+"""The handlers of `api.{tenant}.>` by subject, with their descriptions for documents."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Endpoint:
     tokens: tuple[str, ...]
     """The tokens after `api.{tenant}`; one in braces is a parameter."""
     errors: tuple[ErrorCode, ...]
-    """The errors that its requests may get besides `COMMON_ERRORS`."""
+    """The errors of its requests in addition to `COMMON_ERRORS`."""
 
     @property
     def address(self) -> str:
@@ -76,7 +76,7 @@ class Endpoint:
 
     @property
     def title(self) -> str:
-        """The words of the subject."""
+        """The tokens of the subject that are no parameters, separated by spaces."""
         return " ".join(token for token in self.tokens if not _PARAMETER.fullmatch(token))
 
 
@@ -86,7 +86,7 @@ class Endpoints:
 
     bus: Bus
     recorded: Callable[[Message, BaseModel], Awaitable[None]]
-    """Called with each request that was done, and its reply: some are entries of the audit trail."""
+    """Called with each successful request and its reply, to store those that the audit trail records."""
     by_title: dict[str, Endpoint] = field(default_factory=dict[str, Endpoint])
     router: NatsRouter = field(init=False)
 

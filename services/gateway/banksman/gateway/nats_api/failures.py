@@ -21,11 +21,11 @@ from banksman.contracts.nats_api import REQUEST_ID
 logger = logging.getLogger(__name__)
 
 MAX_LETTERS = 1_000
-"""Dead letters of requests of all tenants. Further requests that fail are only logged."""
+"""Maximum dead-lettered requests of all tenants together. Further failed requests are only logged."""
 MAX_LETTER_BYTES = 64 * 1024
-"""Bytes of a request that is dead-lettered."""
+"""Maximum bytes of a request that is dead-lettered."""
 WITH_SECRETS = frozenset({"secret.set", "mcp.create", "mcp.update", "mcp.sign_in", "mcp.finish"})
-"""Requests whose bodies may hold secrets of the tenant: reports of their failures show nothing of them."""
+"""Requests whose bodies may contain secrets of the tenant: reports of their failures omit the bodies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def add_files(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("file", "write", "{conversation_id}", errors=(MISSING,))
     async def write_file(request: WriteFile, message: Received) -> StoredFile:
-        """Store a file, replacing any of the same path, or one slice of it."""
+        """Store a file or one slice of it, replacing an existing file of the same path."""
         tenant, conversation_id = await _workspace(gateway, message)
         data = _decoded(request.data_base64)
         if request.upload is None and (request.offset or not request.last):

@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol, and the sign-in at those that demand OAuth."""
+"""Servers of the Model Context Protocol, and the sign-in at those that require OAuth."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def add_mcp_servers(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("mcp", "read", "{server}", errors=(MISSING,))
     async def read_mcp_server(message: Received) -> McpServerDescription:
-        """Read an MCP server, with its tools as they were listed last."""
+        """Read an MCP server, with its tools as last listed."""
         return described(LookedAt(await gateway.mcp_servers.get(tenant_of(message), named_by(message))))
 
     @api.serve("mcp", "update", "{server}", errors=(MISSING, CONFLICT))
     async def replace_mcp_server(request: McpServerChange, message: Received) -> McpServerDescription:
-        """Replace the configuration of an MCP server. A secret that is null stays as it is stored."""
+        """Replace the configuration of an MCP server. A secret that is null keeps its stored value."""
         server = change_request(request)
         return described(await gateway.mcp_servers.replace(tenant_of(message), named_by(message), server))
 
@@ -74,7 +74,7 @@ def add_mcp_servers(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("mcp", "sign_in", "{server}", errors=(MISSING, CONFLICT))
     async def begin_mcp_sign_in(request: BeginMcpSignIn, message: Received) -> McpSignInStarted:
-        """Begin a sign-in at an MCP server. Who grants access there grants it to the whole tenant."""
+        """Begin a sign-in at an MCP server. The access that the user grants there is for the whole tenant."""
         caller, callback = caller_of(message), f"{request.gateway_url.rstrip('/')}{CALLBACK}"
         begun = await gateway.mcp_sign_ins.begin(
             caller.tenant, caller.user, named_by(message), callback, request.client
@@ -91,6 +91,6 @@ def add_mcp_servers(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("mcp", "sign_out", "{server}", errors=(MISSING,))
     async def delete_mcp_sign_in(message: Received) -> Deleted:
-        """Forget the tokens of an MCP server. Its tools are not called before the next sign-in."""
+        """Delete the tokens of an MCP server. Its tools cannot be called before the next sign-in."""
         await gateway.mcp_sign_ins.forget(tenant_of(message), named_by(message))
         return Deleted(id=named_by(message))

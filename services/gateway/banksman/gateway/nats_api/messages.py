@@ -1,4 +1,4 @@
-"""The bodies that only NATS has: what HTTP takes from the path and the query, and slices of files."""
+"""The bodies that only NATS has: the parameters that HTTP has in path and query, and slices of files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ListConversations(Wire):
     """Request a page of the conversations, newest first."""
 
     q: str = ""
-    """Only those whose title contains it, or whose id it is."""
+    """Selects the conversations whose title contains this text, or that have this id."""
     cursor: str | None = None
     """`next` of the page before."""
     limit: int = Field(default=50, ge=1, le=200)
@@ -41,12 +41,12 @@ class ListCalls(Wire):
     """Request a page of the calls of a run."""
 
     after: int = Field(default=0, ge=0)
-    """Calls to skip: `next` of the page before."""
+    """Calls to skip: `next` of the previous page."""
     limit: int = Field(default=MAX_CALLS, ge=1, le=MAX_CALLS)
 
 
 class ListPending(Wire):
-    """Request a page of what waits for a user, oldest first."""
+    """Request a page of the open requests to users, oldest first."""
 
     after: int = Field(default=0, ge=0, le=MAX_POSITION)
     """`next` of the page before."""
@@ -57,7 +57,7 @@ class ListPrompts(Wire):
     """Request a page of the system prompts, sorted by id."""
 
     after: Token | None = None
-    """`next` of the page before: the id of its last prompt."""
+    """`next` of the previous page: the id of its last prompt."""
     limit: int = Field(default=50, ge=1, le=200)
 
 
@@ -69,7 +69,7 @@ class EnhancePrompt(Wire):
     """Request a prompt with tools and instructions."""
 
     protocol: ToolProtocol | None = None
-    """None for that of the conversation or assistant, and of the assistant `default` without them."""
+    """None for that of the conversation or assistant, or of the assistant `default` without either."""
     budget_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     variables: JsonObject | None = None
     """Values for the placeholders; None leaves them unchanged."""
@@ -83,7 +83,7 @@ class ListFiles(Wire):
 
     path: Path = ""
     after: Path = ""
-    """`next` of the page before: the path of its last file."""
+    """`next` of the previous page: the path of its last file."""
     limit: int = Field(default=MAX_ENTRIES, ge=1, le=MAX_ENTRIES)
 
 
@@ -102,7 +102,7 @@ class WriteFile(Wire):
     data_base64: str = Field(max_length=MAX_BASE64)
     """At most 524,288 bytes."""
     upload: Token | None = None
-    """The same new id in all slices of a file; None for a file of one slice."""
+    """A new id, the same in all slices of a file; None for a file of one slice."""
     offset: int = Field(default=0, ge=0)
     """Bytes before the slice."""
     last: bool = True
@@ -154,6 +154,6 @@ class FilePage(Stored):
 
 
 class Deleted(Stored):
-    """The id or path of what was deleted."""
+    """The id or path of the deleted object."""
 
     id: str

@@ -33,6 +33,6 @@ def add_policies(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("remembered", "withdraw", "{approval_id}", errors=(ErrorCode.NOT_FOUND, ErrorCode.NOT_READY))
     async def withdraw_remembered(message: Received) -> Deleted:
-        """Withdraw a remembered decision: the next call like it waits for approval again."""
+        """Withdraw a remembered decision: the next matching call waits for approval again."""
         await gateway.remembered.withdraw(caller_of(message), named_by(message))
         return Deleted(id=named_by(message))

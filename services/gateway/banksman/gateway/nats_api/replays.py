@@ -23,12 +23,12 @@ from banksman.gateway.service.outbox import Outbox
 PACE = 500
 """Events that a replay publishes before it waits for the broker, which bounds what the broker must buffer."""
 MAX_FOLLOWING = 32
-"""Conversations that one tenant may follow at a gateway: half of the requests that are handled at a time."""
+"""Conversations that one tenant may follow at a gateway: half of the requests that it handles at a time."""
 
 
 @dataclass
 class Replays:
-    """Replays of stored events, some of which continue with the events that are stored next."""
+    """Sends stored events, and on request the events that are stored afterwards."""
 
     bus: Bus
     gateway: Gateway
@@ -37,7 +37,7 @@ class Replays:
     _ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self) -> None:
-        """End what follows conversations, because the process stops: the clients request again."""
+        """End the replays that follow conversations when the process stops; clients repeat their requests."""
         self._ending.set()
 
     async def send(self, request: Replay, message: Message) -> None:
@@ -82,7 +82,7 @@ class Replays:
             self._following[tenant] -= 1
 
     async def _feed(self, request: Replay, message: Message, outbox: Outbox) -> Feed | None:
-        """Return the feed of a request; None if its position does not exist, which the client is sent."""
+        """Return the feed of a request; None if its position does not exist, after `resync_required`."""
         try:
             return await self.gateway.feeds.open(
                 tenant_of(message),
@@ -100,7 +100,7 @@ class Replays:
             return None
 
     async def _publish_feed(self, feed: Feed, outbox: Outbox, reply: str, follow_s: float) -> None:
-        """Publish the frames of a feed until the time is over, the process stops or the queue overflows."""
+        """Publish the frames of a feed until `follow_s` ends, the process stops or the queue overflows."""
 
         async def publish() -> None:
             for sent in count(1):

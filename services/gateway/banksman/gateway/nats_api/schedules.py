@@ -49,11 +49,11 @@ def add_schedules(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("schedule", "delete", "{schedule_id}", errors=(MISSING,))
     async def delete_schedule(message: Received) -> Deleted:
-        """Delete a schedule. Runs that it started go on."""
+        """Delete a schedule. Runs that it started continue."""
         await gateway.schedules.delete(caller_of(message), named_by(message))
         return Deleted(id=named_by(message))
 
     @api.serve("schedule", "run", "{schedule_id}", errors=(MISSING, CONFLICT, EARLY))
     async def run_schedule(message: Received) -> ScheduledRun:
-        """Start what a schedule starts now; a repeated request id starts no second run."""
+        """Start the run of a schedule now; a repeated request id starts no second run."""
         return await gateway.schedules.run(caller_of(message), named_by(message), request_id_of(message))

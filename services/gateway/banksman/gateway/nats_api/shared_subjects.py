@@ -1,4 +1,4 @@
-"""What the AsyncAPI document says besides the handlers: headers, parameters, other subjects."""
+"""The parts of the AsyncAPI document that handlers do not define: headers, parameters, other subjects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The files of the web page in memory, under addresses that change with their content.
 
-The sources need no build: the gateway serves them as they are at `/static/{path}`. The page itself loads them
-from `/static/v{version}/{path}`, which a browser stores without asking again: another version of any file has
-another address. One version names the whole tree, so that relative imports stay as they are written.
+The sources need no build: the gateway serves them unchanged at `/static/{path}`. The page itself loads them
+from `/static/v{version}/{path}`, which a browser caches without revalidation, because a change of any file
+changes the version. One version names the whole tree, so relative imports need no rewriting.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def version() -> str:
 
 @cache
 def page() -> Asset:
-    """Return the page: its files at the addresses of this version, and every module of its start in one list.
+    """Return the page, with addresses of this version and a preload list of all modules of its start.
 
     Without the list a browser finds the modules level by level, one round trip each.
     """
@@ -105,7 +105,7 @@ def page() -> Asset:
 
 @cache
 def first_modules() -> list[str]:
-    """Return the paths of the modules that the page's start imports, itself first."""
+    """Return the paths of all modules that the page imports at its start, the entry module first."""
     names = _import_map(sources()[INDEX].body.decode())
     found: list[str] = []
     waiting = [ENTRY]

@@ -44,8 +44,8 @@ async def index(request: Request) -> Response:
 async def static(request: Request, path: str) -> Response:
     """Return a file of the page.
 
-    While gateways of two versions serve one page, a request may name the version of the other: it gets the
-    file of this one, which the browser must not store under that address.
+    While gateways of two versions serve one page, a request may name the other gateway's version. It gets the
+    file of this version, which the browser must not cache under that address.
     """
     versioned = _VERSIONED.fullmatch(path)
     name = versioned[2] if versioned else path
@@ -59,7 +59,7 @@ async def static(request: Request, path: str) -> Response:
 
 @routes.api_route("/service_worker.js", methods=["GET", "HEAD"])
 async def service_worker(request: Request) -> Response:
-    """Return the worker that shows the page without a network; its address decides which pages it serves."""
+    """Return the service worker, which shows the page offline; its path determines what it controls."""
     worker = assets.sources()["service_worker.js"]
     return _respond(request, worker, _headers(worker, WORKER_POLICY, "no-cache"))
 
@@ -68,8 +68,8 @@ def page_policy(page: str) -> str:
     """Return the Content-Security-Policy of the page.
 
     It allows no inline script or style, except the scripts of the page itself, by their hashes. Text of the
-    model enters the document only through DOMPurify: `trusted-types` names that policy, and one that returns
-    the address of the service worker alone.
+    model enters the document only through DOMPurify: `trusted-types` names that policy, and a policy that
+    only returns the address of the service worker.
     """
     inline = [hashlib.sha256(text.encode()).digest() for text in assets.INLINE_SCRIPT.findall(page)]
     scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in inline)])

@@ -126,7 +126,7 @@ def _count(gateway: Gateway | None, tenant: str, usage: CommitUsage) -> None:
 async def _late_events(
     opening: asyncio.Task[UpstreamResponse], dialect: Dialect, model: str, meter: Meter
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of a slow upstream. The status is sent already: its errors become error events."""
+    """Yield the events of a slow upstream. The status was already sent, so errors become error events."""
     try:
         response = await opening
     except UpstreamUnavailable as error:
@@ -170,7 +170,7 @@ async def _events(
 
 
 async def _body(response: UpstreamResponse, dialect: Dialect, meter: Meter) -> AsyncGenerator[bytes]:
-    """Yield a body that is no stream of events."""
+    """Yield a body that is not an event stream."""
     repairs = response.status >= 400 and dialect != "anthropic" and response.upstream.normalise
     try:
         async for piece in response.body:

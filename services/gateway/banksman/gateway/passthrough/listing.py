@@ -24,7 +24,7 @@ RETRY_S = 10.0
 TIMEOUT_S = 10.0
 FIRST_LIST_S = 2.0
 MAX_TIME = 2**33
-"""Seconds since 1970; a later time of an upstream is a mistake."""
+"""Seconds since 1970; a later time of an upstream is treated as an error."""
 
 
 class ModelLists:
@@ -50,7 +50,7 @@ class ModelLists:
         self._task = self._background.repeat("upstream-models", list_all, wait=self._wait)
 
     async def stop(self) -> None:
-        """Stop to refresh the lists."""
+        """Stop refreshing the lists."""
         if self._task is not None:
             await self._task.stop()
 

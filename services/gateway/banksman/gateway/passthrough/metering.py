@@ -1,4 +1,4 @@
-"""Read from a forwarded response what its request consumed."""
+"""Reads the usage of a request from its forwarded response."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _REQUESTS = Counter("banksman_passthrough_requests", "Forwarded requests.", ["up
 class Meter:
     """Collects the usage of one response while it is forwarded, and reports it once.
 
-    Without usage of the upstream it is estimated: a token is four bytes of the request, an event of a stream,
-    or four bytes of another body. A refused request consumed nothing.
+    If the upstream reports no usage, it is estimated: a token is four bytes of the request, an event of a
+    stream, or four bytes of another body. A refused request consumed nothing.
     """
 
     def __init__(self, dialect: Dialect, request_bytes: int, report: Callable[[CommitUsage], None]) -> None:
@@ -51,13 +51,13 @@ class Meter:
         self._last.append(block)
 
     def note_body(self, piece: bytes) -> None:
-        """Count a piece of a body that is no stream."""
+        """Count a piece of a body that is not an event stream."""
         self._body_bytes += len(piece)
         if len(self._body) <= MAX_BODY_BYTES:
             self._body += piece
 
     def end(self, upstream: str, status: int) -> None:
-        """Report the usage; the response has ended or its client has left."""
+        """Report the usage, after the response has ended or its client has disconnected."""
         _REQUESTS.labels(upstream, self._dialect, str(status)).inc()
         if status >= 400:
             return
@@ -102,7 +102,7 @@ def _input_tokens(usage: dict[str, Any]) -> int | None:
     tokens = _number(usage, "prompt_tokens", "input_tokens")
     if tokens is None:
         return None
-    # Anthropic reports the tokens of its cache beside the others, OpenAI within them.
+    # Anthropic reports cached tokens in addition to the input tokens, OpenAI as a part of them.
     cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
     return tokens + sum(_number(usage, name) or 0 for name in cached)
 

@@ -1,4 +1,4 @@
-"""Repair known deviations of chat completion streams, over which widely used clients fail.
+"""Repairs known deviations of chat completion streams on which widely used clients fail.
 
 An event without a deviation keeps its bytes. `docs/clients.md` lists what is repaired.
 """
@@ -20,7 +20,7 @@ from banksman.gateway.passthrough.sse import data_of, event_of
 Json = dict[str, Any]
 
 MAX_CHOICES, MAX_CALLS = 128, 1000
-"""Choices of a stream and calls of a choice; further ones pass unchanged, which bounds the state."""
+"""Maximum choices of a stream and calls of a choice; further ones pass unchanged, which bounds the state."""
 MAX_ARGUMENT_CHARS = 1024 * 1024
 
 _EVENT = re.compile(rb".+?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
@@ -112,7 +112,7 @@ class ChatNormaliser:
         return [(index, choice) for index, choice in self._choices.items() if not choice.finished]
 
     def _finish(self) -> bytes:
-        """Return chunks with the finish reasons that never arrived."""
+        """Return chunks with the finish reasons that the upstream did not send."""
         chunks = b""
         for index, choice in self._unfinished:
             choice.finished = True
@@ -179,7 +179,7 @@ class ChatNormaliser:
 
 
 def _divided(events: bytes) -> list[bytes]:
-    """Return each of the complete events."""
+    """Split a piece of a stream into its events."""
     if b"\r" in events:
         return _EVENT.findall(events)
     *complete, rest = events.split(b"\n\n")
@@ -187,7 +187,7 @@ def _divided(events: bytes) -> list[bytes]:
 
 
 def _call(state: _Choice, value: Any, used: set[int]) -> Any:
-    """Return a fragment of a tool call in the form in which OpenAI sends it."""
+    """Return a fragment of a tool call in OpenAI's form."""
     if not isinstance(value, dict):
         return value
     given = cast(Json, value)

@@ -12,7 +12,7 @@ from banksman.gateway.asgi.streaming import EVENT_ENDS
 from banksman.gateway.settings import Dialect
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""A longer event ends its stream: a part of an event is held in memory until the rest arrives."""
+"""Maximum bytes of an event, which is in memory until it is complete. A longer event ends its stream."""
 
 # A quotation mark or a line end within a JSON string is escaped, so no text of a model matches. Each pattern
 # begins with literal text, which `re` finds many times faster than alternatives.
@@ -24,7 +24,7 @@ _FINISHED: dict[Dialect, tuple[re.Pattern[bytes], ...]] = {
     "anthropic": (re.compile(rb'"type"\s*:\s*"(?:message_stop|error)"'),),
     "responses": (re.compile(rb'"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|error)"'),),
 }
-"""What the last events of a finished stream contain, errors included."""
+"""Text that the last events of a finished stream contain, including errors."""
 
 
 class UnfinishedStream(Exception):
@@ -37,7 +37,7 @@ def unchanged(events: bytes) -> bytes:
 
 
 class EventReader:
-    """Divides a stream into complete events, repairs them, and notices the end of the reply."""
+    """Divides a stream into complete events, repairs them, and detects the end of the reply."""
 
     def __init__(self, dialect: Dialect, repair: Callable[[bytes], bytes] = unchanged) -> None:
         self._endings = _FINISHED[dialect]

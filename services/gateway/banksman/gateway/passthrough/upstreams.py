@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 WHOLE_BODY_BYTES = 2**20
-"""aiohttp sends a larger body at once, and warns that this holds up other requests; it divides a file."""
+"""A larger body is sent as a file, in chunks: aiohttp writes bytes at once, which delays other requests."""
 MAX_ERROR_BYTES = 256 * 1024
-"""Bytes of an error's body that are forwarded, read before: a key may be spread over its pieces."""
+"""Bytes of an error's body that are forwarded. They are read first, because chunks may divide a key."""
 
 
 class UnknownModel(CallerMistake):
@@ -106,7 +106,7 @@ class Upstreams:
     def candidates(self, model: str, dialect: Dialect) -> tuple[Upstream, ...]:
         """Return the upstreams that may serve a model in a dialect, in the order in which they are tried.
 
-        It is the configured order, but upstreams that list the model come first.
+        Upstreams that list the model come first, then the others, each in the configured order.
 
         Raises:
             UnknownModel: No upstream serves the model.
@@ -131,8 +131,8 @@ class Upstreams:
     ) -> asyncio.Task[UpstreamResponse]:
         """Start to forward a request; the task returns the response with its headers.
 
-        The next candidate is tried only if one responds with 404: it has done nothing then. The caller reads
-        or closes the body. The task raises `UpstreamUnavailable`.
+        After a 404, with which an upstream has done nothing, the next candidate is tried. The caller reads or
+        closes the body. The task raises `UpstreamUnavailable`.
         """
         task = asyncio.create_task(self._open(candidates, path, query, body, headers, dialect))
         self._opening.add(task)
@@ -142,7 +142,7 @@ class Upstreams:
     def _opened(self, task: asyncio.Task[UpstreamResponse]) -> None:
         self._opening.discard(task)
         if not task.cancelled():
-            # A client may leave before its response is read; asyncio would log the task's error.
+            # A client may disconnect before its response is read; asyncio would log the task's error.
             task.exception()
 
     async def _open(
