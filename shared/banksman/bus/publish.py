@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NO_RESPONSE
-from banksman.bus.names import EXPECTED_LAST_SUBJECT_SEQ, MSG_ID, SCHEDULE, SCHEDULE_TARGET
-from banksman.bus.pub_acks import PubAck, RetryableRefusal
-from banksman.bus.publication import Publication, first_result
+from banksman.bus.errors import NO_RESPONSE, NoResponders, PublishRefused, TimedOut, WrongLastSequence
+from banksman.bus.names import (
+    EXPECTED_LAST_MSG_ID,
+    EXPECTED_LAST_SUBJECT_SEQ,
+    MSG_ID,
+    SCHEDULE,
+    SCHEDULE_TARGET,
+    api,
+    stream_of,
+)
+from banksman.bus.pub_acks import PubAck, RetryableRefusal, acknowledged
 from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, RunSignal, StartRun
-from banksman.runtime.backoff import Backoff, retry
+from banksman.runtime.backoff import Backoff, overlapping, retry
 
 BUDGET_S = 30.0
 """Seconds for which a durable publish is retried. The election of a stream's leader takes up to 8."""
@@ -22,6 +32,14 @@ ACK_TIMEOUT_S = 5.0
 """Seconds to wait for the PubAck of one attempt."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+LEADER_TIMEOUT_S = 0.8
+"""Seconds to wait for `STREAM.INFO`, which shows whether a stream has a leader, and for a PubAck after it."""
+OVERLAPPING = 3
+"""Maximum number of attempts that wait for an acknowledgement at the same time."""
+DISK_FULL_RETRY_S = 5.0
+"""Seconds after which clients are advised to retry while the server cannot store messages."""
+
+_NO_MESSAGE = "no message has this id"
 
 
 async def durable(
@@ -89,7 +107,9 @@ async def durable(
 
     if overlap_s is None:
         return await until_acknowledged()
-    return await first_result(until_acknowledged, overlap_s, publication.repeated)
+    return await overlapping(
+        until_acknowledged, after_s=overlap_s, most=OVERLAPPING, on_repeat=publication.repeated
+    )
 
 
 def message_id(subject: str, msg_id: str) -> str:
@@ -117,6 +137,104 @@ def _headers(
         moment = schedule_at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         headers |= {SCHEDULE: f"@at {moment}", SCHEDULE_TARGET: schedule_target}
     return headers
+
+
+@dataclass(slots=True)
+class Publication:
+    """A message, and the attempts to store it."""
+
+    bus: Bus
+    subject: str
+    payload: bytes
+    headers: Mapping[str, str]
+    attempt_s: float
+    urgent: bool
+    timeout_s: float
+    """Seconds to wait for the acknowledgement of the next attempt."""
+    tries: int = 1
+    """Attempts that may have stored the message."""
+
+    def repeated(self) -> None:
+        """Note that an attempt starts while another one waits, which may have stored the message."""
+        self.tries += 1
+
+    async def attempt(self) -> PubAck:
+        """Publish the message and wait for its acknowledgement.
+
+        Raises:
+            RetryableRefusal: It may be published again.
+            BanksmanError: As `durable`.
+        """
+        try:
+            try:
+                return await self._publish(self.headers, self.timeout_s)
+            except WrongLastSequence as refused:
+                stored = await self._earlier_attempt(refused)
+                if stored is None:
+                    raise
+                return stored
+        except RetryableRefusal as again:
+            self.tries += again.may_be_stored
+            # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
+            # then gets an error early; other callers use the whole budget. A server that was frozen responds
+            # again too, so a short second attempt decides which of the two it is.
+            if isinstance(again.__cause__, TimedOut):
+                if self.timeout_s == LEADER_TIMEOUT_S:
+                    text = "NATS responds but cannot store messages; its disk may be full"
+                    raise Unavailable(
+                        f"{self.subject}: {text}", retry_after_s=DISK_FULL_RETRY_S, public=text
+                    ) from again
+                has_leader = await _has_leader(self.bus, self.subject)
+                self.timeout_s = LEADER_TIMEOUT_S if has_leader else self.attempt_s
+            raise
+
+    async def _publish(self, headers: Mapping[str, str], timeout_s: float) -> PubAck:
+        bus = self.bus
+        async with contextlib.nullcontext() if self.urgent else bus.publishes:
+            # nats-py buffers what is published while disconnected and sends it after the reconnect, when the
+            # caller may have given up. Therefore wait for the connection.
+            await bus.wait_connected()
+            try:
+                message = await bus.store_request(self.subject, self.payload, headers, timeout_s)
+            except Unavailable as error:
+                if bus.closed.is_set():
+                    raise
+                may_be_stored = not isinstance(error, NoResponders)
+                raise RetryableRefusal(str(error), may_be_stored=may_be_stored) from error
+        return acknowledged(bus, self.subject, self.payload, message.data, self.tries)
+
+    async def _earlier_attempt(self, refused: WrongLastSequence) -> PubAck | None:
+        """Return the acknowledgement of an earlier attempt if it stored the last message of the subject.
+
+        A single server compares sequences before it recognises a repeat, so it refuses the repeat of a
+        message that it has stored. It recognises repeats before it compares message ids: with an id that no
+        message has, a repeat is acknowledged, and any other message is refused. Servers of a cluster
+        recognise repeats first.
+        """
+        if self.tries == 1 or self.bus.settings.replicas != 1:
+            return None
+        conditions = {EXPECTED_LAST_SUBJECT_SEQ: str(refused.found), EXPECTED_LAST_MSG_ID: _NO_MESSAGE}
+        try:
+            stored = await self._publish({**self.headers, **conditions}, self.attempt_s)
+        except (WrongLastSequence, PublishRefused):
+            return None
+        return stored if stored.stream_seq == refused.found else None
+
+
+async def _has_leader(bus: Bus, subject: str) -> bool:
+    """Return whether the stream has a leader although it did not acknowledge; False where no client waits.
+
+    During an election the stream has no leader, and `STREAM.INFO` gets no reply.
+    """
+    if not bus.serves_clients:
+        return False
+    try:
+        reply = await bus.replies.request(
+            api("STREAM.INFO", stream_of(subject)), b"", timeout_s=LEADER_TIMEOUT_S
+        )
+    except BanksmanError:
+        return False
+    return b'"state"' in reply.data
 
 
 class RunQueue:

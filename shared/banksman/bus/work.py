@@ -49,9 +49,9 @@ HEARTBEAT_S = 0.8
 """Seconds between two `in progress` signals of a running handler; three fit into `ack_wait`, so two may be
 lost."""
 LOOK_AHEAD = 8
-"""Messages that a pull requests at least where tenants share the slots."""
+"""Minimum number of messages of a pull where tenants share the slots."""
 MAX_COUNTED = 1_000
-"""Messages whose handlings a process counts."""
+"""Maximum number of messages whose handlings a process counts."""
 
 
 async def work(
@@ -97,9 +97,9 @@ class _InWork:
     reply: str
     """The subject for its ack; that of the newest delivery, because older ones may have expired."""
     tenant: str | None = None
-    """The tenant that it takes a slot for; None where tenants do not share the slots."""
+    """The tenant whose share its slot counts for; None where tenants do not share the slots."""
     waited: bool = False
-    """Whether it did not start when it arrived."""
+    """Whether it waited for a slot."""
 
 
 class _Worker:
@@ -159,7 +159,7 @@ class _Worker:
             raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
 
     def _wanted(self) -> int:
-        """The number of messages of the next pull."""
+        """Return the number of messages of the next pull."""
         if isinstance(self._slots, Shares):
             return max(LOOK_AHEAD, self._slots.free)
         return self._slots - len(self._in_work)
@@ -170,25 +170,15 @@ class _Worker:
         self._heartbeat_now.set()
 
     async def _received(self, msg: Msg) -> None:
+        """Start the handler of a message, let the message wait for a slot, or return it to the queue."""
         if msg.subject.startswith(self._pulls.inbox):
             # Messages of the stream arrive on their own subject; only status messages arrive on the inbox.
             self._pulls.status_arrived(msg)
             return
         self._pulls.message_arrived()
-        try:
-            metadata = msg.metadata
-        except NatsError:
-            logger.warning("%s: ignored a message that does not come from a stream", msg.subject)
+        message, reply = self._parsed(msg), msg.reply
+        if message is None:
             return
-        if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
-            logger.warning("%s: ignored a message of stream %s", msg.subject, metadata.stream)
-            return
-        message = WorkMessage(
-            msg.subject, msg.data, msg.headers or {}, metadata.sequence.stream, metadata.num_delivered
-        )
-        await self._take(message, msg.reply)
-
-    async def _take(self, message: WorkMessage, reply: str) -> None:
         if item := self._in_work.get(message.stream_seq):
             # The `in progress` signals were lost and the message came back to its own process. The running
             # handler continues and acks this newer delivery.
@@ -202,12 +192,25 @@ class _Worker:
             for surplus, delay_s in self._waiting.surplus(now):
                 await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
         elif self._wanted() <= 0:
-            # More than this process can take: a pull from before a reconnect was still served.
+            # More than this process can take: the server still served a pull from before a reconnect.
             await send_status(self._bus, reply, NAK)
         else:
             self._start(_InWork(message, reply))
         self._taken.set()
         self._pulls.check()
+
+    def _parsed(self, msg: Msg) -> WorkMessage | None:
+        """Return a message of the consumer; None for any other message."""
+        try:
+            metadata = msg.metadata
+        except NatsError:
+            logger.warning("%s: ignored a message that does not come from a stream", msg.subject)
+            return None
+        if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
+            logger.warning("%s: ignored a message of stream %s", msg.subject, metadata.stream)
+            return None
+        sequence, deliveries = metadata.sequence.stream, metadata.num_delivered
+        return WorkMessage(msg.subject, msg.data, msg.headers or {}, sequence, deliveries)
 
     def _start(self, item: _InWork) -> None:
         self._in_work[item.message.stream_seq] = item
@@ -216,7 +219,7 @@ class _Worker:
         task.add_done_callback(self._tasks.discard)
 
     def _start_waiting(self, arrived: int | None = None) -> None:
-        """Start the waiting messages that may take a slot; `arrived` is the newest one."""
+        """Start the waiting messages that may take a slot; `arrived` is the sequence of a new one."""
         while self._waiting is not None and not self._stopping and (found := self._waiting.next()):
             self._waiting.shares.take(found.tenant)
             waited = found.message.stream_seq != arrived
@@ -253,7 +256,7 @@ class _Worker:
 
     @asynccontextmanager
     async def _giving_back(self, item: _InWork) -> AsyncGenerator[None]:
-        """Give the slot of a handler back while it waits, if its tenant may have another that waits so."""
+        """Give the slot of a handler back while it waits, if the places of waiting handlers have room."""
         tenant, places = item.tenant, self._without_slot
         if tenant is None or self._waiting is None or places is None or not places.allows(tenant):
             yield

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from banksman.contracts.errors import Unavailable
 
@@ -87,3 +87,40 @@ async def retry(
                 await backoff.pause()
     except TimeoutError as error:
         raise Unavailable(f"{failure} within {budget_s:g} s: {reason}", public=public) from error
+
+
+async def overlapping(
+    attempt: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    after_s: float,
+    most: int,
+    on_repeat: Callable[[], None],
+) -> T:
+    """Return the result of the first attempt that ends, and cancel the others; raise if that one failed.
+
+    Args:
+        attempt: Safe to run concurrently with itself.
+        after_s: Seconds after which another attempt starts while the earlier ones still run.
+        most: Maximum number of attempts that run at the same time.
+        on_repeat: Called before each attempt but the first.
+    """
+    running = {asyncio.create_task(attempt())}
+    try:
+        while True:
+            may_start = len(running) < most
+            done, waiting = await asyncio.wait(
+                running, timeout=after_s if may_start else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done:
+                # One of two attempts that end together may have failed because the other one succeeded.
+                return min(done, key=lambda task: task.exception() is not None).result()
+            on_repeat()
+            running = {*waiting, asyncio.create_task(attempt())}
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        for task in running:
+            if not task.cancelled():
+                # Otherwise asyncio logs that the exception was never retrieved.
+                task.exception()
