@@ -4,6 +4,6 @@ import importlib
 
 from banksman.runtime.imports import without
 
-# nats-py imports aiohttp, if it is installed, for connections over websockets. No connection of ours is one.
+# nats-py imports aiohttp, if installed, for websocket transport, which Banksman does not use.
 with without("aiohttp"):
     importlib.import_module("nats.aio.client")

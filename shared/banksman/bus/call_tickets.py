@@ -1,8 +1,8 @@
-"""Tickets of calls: the proof of a runner or tool server that it was sent a call.
+"""Call tickets: proof that a call was sent to this runner or tool server.
 
-The owner of a run adds a ticket to each request for a call. An agent stores the start and the result of the
-call only with this ticket. It is a code over tenant, attempt and holder under a secret in KV `secrets`, which
-agents and the workflows service may read, so nothing is stored for a ticket.
+The owner of a run adds a ticket to each call request. An agent stores the start and the result of the call
+only with this ticket. A ticket is an HMAC over tenant, attempt and holder, so nothing is stored for it. Its
+secret is in KV `secrets`, which agents and the workflows service may read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Secret(BaseModel):
 
 
 class CallTickets:
-    """Issues and checks tickets."""
+    """Issues and checks call tickets."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -52,14 +52,14 @@ class CallTickets:
         return f"{holder}.{code[:_CODE_CHARS]}"
 
     def holder(self, ticket: str, tenant: str, attempt: str) -> str | None:
-        """Return whose ticket for this attempt it is; None if it is not one for this attempt."""
+        """Return the holder named in a ticket; None if the ticket is not valid for this attempt."""
         holder = ticket.partition(".")[0]
         genuine = self.issue(tenant, attempt, holder)
         return holder if hmac.compare_digest(ticket.encode(), genuine.encode()) else None
 
 
 async def create_ticket_secret(bus: Bus) -> None:
-    """Store a random secret unless there is one.
+    """Store a random ticket secret unless one exists.
 
     Raises:
         Overloaded, Unavailable, Forbidden: As `durable`.

@@ -1,4 +1,4 @@
-"""The client of nats-py: with total parsing of headers, and with subscriptions that need no task."""
+"""A nats-py client that parses any headers, and has subscriptions without a task."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from banksman.bus.names import DESCRIPTION, STATUS
 
 _VERSION = "NATS/1.0"
 _BLANKS = " \t\r\n\v\f"
-"""The blanks of bytes: `str.strip` removes others too, which are text."""
+"""The whitespace that `bytes.strip` removes. `str.strip` also removes Unicode blanks, which are text here."""
 
 
 class SafeClient(Client):
-    """A connection that survives the headers of every sender, and passes messages on without a task.
+    """A connection that accepts any header block, and can deliver messages without a task.
 
-    nats-py raises on some blocks of headers, for example on a status that is not UTF-8, and then its reader
+    nats-py raises on some header blocks, for example on a status that is not UTF-8, and then its reader
     ends: one such message would disconnect each process that receives it. The server checks no headers.
 
     nats-py gives each subscription a queue and a task, which cost more than most replies and notifications.
@@ -28,11 +28,12 @@ class SafeClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._receivers: dict[int, Callable[[Message], None]] = {}
-        """By the id of their subscription."""
+        """The callbacks of `listen` by subscription id."""
 
     async def listen(self, subject: str, receive: Callable[[Message], None]) -> Subscription:
         """Call `receive`, which must not block, for each message on arrival; its exceptions are reported."""
-        # Before the server knows the subscription: nats-py counts its ids, and takes the next one at once.
+        # Set before `subscribe`, because a message may arrive before it returns. nats-py numbers
+        # subscriptions, and `subscribe` takes the next number before it first awaits.
         self._receivers[self._sid + 1] = receive
         return await self.subscribe(subject)  # pyright: ignore[reportUnknownMemberType] - as below
 
@@ -48,7 +49,7 @@ class SafeClient(Client):
                 Message(subject.decode(), data, reply.decode(), parse_headers(headers) if headers else {})
             )
         except Exception as error:
-            # Raised from here, it would end the reader of the connection.
+            # An exception raised here would end the reader of the connection.
             await self._error_cb(error)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
@@ -60,12 +61,12 @@ class SafeClient(Client):
 
 
 def parse_headers(block: bytes) -> dict[str, str]:
-    """Return the headers of a message; of a repeated one the last, because the server appends its own.
+    """Return the headers of a message. The last value of a repeated header wins: the server appends its own.
 
-    Accepts any bytes: what is not a header is skipped. The status in the first line becomes `Status` and
+    Accepts any bytes, and skips lines that are no headers. The status in the first line becomes `Status` and
     `Description`, unless headers have these names.
     """
-    # Decoded and split once: each process parses some hundred blocks for a run.
+    # The block is decoded and split only once: each process parses a hundred or more blocks per run.
     first, *lines = block.decode("utf-8", "replace").split("\r\n")
     found: dict[str, str] = {}
     status, _, description = first.removeprefix(_VERSION).strip(_BLANKS).partition(" ")
@@ -76,7 +77,7 @@ def parse_headers(block: bytes) -> dict[str, str]:
     for line in lines:
         name, separator, value = line.partition(":")
         key = name.strip(_BLANKS)
-        # One word: a key with a blank in it is no header.
+        # A key with whitespace in it is no header.
         if separator and key.isascii() and key.split() == [key]:
             found[key] = value.strip(_BLANKS)
     return found
@@ -91,7 +92,7 @@ async def subscribe(
     pending_messages: int = 524_288,
     pending_bytes: int = 128 * 1024 * 1024,
 ) -> Subscription:
-    """Subscribe; the defaults are nats-py's own."""
+    """Subscribe with nats-py's default limits unless others are given."""
     return await nc.subscribe(  # pyright: ignore[reportUnknownMemberType] - a bare Future in its signature
         subject,
         queue=queue,

@@ -1,4 +1,4 @@
-"""What nats-py reports beside its calls: errors, refused publishes and dropped messages."""
+"""Errors that nats-py reports asynchronously: protocol errors, refused publishes, dropped messages."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', 
 
 
 class ClientErrors:
-    """Counts and logs the errors of one connection, and passes them on to those whom they concern."""
+    """Counts and logs the errors of one connection, and passes them to affected requests and callbacks."""
 
     def __init__(self, name: str, inbox_prefix: str, stats: BusStats, replies: Replies) -> None:
         self.on_slow_consumer: list[Callable[[str], None]] = []
         """Called with each subject whose messages were dropped."""
         self.optional: set[str] = set()
-        """Subscriptions, in lower case, that may be refused."""
+        """Subjects, in lower case, whose subscriptions the server may refuse without an error."""
         self._name = name
         self._inbox = f"{inbox_prefix.lower()}."
         self._stats = stats
         self._replies = replies
         self._logged_at: dict[str, float] = {}
-        """By warning: when it was logged last."""
+        """The monotonic time of the last log line, by warning."""
 
     async def report(self, error: Exception) -> None:
         """Handle an error that nats-py reports."""
@@ -73,8 +73,8 @@ class ClientErrors:
     def _is_late_reply(self, subject: str) -> bool:
         """Return whether a refused subject is the inbox of another user.
 
-        The server permits a reply for a limited time, and on the connection that received the request: one
-        that follows a partition is refused, and no process waits for it.
+        The server permits a reply for a limited time, and only on the connection that received the request.
+        It refuses a reply that is sent after a partition, for which no process waits any more.
         """
         inbox = subject.lower().startswith("_inbox")
         return inbox and not subject.lower().startswith(self._inbox)

@@ -1,8 +1,8 @@
 """The broker's time, which all processes use where they compare times of different processes.
 
 The clocks of machines differ. All processes share the clock of the broker, which stamps stored messages and
-fires timers. A process requests the broker's time from time to time, and adds its own monotonic clock: no run
-waits for a request or costs an additional message.
+fires timers. A process requests the broker's time every `REQUEST_EVERY_S` seconds and adds its own monotonic
+clock: no run waits for a request or costs an additional message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 REQUEST_EVERY_S = 20.0
 """Seconds between two requests for the broker's time."""
 MOST_DRIFT = 0.0005
-"""Seconds per second by which two machines' clocks may drift apart. Typical clocks drift a tenth of it."""
+"""Seconds per second by which two machines' clocks may drift apart; typical drift is a tenth of this."""
 WARN_ABOVE_S = 2.0
-"""Seconds by which a machine's clock must differ from the broker's for a warning in its log."""
+"""Offset from the broker's clock, in seconds, above which a process logs a warning."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISHES_IN_FLIGHT = 16
 """Maximum number of durable publishes in flight per connection. A server that syncs every write has no group
-commit, so more of them only wait longer."""
+commit, so additional publishes only wait longer."""
 
 DISCONNECT_CHECK_S = 0.01
 """Seconds between checks while nats-py has noticed a disconnection but not reported it yet."""
@@ -170,7 +170,7 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection to a server is up, as far as known."""
+        """Whether the connection to a server is up, as far as this process knows."""
         return self._connected.is_set() and self.nc.is_connected
 
     def reconnected_within(self, seconds: float) -> bool:
@@ -261,7 +261,7 @@ class Bus:
             timeout_s: Seconds to wait for the connection and the reply.
             headers: Headers of the request.
             until_reconnect: See `Replies.request`: for requests that are safe to repeat.
-            unless: Ends the wait when it is done: the reply is empty.
+            unless: A future that ends the wait when it is done; then the reply is empty.
 
         Raises:
             Unavailable: No reply arrived in time, or no process serves the subject; then `no_responders` is
@@ -340,14 +340,15 @@ class Bus:
     async def listen(
         self, subject: str, callback: Callable[[Message], None], *, optional: bool = False
     ) -> Subscription:
-        """Call `callback`, which must not block, for each message when it arrives; none waits or is dropped.
+        """Call `callback`, which must not block, for each message on arrival; no message waits or is dropped.
 
-        It costs no task, so it suits what each run receives. Exceptions are logged and counted.
+        The subscription has no task, which makes it cheap enough for one per run. Exceptions are logged and
+        counted.
 
         Args:
             subject: The subject; may contain wildcards.
             callback: The callback.
-            optional: Whether older permissions may refuse the subscription. Then nothing arrives.
+            optional: Whether older permissions may refuse the subscription. Then no message arrives.
         """
         if optional:
             self._errors.optional.add(subject.lower())

@@ -122,7 +122,7 @@ class ControlPlane:
         intake: Intake | None = None,
         at_once: Collection[str] = (),
     ) -> None:
-        """Take the handlers of a router.
+        """Create the control plane of a router's handlers.
 
         Args:
             bus: The connection, which stays open at the end.
@@ -150,7 +150,7 @@ class ControlPlane:
         self._app = FastStream(self._broker, logger=None, after_startup=[self._served])
 
     async def start(self) -> None:
-        """Subscribe every handler. A request that is sent afterwards finds them, unless NATS is away."""
+        """Subscribe every handler. On return the server knows the subscriptions, unless NATS is away."""
         await self._app.start()
 
     async def stop(self) -> None:
@@ -191,15 +191,15 @@ class ControlPlane:
         return received
 
     async def _served(self) -> None:
-        # The server reads in order: after this round trip it knows the subscriptions. After a lost connection
-        # nats-py subscribes them again.
+        # The server processes a connection in order: after this round trip it knows the subscriptions.
+        # nats-py subscribes again after a reconnect.
         await self._bus.problem()
 
 
 def _request_decoder(item: Any, body: Callable[[Any], Decode]) -> Callable[[StreamMessage[Msg]], Any]:
     decode: Decode | None = None
 
-    # FastStream uses a decoder with one parameter instead of its own.
+    # FastStream replaces its own decoder only with one that has exactly one parameter.
     async def decoder(message: StreamMessage[Msg]) -> Any:
         nonlocal decode
         decode = decode or body(_body_type(item))

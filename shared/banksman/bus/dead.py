@@ -42,11 +42,11 @@ _HEADERS_OF_LETTER: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
 _NOT_TOKEN = re.compile(r"[^a-z0-9]+")
 _MAX_REASON_CHARS = 500
 _MAX_HEADER_BYTES = 8 * 1024
-"""Bytes of JSON of the original headers that a dead letter keeps. With them a letter of any stored message
-fits into `max_payload`."""
+"""Maximum JSON bytes of the original headers that a dead letter keeps. With this limit, a dead letter of any
+stored message fits into `max_payload`."""
 _MAX_SEQUENCE_DIGITS = 20
 REPORTED = 10_000
-"""Unreadable messages that a process remembers, so that it reports each of them once."""
+"""Number of unreadable messages that a process remembers, to report each of them once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def _letter(message: StoredMessage) -> DeadLetter:
 
 
 def _note(message: StoredMessage) -> DeadLetter:
-    """Read the body only: headers of an untrusted runner must not choose the subject of a replay."""
+    """Return the dead letter of a note. Only the body is read: an untrusted runner chooses the headers."""
     try:
         late = LateResult.model_validate_json(message.data)
     except ValidationError as error:
@@ -256,7 +256,7 @@ def _note(message: StoredMessage) -> DeadLetter:
 
 
 def _kept(headers: Mapping[str, str]) -> str:
-    """Encode headers as JSON, as many of them as `_MAX_HEADER_BYTES` allow."""
+    """Encode headers as JSON, and omit those that would exceed `_MAX_HEADER_BYTES`."""
     kept: dict[str, str] = {}
     size = 2
     for name, value in headers.items():

@@ -1,4 +1,4 @@
-"""The parameters of a handler, as FastStream passes them and documents them."""
+"""A FastStream serializer that passes the parameters of a handler on without validation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fast_depends.library.serializer import OptionItem, Serializer, SerializerPr
 class _Unchanged(Serializer):
     def __init__(self, *, name: str, options: list[OptionItem], response_type: Any) -> None:
         super().__init__(name=name, options=options, response_type=response_type)
-        # The AsyncAPI document reads the name of the model only, and builds its own.
+        # FastStream's AsyncAPI generator reads only the name of this model, and builds its own.
         self.model = type(name, (), {})
 
     def get_aliases(self) -> tuple[str, ...]:
-        """Return the names of the parameters in messages: they have no others."""
+        """Return the names of the parameters in messages; no parameter has an alias."""
         return tuple(self.options)
 
     def __call__(self, call_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -30,5 +30,5 @@ class DeclaredParameters(SerializerProto):
     """
 
     def __call__(self, *, name: str, options: list[OptionItem], response_type: Any) -> Serializer:
-        """Return what passes the parameters of one handler on."""
+        """Return the serializer of one handler."""
         return _Unchanged(name=name, options=options, response_type=response_type)

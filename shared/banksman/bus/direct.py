@@ -64,8 +64,8 @@ async def read(
         subject: The subject; may contain wildcards.
         after: Stream sequence after which to start; 0 for all.
         budget_s: Seconds to wait for the next message.
-        current: True finally requests from the leader the messages that the replica does not have yet. With
-            False the newest messages may be missing, and removed messages may be returned.
+        current: True also requests from the leader, at the end, the messages that the replica does not have
+            yet. With False the newest messages may be missing, and removed messages may be returned.
 
     Raises:
         Unavailable: No message arrived for `budget_s` seconds.
@@ -96,7 +96,7 @@ async def read(
 
 
 async def count(bus: Bus, stream: str, subject: str) -> int:
-    """Return how many messages a replica has on a subject, from its index. One of them is transferred.
+    """Return how many messages a replica has on a subject. Transfers only one of them.
 
     Raises:
         Unavailable: No reply arrived.
@@ -139,8 +139,8 @@ async def _next(replies: asyncio.Queue[Message | BanksmanError], target: str) ->
         raise TimedOut(target, _SILENCE_S) from error
     if isinstance(reply, BanksmanError):
         raise reply
-    # The server adds the subject and the sequence to stored messages only. The status alone decides nothing:
-    # the headers of a stored message are what its publisher chose, and may be those of a status.
+    # The server adds the subject and the sequence only to stored messages. The status alone proves nothing:
+    # a publisher chooses the headers of its message, and may add a status.
     if SUBJECT in reply.headers and SEQUENCE in reply.headers:
         return _stored(reply)
     match reply.status:

@@ -1,11 +1,11 @@
-"""Acknowledgements that reach a runner or tool server without passing an agent again.
+"""Acknowledgements that the stream sends directly to a runner or tool server.
 
-Agents store what these publish. The publisher names in a header where it also receives the acknowledgement,
-and the agent makes that the reply subject of its own message. The server then sends what the stream replies
-to both of them, and the agent need not pass it on.
+Agents store the messages of runners and tool servers. The publisher names an acknowledgement subject in a
+header, and the agent publishes the message with that reply subject. The server then delivers the stream's
+reply to both, and the agent need not relay it.
 
-Neither an agent of an older version nor a broker with older permissions has to know this. Until an
-acknowledgement has arrived directly, each message also requests the agent's reply.
+This works with agents of older versions and with brokers with older permissions: until an acknowledgement has
+arrived directly, each message also requests the agent's reply.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
 
 
 class DirectAcks:
-    """The direct acknowledgements of one connection; as a context manager it receives them."""
+    """The direct acknowledgements of one connection, received while this context manager is open."""
 
     def __init__(self, bus: Bus, server: str, tenant: str | None = None) -> None:
-        """Create them.
+        """Create the direct acknowledgements.
 
         Args:
             bus: The connection, whose durable publishes use them while the block runs.
@@ -39,14 +39,14 @@ class DirectAcks:
         source, owner = (RUN_ACCOUNT, server) if tenant is None else (TENANT_ACCOUNT, tenant)
         self._subject = subjects.stored_ack(source, owner, self._inbox, ANY, ANY, ANY)
         self._relayed = ("tool.", kv_subject(RUNNERS, f"{server}."))
-        """What agents store begins with one of these. A runner stores its own lease itself."""
+        """Prefixes of the subjects that agents store. A runner stores its own lease itself."""
         self._proven = False
-        """Whether one has arrived since the connection was made, and none is missing since."""
+        """True after a direct acknowledgement, until a reconnect or a missing acknowledgement."""
         self._subscription: Subscription | None = None
         self._forget_reconnects: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
-        # Refused by a broker with older permissions.
+        # A broker with older permissions refuses this subscription.
         self._subscription = await self._bus.listen(self._subject, self._received, optional=True)
         self._forget_reconnects = self._bus.on_reconnect(self._doubt)
         self._bus.store_request = self._request
@@ -63,7 +63,7 @@ class DirectAcks:
     async def _request(
         self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Message:
-        """Send a message to a stream and return what the stream or an agent replies; as `Bus.request_ack`."""
+        """Send a message to a stream and return the reply of the stream or an agent; as `Bus.request_ack`."""
         if not subject.startswith(self._relayed):
             return await self._bus.request_ack(subject, payload, headers, timeout_s)
         token = self._bus.replies.new_token()

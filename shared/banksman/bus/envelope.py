@@ -1,4 +1,4 @@
-"""Error replies to requests over NATS: the error frame of the websocket, as bytes."""
+"""Error replies to NATS requests: the encoded error frame of the websocket."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RemoteError(BanksmanError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds after which the serving process advises a retry; None if it gave no time."""
+        """Seconds after which the replying process advises a retry; None if it gave no time."""
         return self.frame.retry_after_s
 
 
 def error_envelope(error: Exception) -> bytes:
-    """Encode an error as a reply. Details of unforeseen errors are only logged."""
+    """Encode an error as a reply. Details of unexpected errors are only logged."""
     if isinstance(error, BanksmanError):
         frame = error_frame(error)
     else:

@@ -29,8 +29,8 @@ class _Queue:
 class Intake:
     """Admits requests.
 
-    A request beyond the rate of its tenant is refused before it is decoded. A tenant gets as many refusals a
-    second as requests; the rest is dropped, so that a flood costs little more than being read.
+    A request over the rate limit of its tenant is refused before it is decoded. Refusals have the same limit;
+    further requests are dropped without a reply, so that a flood costs little more than reading it.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Intake:
 
         Args:
             bus: The connection that receives the requests.
-            rate: Requests a second of each tenant; None for no limit.
+            rate: Requests per second of each tenant; None for no limit.
             tenant_token: Position of the tenant among the tokens of a subject.
             refusal: Returns the reply to a request that is refused.
         """
@@ -61,7 +61,7 @@ class Intake:
         """Handle a request in a task of its own, or refuse it. Returns at once."""
         tenant = subject.split(".")[self._tenant_token]
         if wait_s := self._rates.take(tenant):
-            # No exception: this is all that a request of a flood costs.
+            # Raises no exception, to keep refusals during a flood cheap.
             if reply and not self._refusals.take(tenant):
                 await self._bus.publish(reply, self._refusal(TooManyRequests(wait_s)))
             return

@@ -63,7 +63,7 @@ async def call(
 
 
 async def count_below(bus: Bus, stream: str, below: str) -> int:
-    """Return the number of messages on the subjects that match `below`, as the leader counts them.
+    """Return the leader's count of the messages on the subjects that match `below`.
 
     The response names each subject: use it for streams with few of them, such as queues.
 

@@ -60,7 +60,7 @@ class Bucket(Generic[T]):
     async def get_or_skip(self, key: str) -> Entry[T] | None:
         """Return the value as `get` does, but report a value that cannot be decoded, and return None.
 
-        For derived values that another service removes and builds again: see `get_or_drop`.
+        For derived values that another service removes and rebuilds: see `get_or_drop`.
 
         Raises:
             Unavailable: The broker did not respond.
@@ -71,7 +71,7 @@ class Bucket(Generic[T]):
     async def get_or_drop(self, key: str) -> Entry[T] | None:
         """Return the value as `get` does, but report and remove a value that cannot be decoded.
 
-        For derived values that are built again when they are missing.
+        For derived values that are rebuilt when they are missing.
 
         Raises:
             Unavailable, Overloaded: The broker did not respond, or the removal could not be stored.
@@ -184,8 +184,7 @@ class Bucket(Generic[T]):
         """Return the last message of each key in stream order, without the markers of removed keys."""
         latest: dict[str, StoredMessage] = {}
         async for message in direct.read(self.bus, self.stream, self._below(prefix), current=True):
-            # A lagging replica may have returned an earlier value of the key before the leader returns this
-            # one.
+            # A lagging replica may have returned an earlier value of the key before the leader returned this.
             latest.pop(message.subject, None)
             latest[message.subject] = message
         return [message for message in latest.values() if not is_marker(message)]

@@ -1,4 +1,4 @@
-"""Pulls of FastStream's durable consumers that may last long, because they end with the connection."""
+"""Long pulls for FastStream's durable consumers, renewed after a reconnect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from banksman.bus.connection import Bus
 
 
 class LastingPulls(JetStreamContext):
-    """The pull subscriptions of a connection, whose pulls end when the connection returns.
+    """Pull subscriptions whose current pull ends at a reconnect.
 
-    The server drops a pull with its connection, but nats-py waits until the pull expires. Meanwhile nothing
-    would fetch new messages.
+    The server drops a pull with its connection, but nats-py waits until the pull expires, and would fetch no
+    new messages meanwhile.
     """
 
     def __init__(self, bus: Bus) -> None:

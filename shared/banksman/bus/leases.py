@@ -1,8 +1,8 @@
 """The lease of a runner: one key in the bucket `runners`, written without permission to read it.
 
-A lease outlives a broker that stores nothing for seconds, so its time is long. It ends early when its holder
-releases it, or when an agent finds that the holder's connection is closed. Each of these is a compare-and-set
-on the revision, so a lease that was ended cannot be renewed.
+A lease outlives a broker that stores nothing for some seconds, so its lifetime is long. A lease ends early
+when its holder releases it, or when an agent finds that the holder's connection is closed. Renewals and ends
+are compare-and-set writes on the revision, so an ended lease cannot be renewed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from banksman.contracts.ids import new_id
 LEASE_TTL_S: Mapping[Replicas, int] = {1: 12, 3: 20}
 """Seconds after which a lease without renewal expires, by number of replicas. One server that syncs each
 write may store nothing for seconds while its disk is busy, and three servers take up to 8 s to elect another
-leader. No lease can be renewed in that time, and runners must not end their commands for it."""
+leader. No lease can be renewed in that time, and runners must not end their commands because of it."""
 RENEW_EVERY_S = 1.0
-"""Seconds between renewals while calls run: they end when the broker is silent for longer than a lease."""
+"""Seconds between renewals while calls run. The calls end if no renewal succeeds for almost a lease's TTL."""
 IDLE_RENEW_EVERY_S = 4.4
-"""Seconds between renewals while none runs. Each is a synced write, and all that an idle system stores. The
+"""Seconds between renewals while no call runs. Each is a synced write, the only one of an idle system. The
 lease still outlives 6 s in which the broker stores nothing."""
 _STOPS_EARLIER_S = 1.0
 
 _ATTEMPT_S = 2.0
 """Seconds to wait for the acknowledgement of one attempt to write a lease."""
 _OVERLAP_S = 0.7
-"""Seconds after which a write of a lease is sent again, while the attempt before still waits. Agents share
-the leases of tool servers at random, and one that is partitioned does not reply: of five attempts one after
-another, all went to it in one of 32 cases, and the server was taken for lost."""
+"""Seconds after which the write of a lease is sent again, while the previous attempt still waits. A random
+agent stores the lease of a tool server, and a partitioned agent does not reply. With one attempt at a time,
+all five attempts went to the partitioned one of two agents in one of 32 cases, and the server counted as
+lost."""
 _TRIES = 10
 """Attempts to take a lease that other processes write concurrently."""
 

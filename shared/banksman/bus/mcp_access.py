@@ -1,4 +1,4 @@
-"""The tokens of servers of the Model Context Protocol, opened and renewed where a call is sent.
+"""The access tokens of MCP servers, decrypted and renewed by the process that sends a call.
 
 A token that expires soon is renewed before the call, by one process at a time: authorization servers that
 replace refresh tokens revoke all tokens of a user if one of them is used twice.
@@ -23,12 +23,12 @@ from banksman.contracts.mcp import HttpServer, McpServer, McpTransport
 from banksman.contracts.mcp_sign_in import Access, AccessToken, RequestToken, SignedIn
 
 RENEWAL: Final = timedelta(seconds=20)
-"""After this time another process may renew a token; a request for one has ended by then."""
+"""Time after which another process may renew a token; a token request has ended by then."""
 LOOK_EVERY_S: Final = 0.2
-"""Seconds between two looks at a token that another process renews, after it has expired."""
+"""Seconds between two reads of an expired token that another process is renewing."""
 
 SIGNED_OUT: Final = {"signed_in": None, "needs_sign_in": True}
-"""The state of a server whose token is of no use any more."""
+"""The changed fields of a server whose token can no longer be used."""
 
 AskRunner = Callable[[RequestToken], Awaitable[FileReply]]
 """Sends a request to a runner, which connects to addresses that tenants chose. May raise `Unavailable`."""
@@ -55,12 +55,12 @@ class McpAccess:
     async def authorized(
         self, tenant: str, entry: Entry[McpServer], transport: McpTransport, ask: AskRunner
     ) -> McpTransport:
-        """Return how a server is reached with its token, which is renewed if it expires soon.
+        """Return the transport of a server with its access token, which is renewed if it expires soon.
 
         Args:
-            tenant: Its tenant.
-            entry: The server as it is stored.
-            transport: How it is reached with what was configured; returned for a server without a sign-in.
+            tenant: The server's tenant.
+            entry: The stored server.
+            transport: The configured transport; returned unchanged for a server without a sign-in.
             ask: Requests a token.
 
         Raises:
@@ -71,7 +71,7 @@ class McpAccess:
         while True:
             server, signed_in, now = entry.value, entry.value.signed_in, self._now()
             if server.transport != begun.transport:
-                # The token may be for its new address, and the call would send it to the old one.
+                # The token may be for the new address, and the call would send it to the old one.
                 raise AccessMissing(f"the server {server.id!r} was changed meanwhile")
             if server.needs_sign_in:
                 raise needs_sign_in(server.id)
@@ -87,26 +87,26 @@ class McpAccess:
                 entry, usable = await self._renewed(tenant, entry, signed_in, ask)
 
     def sealed(self, tenant: str, server_id: str, secrets: BaseModel) -> str:
-        """Return secrets of a sign-in as they are stored."""
+        """Return the secrets of a sign-in, encrypted for storage."""
         return self._box.seal(secrets.model_dump_json(), _name(tenant, server_id))
 
     def opened(self, tenant: str, server: McpServer, signed_in: SignedIn) -> Access:
         """Return the tokens of a server.
 
         Raises:
-            AccessMissing: They were encrypted with another signing key.
+            AccessMissing: The tokens were encrypted with another signing key.
         """
         return self.unsealed(Access, tenant, server.id, signed_in.sealed)
 
     def unsealed(self, model: type[M], tenant: str, server_id: str, sealed: str) -> M:
-        """Return stored secrets of a sign-in; errors as `opened`."""
+        """Return the decrypted secrets of a sign-in; errors as `opened`."""
         text = self._box.open(sealed, _name(tenant, server_id))
         if text is None:
             raise needs_sign_in(server_id)
         return model.model_validate_json(text)
 
     def signed_in(self, tenant: str, server_id: str, user: str, access: Access) -> SignedIn:
-        """Return the record of tokens that were granted now."""
+        """Return the stored record of a sign-in whose tokens were granted now."""
         now, expires_in_s = self._now(), access.token.expires_in_s
         return SignedIn(
             user=user,
@@ -121,8 +121,8 @@ class McpAccess:
         """Renew a token unless another process does.
 
         Returns:
-            The server as it is stored then, and whether its token is used as it is: also one that was granted
-            for less than a minute, and one that cannot be renewed and has not expired yet.
+            The server as stored afterwards, and whether to use its token without another renewal: also a
+            token granted for less than a minute, and an unexpired one that cannot be renewed.
         """
         access = self.opened(tenant, entry.value, signed_in)
         if access.token.refresh_token is None:
@@ -133,7 +133,7 @@ class McpAccess:
         if revision is None:
             return await self._read(entry.key, server.id), False
         claimed = Entry(entry.key, server, revision)
-        # If no reply arrives, the claim stays until its time: the runner may still send the request.
+        # If no reply arrives, the claim stays until it expires: the runner may still send the request.
         reply = await ask(_refresh(access))
         if reply.token is not None:
             renewed = self.signed_in(tenant, server.id, signed_in.user, _renewal(access, reply.token))
@@ -147,20 +147,20 @@ class McpAccess:
         return released, True
 
     async def _ended(self, entry: Entry[McpServer], signed_in: SignedIn) -> tuple[Entry[McpServer], bool]:
-        """Return a server whose token cannot be renewed any more: it is used until it expires."""
+        """Return a server whose token cannot be renewed, and whether to use the token until it expires."""
         if signed_in.is_valid(self._now()):
             return entry, True
         return await self._stored(entry, entry.value.model_copy(update=SIGNED_OUT)), False
 
     async def _stored(self, entry: Entry[McpServer], server: McpServer) -> Entry[McpServer]:
-        """Store a change of access, also if an administrator changed something else meanwhile."""
+        """Store a change of access, and merge it with concurrent changes by an administrator."""
         while True:
             revision = await self._servers.update(entry.key, server, entry.revision)
             if revision is not None:
                 return Entry(entry.key, server, revision)
             now = await self._read(entry.key, server.id)
             if _sealed(now.value) != _sealed(entry.value):
-                # An administrator signed in or out meanwhile: that holds.
+                # An administrator signed in or out meanwhile: that change wins.
                 return now
             access = {"signed_in": server.signed_in, "needs_sign_in": server.needs_sign_in}
             entry, server = now, now.value.model_copy(update=access)
@@ -173,7 +173,7 @@ class McpAccess:
 
 
 def with_token(server: HttpServer, token: str) -> HttpServer:
-    """Return a server whose requests carry a token, in place of a header that was configured for it."""
+    """Return a server with the header `Authorization: Bearer {token}`, which replaces a configured one."""
     others = {name: value for name, value in server.headers.items() if name.lower() != "authorization"}
     return server.with_values({**others, "Authorization": f"Bearer {token}"})
 
@@ -200,11 +200,11 @@ def _refresh(access: Access) -> RequestToken:
 
 
 def _renewal(access: Access, token: AccessToken) -> Access:
-    """Return renewed tokens. A refresh token that stays valid is not repeated (RFC 6749, section 6)."""
+    """Return renewed tokens. A reply without a refresh token keeps the old one (RFC 6749, section 6)."""
     kept = token.refresh_token or access.token.refresh_token
     return access.model_copy(update={"token": token.model_copy(update={"refresh_token": kept})})
 
 
 def _name(tenant: str, server_id: str) -> str:
-    # No header has a colon in its name, so no value of one opens as this.
+    # Header names have no colon, so the sealed value of a header cannot be opened under this name.
     return f"{tenant}.{server_id}.:sign-in"

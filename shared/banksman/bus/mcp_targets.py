@@ -1,7 +1,7 @@
-"""Where the runner of a call finds a tool of a server of the Model Context Protocol.
+"""The target of an MCP call: the configuration with which its runner reaches the MCP server.
 
-The configuration of a server holds secrets. It is read when a call is sent, and is a part of the request to
-the one runner that executes the call: no event, log or model has it.
+The configuration holds secrets. It is read when a call is sent, and only the request to the runner that
+executes the call contains it: no event, log line or model request does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from banksman.contracts.mcp import McpServer, McpTarget, mcp_server_of, offered_
 from banksman.contracts.mcp_sign_in import RequestToken
 
 TOKEN_TIMEOUT_S = 15.0
-"""Seconds within which a runner replies with a token."""
+"""Seconds to wait for a runner's reply to a token request."""
 
 
 class McpTargets:
@@ -34,14 +34,14 @@ class McpTargets:
         self._access = McpAccess(bus, box, now)
 
     async def with_target(self, request: CallRequest, runner: str) -> CallRequest:
-        """Return a request with the target of its call; unchanged if its tool is none of a server.
+        """Return a request with the MCP target of its call; unchanged for a tool of no MCP server.
 
         A token that expires soon is renewed through the runner of the call.
 
         A tool that is no longer approved has no target: the runner refuses it as an unknown tool.
 
         Raises:
-            SecretUnusable: A secret of its server is not set, or cannot be used.
+            SecretUnusable: A secret of the server is not set, or cannot be used.
             AccessMissing: An administrator must sign in at the server, or its token could not be renewed.
             Unavailable: The broker or the runner did not respond.
         """

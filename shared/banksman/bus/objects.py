@@ -1,7 +1,7 @@
 """Object stores in the standard layout of NATS clients, read in batches and under a deadline.
 
 An object has at most 16 MB; larger data is stored in parts. Chunks and parts are stored before the
-description that names them, so a crash leaves no object that is incomplete. Layout: ADR-20,
+description that names them, so a crash leaves no incomplete object. Layout: ADR-20,
 https://github.com/nats-io/nats-architecture-and-design/blob/main/adr/ADR-20.md.
 
 An object whose name begins with an owner (`owned_name`) has the owner in its subjects: the description is on
@@ -40,12 +40,12 @@ CHUNK_BYTES = 512 * 1024
 DEADLINE_S = 60.0
 """Seconds for writing or reading one object."""
 ABANDON_S = 5.0
-"""Additional seconds for removing the chunks of an object that does not fit."""
+"""Additional seconds for removing the chunks of an object that could not be stored."""
 
 
 OWNER_END: Final = ":"
 Remove = Callable[[str], Awaitable[None]]
-"""Removes the object of a name, and those below it."""
+"""Removes the object with this name and all objects below it."""
 
 
 class ObjectBroken(Fault):
@@ -73,7 +73,7 @@ class ObjectInfo:
 
     @property
     def owner(self) -> str | None:
-        """Whose object it is; None for one without an owner."""
+        """The owner in the name; None for an object without one."""
         return self.name.rpartition(OWNER_END)[0] or None
 
 
@@ -194,7 +194,7 @@ class Objects:
 
         Args:
             prefix: The beginning of a name without its owner.
-            owner: Whose objects to list; None lists all, with and without owners.
+            owner: The owner whose objects to list; None lists all, with and without owners.
         """
         below = ">" if owner is None else f"{check_token(owner, 'owner')}.>"
         async for message in direct.read(self._bus, self._stream, object_meta(self._store, below)):
@@ -207,12 +207,12 @@ class Objects:
                 yield info
 
     async def filled(self) -> tuple[int, int]:
-        """Return the bytes of all objects together, and the most that the store takes; 0 for no limit."""
+        """Return the total bytes of all objects, and the limit of the store; 0 for no limit."""
         info = await jetstream.call(self._bus, api("STREAM.INFO", self._stream))
         return int(info["state"]["bytes"]), max(0, int(info["config"]["max_bytes"]))
 
     async def _abandon(self, name: str, upload: str) -> None:
-        """Remove the chunks of an object that was not stored; retain them if that is unknown."""
+        """Remove the chunks of an object that was not stored; retain them if the outcome is unknown."""
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(ABANDON_S):
                 stored = await self._meta(name)
@@ -246,13 +246,17 @@ class Objects:
             self._meta_subject(meta.name),
             meta.model_dump_json().encode(),
             msg_id=new_id("m"),
-            # By a rollup, a publisher can remove all messages of a stream: the stores of runners allow none.
+            # With a rollup, a publisher can remove all messages of a stream, so runners' stores allow none.
             headers={} if self._store in RUNNER_STORES else {ROLLUP: "sub"},
             budget_s=deadline_s,
         )
 
     def _decoded(self, message: StoredMessage) -> _Meta:
-        """Decode a description; one that names another object than its subject does is broken."""
+        """Decode a description.
+
+        Raises:
+            ObjectBroken: It is invalid, or names another object than its subject does.
+        """
         try:
             meta = _Meta.model_validate_json(message.data)
             if message.subject == self._meta_subject(meta.name):
@@ -279,7 +283,7 @@ def owned_name(owner: str, *path: str) -> str:
 
 
 def place_of(name: str) -> str:
-    """Return the tokens that stand for a name in the subject of its description.
+    """Return the subject tokens of a name.
 
     Raises:
         BadInput: The owner of a name, or a part of its path, is no token.

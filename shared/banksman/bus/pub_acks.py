@@ -1,4 +1,4 @@
-"""What a stream replies to a publish: an acknowledgement, or a refusal as a typed error."""
+"""The replies of a stream to a publish: an acknowledgement, or a refusal as a typed error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def acknowledged(bus: Bus, subject: str, payload: bytes, reply: bytes, tries: in
         bus: The connection.
         subject: The subject of the message.
         payload: The message.
-        reply: What the stream replied.
+        reply: The reply of the stream.
         tries: Number of attempts that may have stored the message.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The pulls of a work loop: one is outstanding at a time, and it requests as many messages as are wanted.
+"""The pulls of a work loop: at most one is outstanding, and it requests as many messages as are wanted.
 
-When a pull is used up and more messages are wanted, the next one is sent at once.
+When a pull has returned all its messages and more are wanted, the next one is sent at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REQUEST_TIMEOUT = "408"
 
 
 class Pulls:
-    """Pulls the messages of a durable consumer. Their subscriber passes on what arrives on `inbox`."""
+    """Pulls the messages of a durable consumer. The owner subscribes to `inbox` and reports messages."""
 
     def __init__(self, bus: Bus, stream: str, durable: str, wanted: Callable[[], int]) -> None:
         """Create the pulls.
@@ -83,7 +83,7 @@ class Pulls:
             stopped.cancel()
 
     def check(self) -> None:
-        """Send the next pull if none is outstanding: it may be wanted now."""
+        """Send the next pull if none is outstanding and messages are wanted."""
         self._changed.set()
 
     def forget(self) -> None:
@@ -98,8 +98,8 @@ class Pulls:
         self._succeeded()
 
     def status_arrived(self, msg: Msg) -> None:
-        """Act on what the server reports about a pull."""
-        # The status of an earlier pull does not concern the current one.
+        """Handle a status message of the server about a pull."""
+        # A status of an earlier pull says nothing about the current one.
         if msg.subject.rpartition(".")[2] != str(self._number):
             return
         self._received_at = asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
 """Requests and their replies over one inbox subscription.
 
-A waiter in nats-py's own `request` waits for its whole timeout although its connection broke. Here it fails
-at the reconnect and may retry, and a request may have many replies.
+nats-py's own `request` waits for its whole timeout even if the connection breaks. Here a request fails at the
+reconnect and may be retried, and a request may have many replies.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Waiter:
 
 
 def _first() -> tuple[asyncio.Future[Message], Callable[[Message], None], Callable[[BanksmanError], None]]:
-    """Return what waits for one message, and the callbacks of which the first one called ends the wait."""
+    """Return a future and the callbacks that resolve it with a message or an error; the first call wins."""
     waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def received(message: Message) -> None:
@@ -55,7 +55,7 @@ class Replies:
 
     @property
     def inbox(self) -> str:
-        """The subjects of replies without their last token."""
+        """The reply subjects without their last token."""
         return self._prefix
 
     async def open(self) -> None:
@@ -86,7 +86,7 @@ class Replies:
                 connection. For requests that are safe to repeat.
             token: The `new_token` by which another subscription delivers the reply; None takes one.
             reply: The reply subject, if it is that of another subscription; None for the inbox.
-            unless: Ends the wait when it is done: an empty message is returned.
+            unless: A future that ends the wait when it is done; then an empty message is returned.
 
         Raises:
             Unavailable: `NoResponders`, `TimedOut`, `ConnectionLost`, or the connection is closed.
@@ -104,14 +104,14 @@ class Replies:
             await self.send(subject, payload, reply or inbox, headers)
             if unless is not None:
                 unless.add_done_callback(ended)
-            # A quarter of the cost of `asyncio.timeout`, for some twenty requests in each run.
+            # This costs a quarter of `asyncio.timeout`, and each run has some twenty requests.
             timer = loop.call_later(timeout_s, lambda: failed(TimedOut(subject, timeout_s)))
             try:
                 message = await replied
             finally:
                 timer.cancel()
                 if unless is not None:
-                    # It may outlive many requests.
+                    # The future may outlive many requests, and would keep their callbacks.
                     unless.remove_done_callback(ended)
         if message.status == STATUS_NO_RESPONDERS and not message.data:
             raise NoResponders(subject)

@@ -13,7 +13,7 @@ from banksman.contracts.frames import ErrorFrame
 
 
 def add_replies(document: dict[str, Any], name: str, item: Any) -> None:
-    """Add what FastStream's document lacks: the reply of a request and its error envelope.
+    """Add the reply of a request and its error envelope, which FastStream's document lacks.
 
     Args:
         document: The document, which is changed.
@@ -43,14 +43,14 @@ def add_replies(document: dict[str, Any], name: str, item: Any) -> None:
 
 
 def _reply_models(item: Any) -> tuple[type[BaseModel], ...]:
-    """Return the models of which a handler declares that it replies one; none for bytes or no reply."""
+    """Return the models that a handler declares as its reply; none for bytes or no reply."""
     declared = item.dependant.serializer.response_option["return"].field_type
     found = get_args(declared) if isinstance(declared, UnionType) else (declared,)
     return tuple(one for one in found if one not in (NoneType, None, bytes))
 
 
 def _add_schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
-    """Add the schema of a model that is sent, and return the reference to it."""
+    """Add the schema of a reply model, and return the reference to it."""
     # The names of generic models have brackets, which AsyncAPI does not permit.
     name = re.sub(r"[^\w.-]+", "_", model.__name__).strip("_")
     if name not in schemas:

@@ -1,4 +1,4 @@
-"""Encryption of what a store holds: objects that all runners can read, and secrets of tenants."""
+"""Encryption of stored data: objects that all runners can read, and secrets of tenants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nacl.secret import Aead
 from nacl.utils import random
 
 SEAL_BYTES: Final = Aead.NONCE_SIZE + Aead.MACBYTES
-"""Bytes that a sealed object has more than its content."""
+"""Bytes by which a sealed object is longer than its content."""
 
 
 def new_key() -> str:
@@ -20,12 +20,12 @@ def new_key() -> str:
 
 
 def sealed(content: bytes, key: str, name: str) -> bytes:
-    """Return the bytes of an object: its content encrypted, and bound to its name."""
+    """Return the encrypted content of an object, bound to its name."""
     return bytes(Aead(bytes.fromhex(key)).encrypt(content, name.encode()))
 
 
 def opened(data: bytes, key: str, name: str) -> bytes | None:
-    """Return the content of a sealed object; None if key, name or bytes are others."""
+    """Return the content of a sealed object; None if the key, the name or the bytes do not match."""
     try:
         return Aead(bytes.fromhex(key)).decrypt(data, name.encode())
     except CryptoError:
@@ -33,7 +33,7 @@ def opened(data: bytes, key: str, name: str) -> bytes | None:
 
 
 class SecretBox:
-    """Encrypts secrets of tenants under a key that is derived from the signing key, which no store has."""
+    """Encrypts secrets of tenants with a key derived from the signing key, which is in no store."""
 
     def __init__(self, signing_key: bytes) -> None:
         """Create the box of a service; an empty key seals and opens nothing."""
@@ -45,7 +45,7 @@ class SecretBox:
         return base64.b64encode(sealed(value.encode(), self._key, name)).decode()
 
     def open(self, text: str, name: str) -> str | None:
-        """Return a value; None without a key, or if the value was sealed with another key or name."""
+        """Return the decrypted value; None without a key, or if it was sealed with another key or name."""
         if self._key is None:
             return None
         content = opened(base64.b64decode(text), self._key, name)

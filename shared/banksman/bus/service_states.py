@@ -1,4 +1,4 @@
-"""Each process reports its state on request: nothing is stored, and an idle system sends nothing."""
+"""Report the state of a process on request: nothing is stored, and an idle system sends nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from banksman.contracts.service_states import ServiceState
 from banksman.runtime.health import Health
 
 WAITING_REQUESTS = 16
-"""Requests that wait for a process that stands still; further ones are dropped."""
+"""Requests that wait while a process is blocked; further ones are dropped."""
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""FastStream's broker on a connection that the service has, and what happens around each handler.
+"""FastStream's broker on the existing connection of a service, and the middleware of each handler.
 
 A request whose handler raises gets an error envelope. The outcome that a handler returns settles a message of
 a stream.
@@ -33,14 +33,14 @@ from banksman.contracts.errors import BanksmanError, ErrorCode
 logger = logging.getLogger(__name__)
 
 HANDLERS_END_S = 4.0
-"""Seconds that running handlers get at the end, all together. A request that is cut off is repeated by its
-client; a message of a stream is redelivered."""
+"""Seconds that all running handlers together get at a stop. A client repeats an interrupted request; the
+server redelivers the message of a stream."""
 INTAKE_MESSAGES = 16_384
 INTAKE_BYTES = 16 * 1024 * 1024
-"""Requests of one subject, and their bytes, that wait for an intake; further ones are dropped."""
+"""Limits of the requests of one subject that wait for an intake; further requests are dropped."""
 
 Intake = Callable[[str, str, Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Receives the subject and the reply subject of each request, and what handles it. It returns at once: the
+"""Receives the subject, the reply subject and the handler of each request. An intake returns at once: the
 requests of one subject reach it one after the other."""
 
 
@@ -57,7 +57,7 @@ class SharedConnectionBroker(NatsBroker):
 
     def __init__(self, bus: Bus, intake: Intake | None) -> None:
         self.at_once: dict[str, Callable[[Msg], Awaitable[None]]] = {}
-        """By subject: what is called in place of FastStream's dispatch."""
+        """By subject: the function called in place of FastStream's dispatch."""
         self._bus = bus
         self._intake = intake
 
@@ -89,13 +89,13 @@ class SharedConnectionBroker(NatsBroker):
         exc_tb: TracebackType | None = None,
     ) -> None:
         """Stop the handlers, and leave the connection open."""
-        # FastStream drains the connection that it finds here.
+        # FastStream would drain the connection stored here.
         self._connection = None
         await super().stop(exc_type, exc_val, exc_tb)
 
 
 class _WithIntake:
-    """A connection whose subscriptions pass their messages to an intake; everything else is the client's."""
+    """A client whose subscriptions pass their messages to an intake."""
 
     def __init__(self, nc: Client, intake: Intake) -> None:
         self._nc = nc
@@ -107,7 +107,7 @@ class _WithIntake:
         async def received(msg: Msg) -> None:
             await self._intake(msg.subject, msg.reply, lambda: cb(msg))
 
-        # An intake returns at once, so little waits in the client; what does is bounded.
+        # An intake returns at once, so few messages wait in the client; these limits bound them.
         return await subscribe(
             self._nc,
             subject,
@@ -122,7 +122,7 @@ class _WithIntake:
 
 
 class _AtOnce:
-    """A connection whose subscriptions to some subjects call other functions; all else is the client's."""
+    """A client whose subscriptions to some subjects call other functions."""
 
     def __init__(self, nc: Client, at_once: Mapping[str, Callable[[Msg], Awaitable[None]]]) -> None:
         self._nc = nc
@@ -142,7 +142,7 @@ class NoReply(Exception):
 
 
 class _Rules(BaseMiddleware[Any, Any]):
-    """What happens around each handler: error envelopes for requests, outcomes for messages of streams."""
+    """Middleware of each handler: sends error envelopes for requests, settles messages of streams."""
 
     def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus) -> None:
         super().__init__(msg, context=context)
@@ -157,7 +157,7 @@ class _Rules(BaseMiddleware[Any, Any]):
                 msg.reply_to = ""
                 return None
             if self._bus.stats.reconnects != reconnects:
-                # The server permits the reply on the connection that received the request only.
+                # The server permits the reply only on the connection that received the request.
                 msg.reply_to = ""
             return response
         await _settle(self._bus, call_next, msg)
@@ -165,7 +165,7 @@ class _Rules(BaseMiddleware[Any, Any]):
 
 
 async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -> bytes | None:
-    """Return the reply to a request: what its handler returns, or the envelope of its error.
+    """Return the encoded reply of a request's handler, or the envelope of its error.
 
     Raises:
         NoReply: The handler leaves the request without a reply.

@@ -1,7 +1,7 @@
-"""Follow all messages of a stream from a position on: subjects and headers, without payloads.
+"""Follow all messages of a stream from a position: subjects and headers, without payloads.
 
-For data that is derived from all logs. Each process receives every message through a consumer in the server's
-memory. The server refuses the 1001st consumer of a stream, so only services use this, never clients.
+This serves data that is derived from all logs. Each process receives every message through a consumer in the
+server's memory. The server refuses the 1001st consumer of a stream, so only services use this, never clients.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The secrets of tenants, opened where a call is sent to the process that executes it.
+"""The secrets of tenants, decrypted by the process that sends a call.
 
-They are a part of the request, and of nothing else: no event, log or model has them.
+Only the request to the process that executes the call contains them: no event, log line or model request
+does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from banksman.contracts.mcp import McpTransport
 from banksman.contracts.tenant_secrets import MCP_PREFIX, REFERENCE, StoredSecret
 
 SEALED: Final = "sealed:"
-"""Begins a stored value of an MCP server that is encrypted; earlier versions stored the value itself."""
+"""Prefix of an encrypted value in a stored MCP server; earlier versions stored plain values."""
 
 
 class SecretUnusable(Fault):
@@ -33,11 +34,11 @@ class SecretUnusable(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """How a runner reaches an MCP server, with all secrets."""
+    """The transport of an MCP server with all secrets filled in."""
 
     transport: McpTransport
     hidden: tuple[str, ...]
-    """The secrets to which its values referred."""
+    """The values of the secrets that the transport refers to, to be redacted from output."""
 
 
 class TenantSecrets:
@@ -48,20 +49,20 @@ class TenantSecrets:
         self._box = box
 
     async def values(self, tenant: str, names: Iterable[str], server: str) -> dict[str, str]:
-        """Return secrets by name, for a tool server, or for the MCP server `mcp:{id}`.
+        """Return the values of secrets by name, for a tool server, or for the MCP server `mcp:{id}`.
 
         Raises:
-            SecretUnusable: One is not set, was encrypted with another key, or is for other servers only.
+            SecretUnusable: A secret is not set, was encrypted with another key, or is for other servers only.
             Unavailable: The broker did not respond.
         """
         return {name: await self._value(tenant, name, server) for name in names}
 
     async def filled(self, tenant: str, server_id: str, transport: McpTransport) -> Filled:
-        """Return how a runner reaches an MCP server: with its own secrets, and those that it refers to.
+        """Return the transport of an MCP server, with its own values decrypted and references filled in.
 
         Raises:
-            SecretUnusable: One is not set, was encrypted with another key, is for other servers only, or does
-                not fit there.
+            SecretUnusable: A secret is not set, was encrypted with another key, is for other servers only, or
+                makes the value invalid.
             Unavailable: The broker did not respond.
         """
         own = {name: self._opened(tenant, server_id, name, value) for name, value in transport.values.items()}
@@ -73,7 +74,7 @@ class TenantSecrets:
         try:
             return Filled(transport.with_values(filled), tuple(found.values()))
         except ValidationError:
-            # Not as its cause: the error shows the value.
+            # `from None`, because the validation error shows the secret value.
             raise SecretUnusable(", ".join(found), "does not fit where it is used") from None
 
     async def _value(self, tenant: str, name: str, server: str) -> str:
@@ -98,7 +99,7 @@ class TenantSecrets:
 
 
 def sealed_transport(tenant: str, server_id: str, transport: McpTransport, box: SecretBox) -> McpTransport:
-    """Return a transport as it is stored: with its values encrypted."""
+    """Return a transport with its values encrypted for storage."""
     values = {
         name: SEALED + box.seal(value, sealed_name(tenant, server_id, name))
         for name, value in transport.values.items()
@@ -107,5 +108,5 @@ def sealed_transport(tenant: str, server_id: str, transport: McpTransport, box: 
 
 
 def sealed_name(tenant: str, server_id: str, name: str) -> str:
-    """Return the name to which the value of a header or a variable is bound."""
+    """Return the name to which the encrypted value of a header or an environment variable is bound."""
     return f"{tenant}.{server_id}.{name}"

@@ -1,8 +1,8 @@
 """A view of a bucket in memory, which follows every change.
 
-It needs no consumer in the server: the bucket's stream republishes each stored change. A republished message
-may be lost, so the view is compared with the stream after a reconnect, after dropped messages, and from time
-to time.
+A view needs no consumer in the server: the bucket's stream republishes each stored change. A republished
+message may be lost, so the view is compared with the stream after a reconnect, after dropped messages, and at
+regular intervals.
 
 The view itself ends an entry that is not written again in time. Markers of the server would do so too, but a
 stream with such markers lets each of its publishers remove all entries (`Nats-Rollup: all`), or keep one for
@@ -39,8 +39,8 @@ only with the connection or in a full queue, and both begin a comparison."""
 class BucketView(Generic[T]):
     """All entries of a bucket, a moment behind the stream.
 
-    As a context manager it is loaded when the block begins. A decision that must not be wrong reads the
-    bucket itself (`Bucket.get`): that goes to the leader.
+    As a context manager, the view is loaded when the block begins. A decision that needs the current value
+    uses `Bucket.get`, which reads from the leader.
     """
 
     def __init__(
@@ -54,26 +54,26 @@ class BucketView(Generic[T]):
         """Create a view.
 
         Args:
-            bucket: What to watch.
+            bucket: The bucket to watch.
             on_change: Called with a key and its new entry, or None when it has ended; must not block.
             check_s: Seconds between comparisons with the stream; None for `CHECK_S`.
-            ttl_s: Seconds after which an entry ends unless it is written again; None: never.
+            ttl_s: Seconds after which an entry ends unless it is written again; None for no limit.
         """
         self._bucket = bucket
         self._on_change = on_change
         self._check_s = CHECK_S[bucket.bus.settings.replicas] if check_s is None else check_s
         self._ttl_s = ttl_s
         self._ends_at: dict[str, float] = {}
-        """When each entry ends unless it is written again, by the clock of the event loop; in this order."""
+        """Event loop time at which each entry ends unless it is written again; the earliest first."""
         self._missing: set[str] = set()
         """Keys that the last comparison found neither here nor in the stream."""
         self._entries: dict[str, Entry[T]] = {}
         self._by_first_token: dict[str, dict[str, Entry[T]]] = {}
-        """The same entries, so that those of one server or tenant are found without all others."""
+        """The same entries, indexed to find those of one server or tenant without scanning all."""
         self._revisions: dict[str, int] = {}
         """The newest known revision of each key, deleted keys included."""
         self._unreadable: list[tuple[StoredMessage, str]] = []
-        """Entries to report, with the reason. They are missing from the view."""
+        """Undecodable entries to report, with the reason. The view does not contain them."""
         self._stale = asyncio.Event()
         self._changed = asyncio.Event()
         self._removers: list[Callable[[], None]] = []
@@ -157,7 +157,7 @@ class BucketView(Generic[T]):
     def _forget(self, missing: set[str]) -> None:
         """Forget the revisions of keys that two comparisons in a row did not find.
 
-        After one, a message of such a key may still be on its way.
+        After the first comparison, a republished message of such a key may still be in flight.
         """
         for key in missing & self._missing:
             del self._revisions[key]
@@ -198,7 +198,7 @@ class BucketView(Generic[T]):
         try:
             self._set(key, None if is_marker(message) else self._bucket.entry(message))
         except Poison as poison:
-            # The view shows what a process that starts now would read.
+            # The entry is removed, so that the view equals that of a process that starts now.
             self._set(key, None)
             self._unreadable.append((message, poison.reason))
             self._stale.set()

@@ -1,4 +1,4 @@
-"""Files of an assistant. Each new workspace of its conversations starts with them."""
+"""The files of an assistant, with which each new workspace of its conversations starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _checked_path(path: str) -> str:
 
 
 class AssistantFile(Stored):
-    """One file that a workspace starts with."""
+    """One initial file of a workspace."""
 
     path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS), AfterValidator(_checked_path)]
     """Relative to the workspace, separated by `/`."""
@@ -90,4 +90,4 @@ AssistantFiles = Annotated[
 """Files with distinct paths, none below another."""
 
 SubmittedFiles = Annotated[AssistantFiles, AfterValidator(_checked_contents)]
-"""Files as a client submits them: with contents, at most `MAX_FILES_BYTES` in total."""
+"""Files in a client's request: with contents, at most `MAX_FILES_BYTES` in total."""

@@ -19,7 +19,7 @@ from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Timesta
 
 
 class AssistantBody(Wire):
-    """An assistant as clients submit it. Tools are off by default."""
+    """An assistant that a client submits. Tools are off by default."""
 
     name: str = Field(default="", max_length=200)
     service: str = Field(default="banksman", max_length=64)
@@ -58,11 +58,11 @@ class AssistantUpdate(AssistantBody):
 
 
 class AssistantList(Wire):
-    """All assistants of a tenant, sorted by id; without the contents of their files."""
+    """All assistants of a tenant, sorted by id, without the contents of their files."""
 
     items: tuple[Assistant, ...]
     next: None = None
-    """Present because all lists have it; there is one page."""
+    """Always null: the list has one page."""
 
 
 class AssistantRevision(Stored):
@@ -70,11 +70,11 @@ class AssistantRevision(Stored):
 
     revision: int
     at: Timestamp | None
-    """When it was stored; None if that is not known."""
+    """Time of storage; None if unknown."""
     by: str
-    """The user who stored it; empty if that is not known."""
+    """The user who stored it; empty if unknown."""
     current: bool
-    """Whether runs use it."""
+    """Whether runs use this revision."""
 
 
 class AssistantRevisions(Stored):
@@ -92,7 +92,7 @@ class ChangedField(Stored):
 
 
 class AssistantChanges(Stored):
-    """How a revision differs from another one."""
+    """The differences between two revisions of an assistant."""
 
     since: int
     revision: int
@@ -100,16 +100,16 @@ class AssistantChanges(Stored):
 
 
 class ReadRevision(Wire):
-    """Request one revision of the assistant that the subject names."""
+    """Read one revision of the assistant that the subject names."""
 
     revision: int = Field(ge=1)
 
 
 class CompareRevisions(ReadRevision):
-    """Request how a revision differs from another one."""
+    """Compare a revision with another one."""
 
     since: int | None = Field(default=None, ge=1)
-    """None for the stored one before it."""
+    """The revision to compare with; None for the previous stored one."""
 
 
 class AssistantDeleted(Wire):

@@ -39,16 +39,16 @@ class ApprovalRule(Stored):
 
 
 class Escalation(Stored):
-    """To whom an approval request goes further, and when. Everyone who may approve can decide it anyway."""
+    """When an approval request is escalated, and to which users. All approvers can still decide it."""
 
     after_s: float | None = Field(default=None, gt=0, le=30 * 86_400)
-    """Seconds after the request; None for no time."""
+    """Seconds after the request; None disables escalation by time."""
     when_set_aside: bool = False
-    """Whether it goes further as soon as one user sets it aside."""
+    """Whether it is escalated as soon as one user sets it aside."""
     users: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] = Field(
         default=(), max_length=50
     )
-    """The users to whom it goes; with none, everyone who may approve."""
+    """The users that the request is escalated to; if empty, all approvers."""
 
 
 class ApprovalTerms(Stored):
@@ -57,7 +57,7 @@ class ApprovalTerms(Stored):
     approvers: Literal[1, 2] = 1
     """Users who must approve the same calls with the same arguments. One rejection always decides."""
     escalation: Escalation | None = None
-    """None for requests that go no further."""
+    """None disables escalation."""
 
 
 ONE_APPROVER = ApprovalTerms()
@@ -66,7 +66,7 @@ MAX_RULES = 100
 
 
 class ApprovalPolicy(Stored):
-    """What a tenant decides about the calls of all its assistants (KV `policies`)."""
+    """The approval policy of a tenant for the calls of all its assistants (KV `policies`)."""
 
     id: Token = "policy"
     revision: int = 0
@@ -74,10 +74,10 @@ class ApprovalPolicy(Stored):
     rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=MAX_RULES)
     """Rules that are evaluated before those of an assistant."""
     approvals: ApprovalTerms = ONE_APPROVER
-    """The least that applies to every approval request."""
+    """The minimum terms of every approval request."""
 
     def over(self, assistant: Assistant) -> Assistant:
-        """Return an assistant as this policy lets its runs begin."""
+        """Return the assistant with this policy's rules first and at least its terms."""
         own = assistant.approvals
         terms = ApprovalTerms(
             approvers=max(self.approvals.approvers, own.approvers),
@@ -183,7 +183,7 @@ class Assistant(Stored):
 
 
 class Branch(Stored):
-    """Where a run continues a conversation, if not after its newest message."""
+    """The earlier message after which a run continues a conversation."""
 
     after: Token | None
     """The message that the run's message follows, with the results of its calls; None for the beginning.
@@ -212,7 +212,7 @@ class RunSettings(Stored):
     workspace: Token | None = Field(default=None, exclude_if=lambda workspace: workspace is None)
     """The conversation in whose workspace calls run; None for the run's own."""
     branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
-    """Where the run continues the conversation; None for after its newest message."""
+    """The message after which the run continues the conversation; None for the newest message."""
     workflow: WorkflowInvocation | None = Field(default=None, exclude_if=lambda workflow: workflow is None)
     """The workflow that drives the run; None for a run that a model drives."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
@@ -225,7 +225,7 @@ class RunSettings(Stored):
 
 
 class WorkflowInvocation(Stored):
-    """The start of a workflow as its log records it: its processes hold nothing while it waits for a user."""
+    """The start of a workflow run, as recorded in its log."""
 
     name: Token
     parameters: JsonObject = Field(default_factory=dict)
@@ -234,7 +234,7 @@ class WorkflowInvocation(Stored):
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
     built: Built | None = Field(default=None, exclude_if=lambda built: built is None)
-    """What a workflow without code does: its open runs do not change with it."""
+    """The definition of a workflow without code; later changes of it do not affect this run."""
 
 
 RunSettings.model_rebuild()
@@ -252,14 +252,14 @@ class RunOverrides(Wire):
     options: ModelOptions = Field(
         default=ModelOptions(), exclude_if=lambda options: options == ModelOptions()
     )
-    """Options of each model request; one that is None keeps the assistant's."""
+    """Options of each model request; an option that is None keeps the assistant's."""
     variables: JsonObject = Field(default_factory=dict)
 
 
 class ConversationSettings(RunOverrides):
     """Settings that `conversation.create` applies to all runs of the conversation."""
 
-    # They are stored too: a gateway must read what a newer one adds.
+    # Ignored, not refused: the settings are stored too, and a newer gateway may have added fields.
     model_config = ConfigDict(extra="ignore")
 
     system_prompt_id: Token | None = None
@@ -284,9 +284,9 @@ class ConversationRecord(Stored):
     created_by: str = Field(default="", max_length=200, exclude_if=lambda user: user == "")
     """The user who created it; empty if it is not known."""
     pinned: bool = Field(default=False, exclude_if=lambda pinned: not pinned)
-    """True for one that clients show first."""
+    """True if clients show it first."""
     archived: bool = Field(default=False, exclude_if=lambda archived: not archived)
-    """True for one that lists leave out unless they request archived ones."""
+    """True if lists omit it unless the request asks for archived ones."""
     title_by: TitleSource = Field(default="person", exclude_if=lambda source: source == "person")
     """Who chose the title. A title of a person is never replaced by a generated one."""
     created_at: str

@@ -15,19 +15,19 @@ operator."""
 
 
 class AuditEntry(Stored):
-    """An administrative action that was done. It holds no secrets and no contents."""
+    """A completed administrative action. It contains no secrets and no contents."""
 
     ts: Timestamp
     tenant: str
-    """Whose data it changed."""
+    """The tenant whose data it changed."""
     actor: str
     """The user; `nats` for a client of the NATS API, whose account names the tenant alone."""
     actor_tenant: str | None = None
     """The tenant of an operator who acted on another tenant; null otherwise."""
     interface: AuditInterface
     action: str
-    """What was done: `key.created`."""
+    """The action: `key.created`."""
     target: str = Field(max_length=MAX_TARGET_CHARS)
-    """Id or name of what was changed; empty for what a tenant has once."""
+    """Id or name of the changed object; empty for an object that a tenant has once."""
     details: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
-    """What describes the change, by the field's name: the user and the rights of a key."""
+    """Details of the change by field name, such as the user and the rights of a key."""

@@ -1,8 +1,8 @@
 """Workflows without code: their steps are data, which the workflows service executes one after the other.
 
-Texts may refer to what is known when their step begins: `{{parameters.topic}}` is a parameter of the form,
-and `{{steps.outline}}` the value of an earlier step. A path goes into objects and lists
-(`{{steps.search.matches.0.path}}`), and `{{parameters.tone|friendly}}` has a text for a missing value.
+Texts may refer to values that are known when their step begins: `{{parameters.topic}}` is a parameter of the
+form, and `{{steps.outline}}` the value of an earlier step. A path selects a value in objects and lists
+(`{{steps.search.matches.0.path}}`), and `{{parameters.tone|friendly}}` has a default for a missing value.
 Nothing else is evaluated.
 """
 
@@ -36,9 +36,9 @@ class PromptStep(Stored):
     name: BuiltStepName
     prompt: Template
     system_prompt: str | None = Field(default=None, max_length=MAX_TEMPLATE_CHARS)
-    """In place of the assistant's; its placeholders are those of prompts."""
+    """A template in place of the assistant's system prompt, with the variables of system prompts."""
     tools: tuple[ToolName, ...] | None = Field(default=(), max_length=100)
-    """Tools that the model may call; null for those of the assistant."""
+    """Tools that the model may call; null for the assistant's tools."""
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     with_conversation: bool = False
     """Whether the transcript of the conversation in which the workflow was started precedes the prompt."""
@@ -51,7 +51,7 @@ class ToolCallStep(Stored):
     name: BuiltStepName
     tool: ToolName
     arguments: JsonObject = Field(default_factory=dict)
-    """Each text may have references. One that is a single reference becomes the value, with its type."""
+    """Each text may have references. A text that is a single reference becomes its value, with its type."""
     on_failure: Literal["end", "continue"] = "end"
     """
     end       a failed call ends the run as failed
@@ -83,10 +83,10 @@ BuiltStep = Annotated[PromptStep | ToolCallStep | RequestStep | ApprovalStep, Fi
 
 
 class Built(Stored):
-    """What a workflow without code does."""
+    """The definition of a workflow without code."""
 
     steps: tuple[BuiltStep, ...] = Field(min_length=1, max_length=MAX_STEPS)
-    """They run one after the other."""
+    """The steps, which run one after the other."""
     result: str = Field(default="", max_length=MAX_TEMPLATE_CHARS)
     """The text that the user reads at the end, with references; empty for the value of the last step that
     is not an approval."""

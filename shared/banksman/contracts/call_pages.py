@@ -1,4 +1,4 @@
-"""The calls of a run as clients read them, also those that its outcome has no room for."""
+"""The calls of a run, including those that its outcome omits."""
 
 from __future__ import annotations
 

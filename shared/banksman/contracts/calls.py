@@ -29,27 +29,26 @@ class CallRequest(Stored):
     runner_epoch: int
     """The runner epoch at which the owner placed the workspace. Another epoch replies `wrong_epoch`."""
     deadline: Timestamp
-    """When the run times out, by the clock of the sender; see `with_local_deadline`."""
+    """Time at which the run times out, by the clock of the sender; see `with_local_deadline`."""
     left_s: float | None = None
     """Seconds until `deadline` when the request was sent; None in requests of older agents."""
     progress: bool = True
     workspace: Token | None = None
     """The conversation whose workspace the call uses; None means `conversation_id`."""
     place: WorkspacePlacement = WorkspacePlacement()
-    """The state of the workspace as the owner knows it. A tool server ignores it."""
+    """The state of the workspace that the owner knows. A tool server ignores it."""
     ticket: str | None = None
-    """Proves that this runner was sent the call; it belongs into the start, the result and a late result.
+    """Proves that this runner was sent the call; the start, the result and a late result repeat it.
     None in requests of older agents."""
     mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
-    """For a tool of a server of the Model Context Protocol: where it is, with the server's secrets. No event
-    holds it."""
+    """For a tool of an MCP server: the server's configuration with its secrets. No event contains it."""
 
     secrets: dict[str, str] = Field(default_factory=dict, exclude_if=lambda secrets: not secrets, repr=False)
-    """The tenant's secrets that the tool declares, by name. No event holds them."""
+    """The tenant's secrets that the tool declares, by name. No event contains them."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
     """The W3C trace context of the run; None without one."""
     start_suffices: bool = Field(default=False, exclude_if=lambda suffices: not suffices)
-    """Whether the sender takes a start that is stored at once for the reply `accepted`."""
+    """Whether a start that is stored at once may replace the reply `accepted`."""
 
     @property
     def workspace_id(self) -> str:
@@ -57,7 +56,7 @@ class CallRequest(Stored):
         return self.workspace or self.conversation_id
 
     def with_local_deadline(self, now: datetime) -> CallRequest:
-        """Return the request with its deadline by the receiver's clock, which reads `now` on receipt."""
+        """Return the request with its deadline by the receiver's clock; `now` is the time of receipt."""
         if self.left_s is None:
             return self
         return self.model_copy(update={"deadline": now + timedelta(seconds=self.left_s)})
@@ -118,7 +117,7 @@ class LateResult(Stored):
     attempt: Token
     tool: str
     digest: str
-    """Digest of the call with its arguments, which are in the log."""
+    """Digest of the call with its arguments; the log contains the arguments."""
     runner: Token
     runner_epoch: int
     ended_at: Timestamp
@@ -128,8 +127,8 @@ class LateResult(Stored):
 
 
 PRESENCE = "presence"
-"""Stands for the attempt in a cancel that has no effect: an agent checks by its reply that the holder of a
-lease is connected. Processes of a tool server reply to it although they have no such call."""
+"""The attempt in a cancel request without effect, whose reply shows an agent that the holder of a lease is
+connected. Processes of a tool server reply to it although they have no such call."""
 
 
 class CancelCall(Stored):
@@ -140,7 +139,7 @@ class CancelCall(Stored):
 
 
 PROGRESS_AFTER_S = 0.2
-"""Seconds that a call runs before its progress is published. Of a shorter one the result arrives as soon."""
+"""Seconds that a call runs before its progress is published; the result of a shorter call is soon enough."""
 
 
 class CallProgress(Stored):
@@ -156,7 +155,7 @@ class CallProgress(Stored):
 
 
 DRAINING = "draining"
-"""`RunnerLease.problem` of a process that shuts down in order; another process of the server may serve."""
+"""`RunnerLease.problem` of a process that drains; another process of the server may serve."""
 
 
 class RunnerLease(Stored):
@@ -171,20 +170,20 @@ class RunnerLease(Stored):
     serving: bool = True
     """False if it accepts no calls; `problem` states why."""
     problem: str | None = None
-    """`DRAINING`, or why its sandbox does not isolate calls; None if it serves."""
+    """`DRAINING`, or the reason why its sandbox does not isolate calls; None if it accepts calls."""
     places: int | None = None
-    """Commands that it executes at a time; further calls wait. None for a tool server."""
+    """Maximum number of commands that run at a time; further calls wait. None for a tool server."""
     version: str | None = None
     started_at: Timestamp | None = None
 
     @property
     def draining(self) -> bool:
-        """True if it accepts no calls because it shuts down in order."""
+        """True if the process accepts no calls because it drains."""
         return not self.serving and self.problem == DRAINING
 
 
 class _FileOperation(Stored):
-    """The field that all file requests have: the workspace's state as the sender knows it."""
+    """The common field of all file requests: the workspace's state that the sender knows."""
 
     place: WorkspacePlacement = WorkspacePlacement()
 
@@ -225,7 +224,7 @@ class FileDelete(_FileOperation):
 
 
 class FindMcpTools(_FileOperation):
-    """Lists the tools of a server of the Model Context Protocol; a program runs in the workspace."""
+    """Lists the tools of an MCP server; a `stdio` server runs in the workspace."""
 
     op: Literal["mcp.find"] = "mcp.find"
     transport: McpTransport = Field(repr=False)
@@ -273,7 +272,7 @@ class FileReply(Stored):
     token: AccessToken | None = Field(default=None, exclude_if=lambda token: token is None)
     """The reply to `RequestToken`."""
     refused: bool = Field(default=False, exclude_if=lambda refused: not refused)
-    """Whether the authorization server refused the grant of `RequestToken`: to repeat it is of no use."""
+    """Whether the authorization server refused the grant of `RequestToken`; a retry fails too."""
 
     @property
     def text(self) -> str | None:

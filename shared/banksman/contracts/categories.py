@@ -1,4 +1,4 @@
-"""Categories of workflows and tools: objects that clients show in their order."""
+"""Categories by which clients group workflows and tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from banksman.contracts.wire import Stored, Token
 
 OTHER_ORDER = 100
-"""The order of a category that is not of the platform."""
+"""The order of a category that the platform does not define."""
 
 
 class Category(Stored):
@@ -17,7 +17,7 @@ class Category(Stored):
     title: str
     description: str = ""
     order: int = 0
-    """Position in lists; those with the same order are sorted by title."""
+    """Position in lists; categories with the same order are sorted by title."""
     icon: str = ""
     """Name of an icon."""
 
@@ -33,7 +33,7 @@ _KNOWN = (
 
 
 def category_of(name: str) -> Category:
-    """Return a category by name; the title of one that is not of the platform is derived from its name."""
+    """Return a category by name. An unknown category gets a title derived from its name."""
     for order, (known, title, description, icon) in enumerate(_KNOWN, start=1):
         if known == name:
             return Category(name=name, title=title, description=description, icon=icon, order=order)

@@ -1,4 +1,4 @@
-"""The docstrings of fields, read from the source when a JSON Schema is made."""
+"""The docstrings of fields, read from the source when a JSON Schema is built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 
 def field_docstrings(model: type) -> dict[str, str]:
-    """Return the docstring below each field of a class and of its bases, by the name of the field."""
+    """Return the docstrings below the fields of a class and its bases, by field name."""
     found: dict[str, str] = {}
     for one in reversed(model.__mro__):
         found.update(_of_module(one.__module__).get(one.__qualname__, {}))

@@ -63,7 +63,7 @@ class _Null:
 
 
 NULL: Final = _Null()
-"""A received null, in place of the value of a `BadInput`, where None means that there is no value to show."""
+"""Represents a received null as the value of a `BadInput`, where None means that no value is shown."""
 
 
 class BanksmanError(Exception):
@@ -74,7 +74,7 @@ class BanksmanError(Exception):
 
     @property
     def public(self) -> str:
-        """The message for clients; logs have the whole message, with subjects and the broker's own words."""
+        """The message for clients; logs have the full message, with subjects and the broker's own text."""
         return str(self)
 
     @property
@@ -110,7 +110,7 @@ class BadInput(CallerMistake):
 
 
 def _shown(value: object, limit: int = 120) -> str:
-    """Return the beginning of a value as JSON shows it, text in single quotation marks."""
+    """Return the beginning of a value as JSON, with text in single quotation marks."""
     if isinstance(value, str):
         return repr(value if len(value) <= limit else value[:limit] + "…")
     text = "null" if value is NULL else json.dumps(value, default=str)
@@ -192,7 +192,7 @@ class Fault(BanksmanError):
 
     @property
     def public(self) -> str:
-        """The message for clients; one without a code of its own concerns operators only."""
+        """The message for clients; generic for internal errors, which concern operators only."""
         return "internal error" if self.code is ErrorCode.INTERNAL else str(self)
 
 

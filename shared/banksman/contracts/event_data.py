@@ -1,4 +1,4 @@
-"""What event frames carry as `data`, where it has another shape than the stored body; and live output."""
+"""The `data` of event frames where it differs from the stored body, and of live output."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class RunStartedData(Stored):
     tool_protocol: ToolProtocol
     limits: RunLimits
     branch: Branch | None = None
-    """Where the run continues the conversation; left out for after its newest message."""
+    """The message after which the run continues the conversation; omitted for the newest message."""
     traceparent: str | None = None
-    """The W3C trace context of the request that started it; left out without one."""
+    """The W3C trace context of the request that started it; omitted without one."""
 
 
 class RunQueuedData(RunStartedData):
@@ -56,11 +56,11 @@ class ProtocolRetryData(Stored):
     attempt: int
     max: int
     error: str
-    """The rule that the reply breaks, and the position."""
+    """The rule that the reply violates, and the position."""
 
 
 class TextDelta(Stored):
-    """A piece of an unfinished message. `message.completed` replaces all of them."""
+    """A piece of an unfinished message. `message.completed` replaces all pieces."""
 
     message_id: str
     offset: int

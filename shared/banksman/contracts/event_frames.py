@@ -1,4 +1,4 @@
-"""The frames of stored events, as clients receive them."""
+"""Event frames: the stored events that clients receive."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def detail_of(event: Event) -> Detail:
             | WorkspaceRestored()
             | ConversationUpdated()
             | HistoryCut()
-            # Only newer versions know its level. Clients ignore types that they do not know.
+            # Only newer versions know the level of this event. Clients ignore unknown types.
             | UnknownEvent()
         ):
             return "final"
@@ -80,7 +80,7 @@ def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: in
         event: The stored event.
         conversation_id: The event's conversation.
         log_epoch: The epoch of the log that stores it.
-        prev_seq: Number of the last event that was sent on the same subscription.
+        prev_seq: Number of the previous event sent on the same subscription.
     """
     frame: dict[str, Any] = {
         "type": event.data.type,

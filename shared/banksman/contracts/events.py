@@ -80,12 +80,12 @@ class MessageCompleted(Stored):
     content: Content | None
     finish_reason: FinishReason | None = None
     model: str = ""
-    """`provider:model` that wrote it; empty for a user's message."""
+    """The `provider:model` that wrote it; empty for a user's message."""
     protocol: ToolProtocol = "native"
     provider: str = ""
     provider_state: JsonObject | None = None
     usage: Usage = Usage()
-    """What the reply consumed; an estimate if `partial`."""
+    """Usage of the model request; an estimate if `partial`."""
     partial: bool = Field(default=False, exclude_if=lambda partial: not partial)
     """True if the run ended while the model wrote: `content` is the text that was streamed until then."""
 
@@ -97,7 +97,7 @@ class ProtocolRetry(Stored):
     attempt: int
     max: int
     error: str
-    """The rule that the reply breaks, and the position."""
+    """The rule that the reply violates, and the position."""
     message_id: Token
     reply: Text
     """The model's reply."""
@@ -155,9 +155,9 @@ class ApprovalRequested(Stored):
     expires_at: Timestamp
     items: tuple[ApprovalItem, ...]
     terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
-    """How it is decided; None for one approver and no escalation."""
+    """The terms of the decision; None for one approver and no escalation."""
     escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
-    """When it goes to further users unless it is decided; None for never."""
+    """Time of escalation if no decision arrives before; None for no escalation."""
 
 
 class ItemDecision(Stored):
@@ -194,18 +194,18 @@ class ApprovalResolved(Stored):
     decisions: tuple[ItemDecision, ...] = ()
     remember: Remember | None = None
     first_by: str | None = Field(default=None, exclude_if=lambda user: user is None)
-    """Who approved the same before, where two users must; None for one approver."""
+    """The first approver if two users must approve; None for one approver."""
 
 
 class ApprovalEscalated(Stored):
-    """An approval request goes to further users: it was left for too long, or a user set it aside."""
+    """An approval request is escalated: no decision arrived in time, or a user set it aside."""
 
     type: Literal["approval.escalated"] = "approval.escalated"
     approval_id: Token
     users: tuple[str, ...]
-    """Who is asked; with none, everyone who may approve."""
+    """The users that the request is escalated to; if empty, all approvers."""
     by: str
-    """The user who set it aside; `system` for one that was left."""
+    """The user who set it aside; `system` if no decision arrived in time."""
 
 
 class ApprovalForgotten(Stored):
@@ -240,7 +240,7 @@ class WorkspaceRestored(Stored):
     lost_calls: tuple[str, ...]
     """Ids of the calls whose changes may be missing."""
     term: int = 0
-    """The workspace's term that began with this loss. Each log records a loss once."""
+    """The placement term that began with this loss. Each log records a loss once."""
     reason: str | None = None
     """Why an existing snapshot was not restored; None if it was restored or there was none."""
 
@@ -282,13 +282,13 @@ class HistoryCompacted(Stored):
 
 
 class HistoryCut(Stored):
-    """The log lost events, and an operator let it end before the gap: what followed was set aside."""
+    """The log lost events, and an operator cut it before the gap and set the later events aside."""
 
     type: Literal["history.cut"] = "history.cut"
     first_missing: int
-    """Number of the first event that the log lost. Later events have numbers from it on, in another epoch."""
+    """Number of the first lost event. New events are numbered from it on, in another log epoch."""
     set_aside: int
-    """Number of events that were stored behind the gap. The operator has them in a file."""
+    """Number of events after the gap, which the operator has in a file."""
 
 
 class TrackedCall(Stored):
@@ -312,9 +312,10 @@ class RunFinished(Stored):
     """The model that replied last; if none did, the run's first model."""
     iterations: int
     tool_calls: tuple[TrackedCall, ...] = ()
-    """Calls in the order of their results. Of too many, texts are cut and the oldest calls omitted."""
+    """Calls in the order of their results. If they exceed the size limit, texts are cut and the oldest calls
+    omitted."""
     tool_calls_ref: str | None = Field(default=None, exclude_if=lambda ref: ref is None)
-    """HTTP path of all calls, whole and in pages, if `tool_calls` lacks some or has cut texts."""
+    """HTTP path of all complete calls in pages, if `tool_calls` lacks some or has cut texts."""
     max_iterations_reached: bool = False
     usage: Usage = Usage()
     error: RunError | None = None
@@ -330,7 +331,7 @@ class WorkflowProgress(Stored):
 
 
 class WorkflowOutput(Stored):
-    """What a workflow produced beside its text; `run.finished` follows."""
+    """Output of a workflow in addition to its text; `run.finished` follows."""
 
     type: Literal["workflow.output"] = "workflow.output"
     output: Output
@@ -354,7 +355,7 @@ class InputRequested(Stored):
     schema_: JsonObject = Field(alias="schema")
     """JSON Schema of the value; the page shows a form for it."""
     tool_call_id: Token | None = Field(default=None, exclude_if=lambda call: call is None)
-    """The workflow's step that waits for the value: its result holds it."""
+    """The workflow's step that waits for the value, which becomes the step's result."""
     expires_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
 
 
@@ -367,7 +368,7 @@ cancelled  the run ended first
 
 
 class InputResolved(Stored):
-    """The value that a user provided, or why there is none."""
+    """The value that a user provided, or the reason why no value was provided."""
 
     type: Literal["input.resolved"] = "input.resolved"
     request_id: Token
@@ -375,7 +376,7 @@ class InputResolved(Stored):
     by: str
     """The user's identity, or `system`."""
     outcome: InputOutcome = Field(default="provided", exclude_if=lambda outcome: outcome == "provided")
-    """Left out if a user provided the value."""
+    """Omitted if a user provided the value."""
 
 
 class ConversationUpdated(Stored):
@@ -430,7 +431,7 @@ def _newer_type(type: str) -> str:
 class UnknownEvent(Stored):
     """An event of a type that a newer version wrote during an upgrade.
 
-    It has a number, clients receive it unchanged, and the fold ignores it. So a new type must be purely
+    It has a number, clients receive it unchanged, and the fold ignores it, so a new type must be purely
     informative. A change that older processes must not ignore raises `v`, which they refuse.
     """
 
@@ -482,7 +483,7 @@ class Commit(Stored):
     v: Literal[1] = 1
     ts: Timestamp
     id: Token
-    """Unique. After a lost ack, the id of the last stored commit shows whether this commit was stored."""
+    """Unique id. After a lost ack, the id of the last stored commit shows whether this commit was stored."""
     log_epoch: Token
     """Changes when the log is restored from a backup."""
     first_seq: int = Field(ge=1)
@@ -494,8 +495,8 @@ class Commit(Stored):
     claim: bool = False
     """True if this commit raises `owner_epoch`."""
     after_reconnect: bool = Field(default=False, exclude_if=lambda after: not after)
-    """True for a claim shortly after its process reconnected to the broker. A broker that was restarted
-    delivers again what living owners hold, so such a claim is no evidence that the owner before died."""
+    """True for a claim shortly after its process reconnected to the broker. A restarted broker redelivers the
+    work of live owners, so such a claim is no evidence that the previous owner died."""
     events: tuple[Event, ...] = ()
     snapshot: Snapshot | None = None
     """Set on a commit that only stores a snapshot. It has no events and changes neither owner nor claims."""

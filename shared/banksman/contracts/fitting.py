@@ -1,4 +1,4 @@
-"""The size of what is stored, in bytes of UTF-8 JSON: the unit in which the broker limits a message."""
+"""The size of stored values in bytes of UTF-8 JSON, the unit in which the broker limits a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def json_bytes(value: object) -> int:
-    """Return how many bytes of UTF-8 the JSON of a value takes.
+    """Return the length of a value's JSON in bytes of UTF-8.
 
     Raises:
         ValueError: The value cannot be written as JSON.

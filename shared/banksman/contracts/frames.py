@@ -1,4 +1,4 @@
-"""The frames of the websocket: requests of clients, and replies of the server; `event_frames` has the others.
+"""Websocket frames: requests of clients, and replies of the server. Event frames are in `event_frames`.
 
 The NATS API (`api.{tenant}.>`) uses the same bodies, so both interfaces have one contract.
 """
@@ -51,7 +51,7 @@ class Envelope(Wire):
     """A frame that names no conversation of its own."""
 
     conversation_id: Token | None = None
-    """If it is given and the ids of the frame belong to another conversation, the frame is refused."""
+    """If given, the frame is refused when its ids belong to another conversation."""
 
 
 class Hello(Envelope):
@@ -132,7 +132,7 @@ class ChatSend(Wire):
     variables: JsonObject = Field(default_factory=dict)
     attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
     branch: Branch | None = Field(default=None, exclude_if=lambda branch: branch is None)
-    """Where the run continues the conversation; None for after its newest message."""
+    """The message after which the run continues the conversation; None for the newest message."""
     traceparent: str | None = Field(default=None, max_length=512, exclude_if=lambda trace: trace is None)
     """W3C trace context in place of the header of the same name, which a malformed value does not replace."""
 
@@ -156,10 +156,10 @@ class ApprovalDecision(Envelope):
     all: Literal["approve", "reject"] | None = None
     remember: Remember | None = None
     digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
-    """Digests of the calls that the approver saw, in the order of the request. A decision with other digests
-    than those of the request is refused with `conflict`; empty: not checked."""
+    """Digests of the calls that the approver saw, in the order of the request. A decision whose digests
+    differ from those of the request is refused with `conflict`; empty skips the check."""
     link: str | None = Field(default=None, max_length=1000)
-    """The signed part of a link that led to the request: the decision uses it up. None without one."""
+    """The signed part of the link to the request, which allows one decision; None without a link."""
 
 
 class WorkflowStart(Wire):
@@ -234,7 +234,7 @@ class Welcome(Stored):
     notices: tuple[str, ...] = ()
     """Sentences to show to the user, such as a notice that the demo model replies."""
     rights: tuple[str, ...] = ()
-    """What the user may do: `chat`, `approve`, `admin`, `operator`."""
+    """The rights of the user: `chat`, `approve`, `admin`, `operator`."""
     resumed: tuple[Token, ...] = ()
     not_resumed: tuple[NotResumed, ...] = ()
 
@@ -295,9 +295,9 @@ class ResyncRequired(Stored):
 
 
 class ApprovalsChanged(Stored):
-    """An approval request was made, or closed by a decision or its run; read the list of open requests again.
+    """An approval request was opened, decided, or closed by its run; read the list of open requests again.
 
-    It may be sent without a change, and several changes may be sent as one.
+    It may be sent without a change, and one frame may stand for several changes.
     """
 
     type: Literal["approvals.changed"] = "approvals.changed"

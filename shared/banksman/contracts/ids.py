@@ -60,7 +60,7 @@ def approval_id_for(run_id: str) -> str:
 
 
 def conversation_of_approval(approval_id: str) -> str | None:
-    """Return the conversation id that an approval id begins with; None if it begins with none."""
+    """Return the conversation id that an approval id begins with; None if the id is malformed."""
     run_id = approval_id.rpartition("-")[0]
     return run_id.rpartition("-")[0] or None
 

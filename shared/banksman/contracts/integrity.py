@@ -1,4 +1,4 @@
-"""Records about the logs, stored outside of them, that show whether a log lost its end."""
+"""Records outside the logs that show whether a log lost its end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DamagedLog(Stored):
     """A log in which no run continues until an operator restores it or accepts the loss."""
 
     tenant: str
-    """Empty if the record concerns all logs; `conversation_id` is empty then, too."""
+    """Empty, like `conversation_id`, if the record concerns all logs."""
     conversation_id: str
     problem: str
     found_at: Timestamp

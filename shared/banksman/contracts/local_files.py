@@ -1,4 +1,4 @@
-"""Files by which programs on this machine find a system of `banksman up`."""
+"""Files with which programs on this machine find a system started with `banksman up`."""
 
 CONTEXT_FILE = "nats-context.json"
 """File in the data directory with the address of the NATS server and the seed file of local services, in the

@@ -1,4 +1,4 @@
-"""Servers of the Model Context Protocol whose tools a tenant's models may call."""
+"""MCP (Model Context Protocol) servers whose tools a tenant's models may call."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from banksman.contracts.wire import JsonObject, Stored, Timestamp
 SEPARATOR: Final = "__"
 """Separates the server from the tool in the names that models use: `github__create_issue`."""
 MAX_TOOLS: Final = 100
-"""Tools of one server; further ones are not listed."""
+"""Maximum number of tools of one server; further tools are not listed."""
 
 McpServerId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 """A lower-case letter, then up to 23 letters, digits or `-`; no underscore, which begins the separator."""
 SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=48_000, pattern=r"^[^\x00\r\n]+$")]
-"""A value of a header or a variable; stored ones are encrypted, which makes them longer."""
+"""The value of a header or a variable; stored values are longer, because they are encrypted."""
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Argument = Annotated[str, StringConstraints(max_length=4_096, pattern=r"^[^\x00]*$")]
 
 
 Hidden = Annotated[tuple[str, ...], Field(max_length=64, repr=False, exclude_if=lambda hidden: not hidden)]
-"""Secrets of the tenant to which the values of a transport referred; they appear in no result either."""
+"""Secrets of the tenant that the values of a transport referred to; results must not contain them."""
 
 
 class StdioServer(Stored):
@@ -59,7 +59,7 @@ class StdioServer(Stored):
 
 
 class HttpServer(Stored):
-    """A server at an address, over streamable HTTP, under the rules of `web_fetch`."""
+    """A server at a URL, reached over streamable HTTP under the network rules of `web_fetch`."""
 
     type: Literal["http"] = "http"
     url: str = Field(min_length=1, max_length=2_000)
@@ -82,7 +82,7 @@ class HttpServer(Stored):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must appear in no result."""
-        # "Bearer TOKEN": a server may echo the token alone.
+        # For "Bearer TOKEN", a server may echo the token alone.
         return tuple(part for value in self.headers.values() for part in (value, value.partition(" ")[2]))
 
 
@@ -90,7 +90,7 @@ McpTransport = Annotated[StdioServer | HttpServer, Field(discriminator="type")]
 
 
 class ServedTool(Stored):
-    """A tool as its server describes it."""
+    """A tool with the server's description."""
 
     name: str = Field(max_length=256)
     """The server's own name for it."""
@@ -99,7 +99,7 @@ class ServedTool(Stored):
     read_only: bool = False
     """Whether the server states that it changes nothing."""
     digest: str
-    """SHA-256 of all of these, by which a change is noticed."""
+    """SHA-256 of the fields above, which detects a change."""
 
 
 McpProblem = Literal["server", "secret", "sign_in", "unavailable"]
@@ -112,46 +112,46 @@ unavailable  no process that could reach the server responded
 
 
 class McpServer(Stored):
-    """KV `mcp`, key `{tenant}.{id}`: a server, and which of its tools are offered."""
+    """KV `mcp`, key `{tenant}.{id}`: a server, and the tools that are offered."""
 
     id: McpServerId
     transport: McpTransport
     description: str = Field(default="", max_length=200)
     trusted: bool = False
-    """Whether tools that the server calls read-only run without approval."""
+    """Whether tools that the server declares read-only run without approval."""
     timeout_s: float = Field(default=60.0, gt=0, le=600)
-    """Seconds of a call, with the start of the server."""
+    """Timeout of a call in seconds, including the start of the server."""
     revision: int = Field(default=1, exclude_if=lambda revision: revision == 1)
-    """Increased by each change of the configuration, and by nothing else."""
+    """Increases with each change of the configuration only."""
     tools: tuple[ServedTool, ...] = ()
-    """The tools that an administrator approved: only these are offered, while they are served unchanged."""
+    """The tools that an administrator approved. Only these are offered, while they are served unchanged."""
     changes: tuple[ServedTool, ...] = ()
-    """Tools that were new or changed at the last look, and wait for an administrator."""
+    """Tools that were new or changed at the last check, and wait for an administrator."""
     replaced: tuple[ServedTool, ...] = Field(default=(), exclude_if=lambda tools: not tools)
-    """Approved tools that the server changed, as they were approved: what an administrator compares."""
+    """The approved versions of tools that the server changed, for an administrator to compare."""
     found_at: Timestamp | None = None
     problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
-    """Why its tools could not be listed at the last look, or why the last sign-in at it failed."""
+    """Why the last listing of its tools or the last sign-in failed."""
     problem_code: McpProblem | None = Field(default=None, exclude_if=lambda code: code is None)
-    """The kind of `problem`; None without one, or for one of an earlier version."""
+    """The kind of `problem`; None without a problem, or if an earlier version stored it."""
     created_at: Timestamp
     created_by: str
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)
-    """Whether it refused us: its tools are not called before an administrator has signed in."""
+    """Whether the server refused access. Its tools are not called until an administrator signs in."""
     pending: PendingSignIn | None = Field(default=None, exclude_if=lambda pending: pending is None)
-    """The sign-in that was begun last."""
+    """The last sign-in that was started."""
     signed_in: SignedIn | None = Field(default=None, exclude_if=lambda signed_in: signed_in is None)
     """The access that an administrator gave by signing in."""
 
 
 class McpTarget(Stored):
-    """Where a runner finds the tool of a call; part of its request, and never stored."""
+    """How a runner reaches the tool of a call; part of the call request, and never stored."""
 
     transport: McpTransport = Field(repr=False)
     tool: str
     """The server's own name for it."""
     digest: str
-    """The digest of the approved tool: another one is not called."""
+    """The digest of the approved tool; a tool with another digest is not called."""
     hidden: Hidden = ()
 
     @property
@@ -161,7 +161,7 @@ class McpTarget(Stored):
 
 
 class OfferTools(Stored):
-    """`tool.offer.{t}`: offer exactly these tools of a server of the Model Context Protocol to a tenant."""
+    """`tool.offer.{t}`: offer exactly these tools of an MCP server to a tenant."""
 
     server: McpServerId
     definitions: tuple[ToolDefinition, ...] = Field(max_length=MAX_TOOLS)
@@ -181,7 +181,7 @@ class OfferedTools(Stored):
 
 
 def mcp_server_of(tool: str) -> str | None:
-    """Return the id of the server that a tool's name begins with; None for a tool of another kind."""
+    """Return the MCP server id that a tool's name begins with; None for a tool of no MCP server."""
     server, separator, _ = tool.partition(SEPARATOR)
     return server if separator else None
 
@@ -192,10 +192,10 @@ _MARK_CHARS = 6
 
 
 def offered_name(server_id: str, tool: str) -> str:
-    """Return the name under which models are offered a tool: `{server}__{tool}`.
+    """Return the name of a tool for models: `{server}__{tool}`.
 
-    A name that models' APIs do not accept has its other characters replaced, is cut, and ends with a part of
-    its digest, so that two tools never have the same name.
+    If model APIs do not accept that name, invalid characters are replaced, and the name is cut and ends with
+    a part of its digest, so that two tools never have the same name.
     """
     room = _MAX_NAME - len(server_id) - len(SEPARATOR)
     plain = _FORBIDDEN.sub("_", tool)
@@ -206,7 +206,7 @@ def offered_name(server_id: str, tool: str) -> str:
 
 
 def definition_of(server: McpServer, tool: ServedTool) -> ToolDefinition:
-    """Return a tool as models receive it.
+    """Return the definition of a tool for models.
 
     Each call needs approval, unless a trusted server states that the tool only reads. No call is repeated,
     whatever the server states.

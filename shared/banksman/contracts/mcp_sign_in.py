@@ -1,4 +1,4 @@
-"""Access to a server of the Model Context Protocol that demands OAuth, as a user gives it by signing in."""
+"""OAuth access to an MCP server, which a user grants by signing in."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from banksman.contracts.workspaces import WorkspacePlacement
 
 MAX_URL_CHARS: Final = 2_000
 RENEW_BEFORE: Final = timedelta(minutes=1)
-"""A token that expires sooner is renewed before a call."""
+"""Remaining lifetime below which a token is renewed before a call."""
 
 Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$", max_length=MAX_URL_CHARS)]
 Token = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=16_000)]
-"""A token or a secret of OAuth: visible ASCII characters, as headers carry them."""
+"""An OAuth token or secret: visible ASCII characters, which are valid in headers."""
 Text = Annotated[str, StringConstraints(pattern=r"^[\x20-\x7e]+$", max_length=2_000)]
 """An id, a scope or an issuer."""
 
 
 class OAuthClient(Stored):
-    """What an authorization server knows this platform as."""
+    """The registration of this platform at an authorization server."""
 
     client_id: Text
     client_secret: Token | None = Field(default=None, repr=False)
     method: Literal["none", "client_secret_post", "client_secret_basic"] = "none"
-    """How it proves its secret to the token endpoint."""
+    """How it authenticates at the token endpoint."""
     issuer: Text | None = None
-    """The only authorization server that registered it; None for a client that an administrator named."""
+    """The authorization server that registered it; None for a client that an administrator configured."""
     redirect_uri: Url | None = None
-    """The only address of ours that it was registered with; None as above."""
+    """The redirect URI that it was registered with; None as above."""
 
 
 class Authorization(Stored):
-    """Where and as whom a user signs in for a server."""
+    """The authorization server and the OAuth client of a sign-in."""
 
     issuer: Text
     states_issuer: bool = False
-    """Whether the authorization server names itself (`iss`) when it sends the user back."""
+    """Whether the authorization server adds its identity (`iss`) to the redirect (RFC 9207)."""
     authorization_endpoint: Url
     token_endpoint: Url
     resource: Url
-    """What the token is for (RFC 8707)."""
+    """The resource that the token is for (RFC 8707)."""
     scope: Text | None = None
     client: OAuthClient
 
 
 class AccessToken(Stored):
-    """What a token endpoint granted."""
+    """The tokens that a token endpoint granted."""
 
     access_token: Token = Field(repr=False)
     refresh_token: Token | None = Field(default=None, repr=False)
@@ -58,20 +58,20 @@ class AccessToken(Stored):
 
 
 class PendingSignIn(Stored):
-    """A user was sent to the authorization server. It ends once, or with its time."""
+    """A started sign-in: the user was sent to the authorization server. It completes once or expires."""
 
     state: str
     """SHA-256 of the random part of `state`."""
     user: str
     browser: str | None = None
-    """SHA-256 of the cookie that the browser got in which it was begun; None if an older gateway began it."""
+    """SHA-256 of the cookie of the browser that started it; None if an older gateway started it."""
     expires_at: Timestamp
     sealed: str = Field(repr=False)
     """An encrypted `PendingSecrets`."""
 
 
 class PendingSecrets(Stored):
-    """What the exchange of the code needs."""
+    """The secrets for the exchange of the authorization code."""
 
     authorization: Authorization
     redirect_uri: Url
@@ -79,14 +79,14 @@ class PendingSecrets(Stored):
 
 
 class SignedIn(Stored):
-    """The access that a user gave."""
+    """The access that a user granted."""
 
     user: str
     at: Timestamp
     expires_at: Timestamp | None = None
-    """When its token expires; None if the server did not state it."""
+    """Expiry of the token; None if the server did not state it."""
     renewing_until: Timestamp | None = None
-    """Until then one process renews the token, and no other does."""
+    """Until this time, only one process renews the token."""
     sealed: str = Field(repr=False)
     """An encrypted `Access`."""
 
@@ -104,26 +104,26 @@ class SignedIn(Stored):
 
 
 class Access(Stored):
-    """The tokens of a server, and where they are renewed."""
+    """The tokens of a server, and the authorization that renews them."""
 
     authorization: Authorization
     token: AccessToken
 
 
 class _RunnerOperation(Stored):
-    """A request that any runner serves; it is sent as file requests are, and uses no workspace."""
+    """A request that any runner serves, sent like a file request; it uses no workspace."""
 
     place: WorkspacePlacement = WorkspacePlacement()
 
 
 class DiscoverSignIn(_RunnerOperation):
-    """Finds where users sign in for a server of the Model Context Protocol, and registers us there."""
+    """Discovers the authorization server of an MCP server, and registers this platform there."""
 
     op: Literal["mcp.sign_in"] = "mcp.sign_in"
     url: Url
     redirect_uri: Url
     client: OAuthClient | None = None
-    """A client to use; None, or one of another authorization server, registers a new one."""
+    """The client to use; None, or a client of another authorization server, registers a new one."""
 
 
 class RequestToken(_RunnerOperation):
@@ -133,4 +133,4 @@ class RequestToken(_RunnerOperation):
     token_endpoint: Url
     client: OAuthClient
     form: dict[str, str] = Field(max_length=8, repr=False)
-    """The grant: its fields without those that identify the client."""
+    """The form fields of the grant, without those that identify the client."""

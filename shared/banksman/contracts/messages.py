@@ -109,7 +109,7 @@ class AssistantMessage(Stored):
     """The format of the calls. Later model requests contain them in the same format."""
     provider: str = ""
     provider_state: JsonObject | None = None
-    """Data that this provider expects back with the message, such as signed reasoning."""
+    """Data that the provider expects back with the message, such as signed reasoning."""
 
 
 class ToolMessage(Stored):

@@ -1,4 +1,4 @@
-"""The NATS API: what its requests carry in addition to the frames of `frames.py`.
+"""The NATS API: headers and request bodies in addition to the frames of `frames.py`.
 
 A request is sent to `subjects.api(tenant, ...)`. Its body is the JSON of a client frame. The reply is an
 `ack` or an `error` frame.
@@ -20,7 +20,7 @@ SCHEMA_VERSION: Final = "Banksman-Schema-Version"
 
 
 class Replay(Wire):
-    """`api.{t}.replay.{c}`: request the events after `after_seq`, as the frames of the websocket.
+    """`api.{t}.replay.{c}`: request the events after `after_seq` as websocket frames.
 
     The reply subject receives one event frame per stored event, in order. With `follow_s` it then receives
     `replay.done`, the frames of the events that are stored next, and deltas. An empty message ends them. If
@@ -33,4 +33,4 @@ class Replay(Wire):
     and `follow_s` is above 0, the reply subject receives `resync_required`."""
     detail: Detail = "full"
     follow_s: float = Field(default=0, ge=0, le=60)
-    """Seconds for which later events are sent too. Request again with the number of the last event."""
+    """Seconds for which later events are also sent. Then request again with the number of the last event."""

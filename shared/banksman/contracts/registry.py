@@ -22,7 +22,7 @@ class RegisterTool(Stored):
 
 
 class WithdrawTool(Stored):
-    """`tool.withdraw`: remove an own registration; replies the removed `ToolRegistration` or an error."""
+    """`tool.withdraw`: remove the sender's registration; replies that `ToolRegistration` or an error."""
 
     name: Token
     server: Token
@@ -43,7 +43,7 @@ class ListedTool(Stored):
     tenant: Token | None
     definition: ToolDefinition
     instances: int
-    """Number of live processes of its server. With 0, models are not offered the tool."""
+    """Number of live processes of its server. Models are not offered a tool with 0."""
 
 
 class ToolList(Stored):
@@ -71,7 +71,7 @@ def visible_to(tenant: str, registered: Iterable[ToolRegistration]) -> tuple[Too
 BUILTIN_SERVER = "builtin"
 """The server of the workflows that the platform provides."""
 STORED_SERVER = "stored"
-"""The server of the workflows without code, which users make."""
+"""The server of the workflows without code, which users create."""
 
 
 class WorkflowDefinition(Stored):
@@ -88,7 +88,7 @@ class WorkflowDefinition(Stored):
     server: Token = BUILTIN_SERVER
     """The id of the server whose processes run its function; `stored` for a workflow without code."""
     built: Built | None = Field(default=None, exclude_if=lambda built: built is None)
-    """What a workflow without code does; lists omit it."""
+    """The definition of a workflow without code; lists omit it."""
     revision: int | None = Field(default=None, exclude_if=lambda revision: revision is None)
     """The revision of a workflow without code; lists omit it."""
 
@@ -119,7 +119,7 @@ class RegisterWorkflow(Stored):
 
 
 class WithdrawWorkflow(Stored):
-    """`workflow.withdraw`: remove an own registration; replies the removed `WorkflowRegistration`."""
+    """`workflow.withdraw`: remove the sender's registration; replies the removed `WorkflowRegistration`."""
 
     name: Token
     server: Token
@@ -144,7 +144,7 @@ class WorkflowName(Stored):
 
     name: Token
     tenant: Token | None = None
-    """The tenant whose own workflows count too."""
+    """The tenant whose own workflows are searched too."""
 
 
 class ListWorkflows(Stored):
@@ -183,7 +183,7 @@ class WorkflowChecked(Stored):
 
 
 class ParseWorkflow(Stored):
-    """`workflows.parse`: read a command, or check the parameters that a model read from plain language."""
+    """`workflows.parse`: parse a command, or check parameters that a model extracted from plain language."""
 
     tenant: Token | None = None
     text: str = Field(default="", max_length=20_000)
@@ -194,7 +194,7 @@ class ParseWorkflow(Stored):
 
 
 class ParameterProblem(Stored):
-    """What is wrong with a parameter."""
+    """A missing or invalid parameter."""
 
     parameter: str
     value: JsonValue = None
@@ -208,7 +208,7 @@ class ParsedWorkflow(Stored):
     parameters: JsonObject
     """The values that could be read, completed with the form's defaults."""
     problems: tuple[ParameterProblem, ...] = ()
-    """Missing and wrong parameters; without any, the workflow can be started."""
+    """Missing and invalid parameters; if empty, the workflow can be started."""
     source: Literal["command", "language"] = "command"
 
 
@@ -227,9 +227,9 @@ class StartWorkflow(Stored):
     user: str = Field(max_length=200)
     in_conversation: Token | None = None
     """The conversation in which it was started: its log gets a link event, and its workspace is used.
-    None means that it was started without one."""
+    None if it was started without a conversation."""
     tools: ToolPolicy | None = Field(default=None, exclude_if=lambda tools: tools is None)
-    """What decides about its calls; None in messages of earlier versions, whose calls need no approval."""
+    """The policy for its calls; None in messages of earlier versions, whose calls need no approval."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)

@@ -1,4 +1,4 @@
-"""What the holder of an API key may do."""
+"""The rights of an API key."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ operator  manage the API keys of every tenant, read the state of the system, and
 
 RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 DEFAULT_RIGHTS: Final[tuple[Right, ...]] = ("chat", "approve")
-"""Of a key that is created without others."""
+"""The rights of a key that is created without a list of rights."""

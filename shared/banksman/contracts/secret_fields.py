@@ -1,4 +1,4 @@
-"""Find out whether an invalid value is a secret, which no error may show.
+"""Detect whether an invalid value is a secret, which no error may show.
 
 A field of a model is secret if it is declared with `repr=False`.
 """
@@ -15,8 +15,8 @@ def is_secret(annotation: Any, path: Sequence[int | str], value: object) -> bool
     """Return whether a value belongs to a secret field, or is an object or list that may contain one.
 
     Args:
-        annotation: The type of the whole that was validated.
-        path: Where the value is, with the tags of unions, as pydantic's errors have it.
+        annotation: The type of the whole validated value.
+        path: The path of the value in pydantic's format, with the tags of unions.
         value: The invalid value.
     """
     inner = [annotation]
@@ -24,7 +24,7 @@ def is_secret(annotation: Any, path: Sequence[int | str], value: object) -> bool
         fields = [field for model in _models(inner) for field in _named(model, str(part))]
         if any(not field.repr for field in fields):
             return True
-        # What names no field is an index, a key, or the tag of a union's member.
+        # A part that names no field is an index, a key, or the tag of a union's member.
         inner = [field.annotation for field in fields] or inner
     return isinstance(value, dict | list) and bool(cast(object, value)) and _contain_secrets(inner, [])
 
@@ -34,7 +34,7 @@ def _named(model: type[BaseModel], name: str) -> list[Any]:
 
 
 def _models(annotations: Sequence[Any]) -> list[type[BaseModel]]:
-    """Return the models that are part of types: their own, and those of unions, lists and objects."""
+    """Return the models in types, including the members of unions, lists and objects."""
     found: list[type[BaseModel]] = []
     for annotation in annotations:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -1,4 +1,4 @@
-"""What a process reports of itself when the operator's view requests it."""
+"""The state that a process reports for the operator's view."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CheckName = Literal[
     "storage",
     "streams",
 ]
-"""The checks of a process; `process` is that it starts or shuts down."""
+"""The checks of a process; `process` fails while it starts or shuts down."""
 
 
 class ServiceState(Stored):
@@ -27,16 +27,16 @@ class ServiceState(Stored):
     service: str
     """`gateway`, `agent` or `workflows`."""
     host: str
-    """The name of its machine or container."""
+    """The host name of its machine or container."""
     pid: int
     version: str
     started_at: Timestamp
     ready: bool
     problems: dict[str, str]
-    """By check, why it is not ready."""
+    """Why it is not ready, by check."""
     warnings: dict[str, str]
-    """By check, what needs a look although it is ready: full streams, damaged logs."""
+    """Warnings of a ready process by check, such as full streams or damaged logs."""
     used: int
-    """Runs that it drives, or websockets that are open."""
+    """Number of runs that it drives, or of its open websockets."""
     places: int | None
-    """How many it serves at a time; null for no such limit."""
+    """Limit of `used`; null for no limit."""

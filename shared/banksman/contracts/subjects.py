@@ -15,8 +15,8 @@ RUN_ACCOUNT = "run"
 TENANT_ACCOUNT = "tenant"
 """Source of relayed messages: the accounts of tenants."""
 SERVED = "served"
-"""The name under which the runs of all workflows are queued: tenants choose how many workflows there are, and
-each name needs a consumer."""
+"""The name under which the runs of all workflows are queued. Tenants create any number of workflows, and a
+name per workflow would need a consumer each."""
 
 
 def _join(*parts: str) -> str:
@@ -69,10 +69,10 @@ def approval_reply(tenant: str, approval_id: str) -> str:
 
 
 def approval_note(tenant: str, approval_id: str, name: str) -> str:
-    """What is recorded of an open approval request, each name once (stream APPROVALS).
+    """A write-once record of an open approval request (stream APPROVALS).
 
-    `first` is the first of two approvals, `aside-{digest of the user}` that a user set it aside,
-    `link-{digest of the link}` the use of a link.
+    Its name is `first` for the first of two approvals, `aside-{digest of the user}` if a user set the request
+    aside, and `link-{digest of the link}` for the use of a link.
     """
     return _join("approval", "note", tenant, approval_id, name)
 
@@ -93,7 +93,7 @@ def tool_slots(tenant: str, attempt: str) -> str:
 
 
 def stored(subject: str) -> str:
-    """The server republishes messages here that RESULTS accepted."""
+    """The server republishes here the messages that RESULTS accepted."""
     return f"stored.{subject}"
 
 
@@ -103,10 +103,10 @@ def stored_slots(tenant: str, attempt: str) -> str:
 
 
 def stored_ack(source: str, owner: str, inbox: str, number: str, agent: str, request: str) -> str:
-    """The acknowledgement of what an agent stored for a runner or tool server, sent by the server to both.
+    """The acknowledgement of a message that an agent stored for a runner or tool server, sent to both.
 
-    The agent that stores chooses it: the owner is the tenant whose account sent the message, or in account
-    RUN the holder of the ticket. The publisher chose its inbox and the number of its message.
+    The agent chooses the owner: the tenant whose account sent the message, or in account RUN the holder of
+    the ticket. The publisher chooses its inbox and the number of the message.
     """
     return stored(_join("ack", source, owner, inbox, number, agent, request))
 
@@ -173,12 +173,12 @@ def object_removal(runner: str) -> str:
 
 
 def counted_usage() -> str:
-    """Requests for what a tenant consumed; core request between agents, served by the one that counts."""
+    """Requests for the usage of a tenant; core request between agents, served by the agent that counts."""
     return _join("usage", "counted")
 
 
 def audit(tenant: str, kind: str, done: str) -> str:
-    """The entries of the audit trail (stream AUDIT), by what was changed and how: `key`, `created`."""
+    """The entries of the audit trail (stream AUDIT), by object and action: `key`, `created`."""
     return _join("audit", tenant, kind, done)
 
 
@@ -196,7 +196,7 @@ def workflow_run(name: str, tenant: str, conversation_id: str) -> str:
 
 
 def workflow_turn(server: str, tenant: str, conversation_id: str) -> str:
-    """A turn of a workflow, for one process of its server; core request."""
+    """A turn of a workflow, sent to one process of its server; core request."""
     return _join("workflow", "turn", server, tenant, conversation_id)
 
 
@@ -211,7 +211,7 @@ def timer_set(kind: str, tenant: str, timer_id: str) -> str:
 
 
 def timer_fired(kind: str, tenant: str, timer_id: str) -> str:
-    """Where a timer's message appears when it is due (stream TIMERS, durable `timers`)."""
+    """The subject on which a due timer's message appears (stream TIMERS, durable `timers`)."""
     return _join("timer", "fired", kind, tenant, timer_id)
 
 
@@ -221,7 +221,7 @@ def schedule_set(tenant: str, schedule_id: str) -> str:
 
 
 def schedule_due(tenant: str, schedule_id: str) -> str:
-    """Where the message of a schedule appears when it is due (stream TIMERS, durable `schedules`)."""
+    """The subject on which the message of a due schedule appears (stream TIMERS, durable `schedules`)."""
     return _join("schedule", "due", tenant, schedule_id)
 
 
@@ -246,7 +246,7 @@ def registry(kind: str, action: str) -> str:
 
 
 def tenant_registry(kind: str, action: str, tenant: str) -> str:
-    """A registration that a tenant's own account sent on `registry(kind, action)`.
+    """A registration that a tenant's own account published on `registry(kind, action)`.
 
     The broker's import adds the tenant, so the sender cannot forge it.
     """

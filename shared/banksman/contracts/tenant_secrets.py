@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 from banksman.contracts.wire import Stored, Timestamp
 
 MIN_SECRET_CHARS: Final = 8
-"""Characters of the shortest secret: to hide a shorter one would hide parts of ordinary words."""
+"""Minimum length of a secret in characters; redacting a shorter one would redact parts of ordinary words."""
 MAX_SECRET_CHARS: Final = 8_000
 MAX_SECRETS_OF_TOOL: Final = 16
 
@@ -19,7 +19,7 @@ SecretName = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN}$")]
 """A letter, then up to 63 letters, digits or `_`."""
 
 REFERENCE: Final = re.compile(rf"\$\{{secret\.({NAME_PATTERN})\}}")
-"""Stands for a secret in a header or a variable of an MCP server: `${secret.NAME}`."""
+"""A reference to a secret in a header or a variable of an MCP server: `${secret.NAME}`."""
 
 
 MCP_PREFIX: Final = "mcp:"

@@ -1,4 +1,4 @@
-"""The tools that a tenant's models may call, as clients read them."""
+"""Views of the tools that a tenant's models may call, for clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ToolView(Stored):
     owner: str
     """The id of the tool server that registered it, or of its MCP server; `builtin` for a workspace tool."""
     tenant: Token | None
-    """The tenant whose tool it is; null for one of all tenants."""
+    """The tenant that owns it; null for a tool of all tenants."""
     requires_approval: bool
     """Whether a call needs approval, unless an assistant's policy decides."""
     idempotent: bool
@@ -50,7 +50,7 @@ class ToolViews(Stored):
 
 
 def tool_view(definition: ToolDefinition, tenant: str | None, *, available: bool) -> ToolView:
-    """Return a tool as clients read it."""
+    """Return the view of a tool for clients."""
     names = ToolView.model_fields.keys() - {"owner", "tenant", "available"}
     return ToolView(
         **{name: getattr(definition, name) for name in names},

@@ -54,7 +54,7 @@ class ToolDefinition(Stored):
 
     name: ToolName
     description: str = Field(max_length=8_000)
-    """The text that models read."""
+    """The description for models."""
     input_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of the arguments object; empty or null for a tool without parameters."""
     requires_approval: bool = False
@@ -75,7 +75,7 @@ class ToolDefinition(Stored):
     @field_validator("input_schema", mode="before")
     @classmethod
     def _with_object_type(cls, value: object) -> object:
-        # Vendors refuse a tool whose schema lacks the type `object` at its top level.
+        # Model APIs refuse a tool whose schema lacks the type `object` at its top level.
         match value:
             case None:
                 return {"type": "object", "properties": {}}
@@ -103,7 +103,7 @@ class ToolCall(Stored):
     timeout_s: float = 60.0
     server: Token | None = None
     secrets: Secrets = ()
-    """Names of the tenant's secrets that its request holds."""
+    """Names of the tenant's secrets that its request contains."""
     network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
     """Hosts that a call of a workspace tool may reach, from the assistant's settings. None allows `web_fetch`
     all hosts that the runner's operator allows, and commands none."""

@@ -1,7 +1,7 @@
-"""Refuse the fields of a request that no model knows, and name the one that the client may have meant.
+"""Refuse unknown fields of a request, and suggest the field that the client may have meant.
 
-Models that are stored too ignore unknown fields, because a newer version may have written them. In a request
-an unknown field is a typing error of the client, at every level.
+Models that are also stored ignore unknown fields, because a newer version may have written them. In a request
+an unknown field is a mistake of the client, at every level.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pydantic import BaseModel
 from banksman.contracts.errors import BadInput
 
 MAX_NAME_CHARS = 64
-"""Length of names that are compared: the time grows with the square of it."""
+"""Maximum length of names that are compared; the time grows with its square."""
 
 
 def check_fields(annotation: Any, value: Any, path: tuple[str, ...] = ()) -> None:
-    """Check that every field of a request is one of its model's.
+    """Check that the model of a request defines every field.
 
     Args:
-        annotation: The type of the value. Only models are checked, and what they and lists contain.
+        annotation: The type of the value. Only models, and the values in models and lists, are checked.
         value: The request as parsed JSON, which need not be valid.
         path: The path of the value.
 
     Raises:
-        BadInput: A field is not known. It names the first one.
+        BadInput: A field is unknown. The error names the first one.
     """
     match value:
         case list():
@@ -54,7 +54,7 @@ def _check_field(forms: Sequence[_Form], name: str, value: Any, path: tuple[str,
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    # Only clients with a mistake need difflib.
+    # Imported here, because only a mistake needs difflib.
     from difflib import get_close_matches
 
     return None if len(name) > MAX_NAME_CHARS else next(iter(get_close_matches(name, known, n=1)), None)
@@ -66,15 +66,15 @@ class _Form(NamedTuple):
     tag: object
     """The value of its field `type`; None without one."""
     fields: Mapping[str, Any]
-    """The annotations of its fields, by the names that requests have."""
+    """The annotations of its fields, by their names in requests."""
 
 
 _FORMS: dict[int, tuple[Any, tuple[_Form, ...]]] = {}
-"""The models of annotations, by identity: they are not hashable, and each request has the same ones."""
+"""Cache of the models of annotations, by identity: annotations are not hashable, and requests share them."""
 
 
 def _possible(annotation: Any, tag: object) -> Sequence[_Form]:
-    """Return the models that an object may be: those of a union with its `type`, if they have types."""
+    """Return the models that an object may be; of a discriminated union, only the one with its `type`."""
     known = _FORMS.get(id(annotation))
     if known is None:
         known = _FORMS[id(annotation)] = annotation, tuple(map(_form, _models(annotation)))
@@ -88,7 +88,7 @@ def _form(model: type[BaseModel]) -> _Form:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models of a type: its own, those of a union, and those that a list contains."""
+    """Yield the models of a type, including members of unions and items of lists."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, types.UnionType, tuple, list):

@@ -33,7 +33,7 @@ class CommitUsage:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> CommitUsage:
-        """Return the usage that the events of a commit record."""
+        """Return the usage recorded in the events of a commit."""
         usages = [
             event.data.usage
             for event in events
@@ -70,7 +70,7 @@ class CommitUsage:
 
     @property
     def header(self) -> str:
-        """The four numbers as the value of a header."""
+        """The four numbers as a header value."""
         return f"{self.requests} {self.input_tokens} {self.output_tokens} {self.cost_usd!r}"
 
 
@@ -105,7 +105,7 @@ class UsageCount(Stored):
 
 
 def passthrough_key(tenant: str) -> str:
-    """Return the key of what a tenant consumed by passthrough, in the bucket `usage`."""
+    """Return the key of a tenant's passthrough usage in the bucket `usage`."""
     return f"passthrough.{tenant}"
 
 
@@ -118,7 +118,7 @@ class UsageTotals(Stored):
     """Usage of one tenant or of all tenants: a fold of the logs that counts each commit once."""
 
     upto: int = Field(default=0, ge=0)
-    """Stream sequence of the last commit that was read. Later commits are not counted."""
+    """Stream sequence of the last commit that was read; later commits are not counted yet."""
     as_of: Timestamp | None = None
     """When the last commit with usage was stored; None before the first."""
     day: UsageCount = UsageCount()
@@ -150,7 +150,7 @@ class UsageTotals(Stored):
         return self.model_copy(update={"stored_bytes": max(0, self.stored_bytes - stored_bytes)})
 
     def plus(self, other: UsageTotals) -> UsageTotals:
-        """Return the sum with totals that count something else; the position is that of these totals."""
+        """Return the sum with totals from another source; the position is that of `self`."""
         if other.as_of is None:
             return self
         latest = other.as_of if self.as_of is None else max(self.as_of, other.as_of)
@@ -197,7 +197,7 @@ class UsageWindow(Stored):
     window: Window
     begins: date
     ends_at: Timestamp
-    """When the window ends and its usage no longer counts."""
+    """End of the window, after which its usage no longer counts."""
     requests: int
     input_tokens: int
     output_tokens: int

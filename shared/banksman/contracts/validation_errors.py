@@ -1,4 +1,4 @@
-"""Describe in plain English what pydantic found wrong with a value."""
+"""Describe pydantic's validation errors in plain English."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN = (
 _NUMBER, _LIST, _OBJECT = "must be a number", "must be a list", "must be an object"
 _TIME = "must be a time with its UTC offset, as in '2026-01-31T09:00:00Z'"
 _WRONG_TYPES = frozenset({"string_type", "list_type", "tuple_type", "dict_type", "model_type"})
-"""Mistakes that concern one member of a union, while another member may have the value's type."""
+"""Errors of a union member that has another type than the value; another member may have the value's type."""
 _EXPECTED = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -52,11 +52,11 @@ _EXPECTED = {
 def bad_input(
     error: ValidationError, what: str = "body", whole: object = None, annotation: Any = None
 ) -> BadInput:
-    """Return the first mistake that pydantic found: the field's path, its value and what is expected.
+    """Return pydantic's first error: the path of the field, its value and the expected value.
 
     Args:
-        error: What pydantic raised.
-        what: Names the whole, if that is the mistake.
+        error: The error that pydantic raised.
+        what: Name of the whole value, for an error without a path.
         whole: The validated value. With it, the path has no tags of unions.
         annotation: The type of the whole. With it, no value of a secret field is shown.
     """
@@ -67,7 +67,7 @@ def bad_input(
         value = None
     match first["type"]:
         case "missing":
-            # The input of a missing field is the whole object around it.
+            # For a missing field, pydantic's input is the object that lacks it.
             value = None
         case "union_tag_not_found" | "union_tag_invalid":
             path.append(first.get("ctx", {})["discriminator"].strip("'"))
@@ -75,12 +75,12 @@ def bad_input(
         case _:
             pass
     text = expected(first)
-    # "at most 5 items, not 6" says already what is wrong.
+    # The text "at most 5 items, not 6" already describes the value.
     return BadInput(".".join(path) or what, None if ", not " in text else value, text)
 
 
 def _first_mistake(error: ValidationError) -> ErrorDetails:
-    """Return the first mistake. Of a union it is one inside the member that has the value's type."""
+    """Return the first error. For a union, prefer an error inside the member that has the value's type."""
     first, *others = error.errors(include_url=False)
     if first["type"] in _WRONG_TYPES:
         field = _fields(first)
@@ -92,7 +92,7 @@ def _first_mistake(error: ValidationError) -> ErrorDetails:
 
 
 def _fields(mistake: ErrorDetails, whole: object = None) -> list[str]:
-    """Return the path of a mistake, without the members of unions; with the whole value also without tags."""
+    """Return the path of an error without members of unions; given the whole value, also without tags."""
     found: list[str] = []
     *parts, last = mistake["loc"] or ("",)
     inner = whole
@@ -107,12 +107,12 @@ def _fields(mistake: ErrorDetails, whole: object = None) -> list[str]:
 
 
 def _is_member(part: int | str, value: object) -> bool:
-    """Return whether a part of a path is a member of a union, and no key of the value."""
+    """Return whether a part of a path is a member of a union, not a key of the value."""
     return _UNION_MEMBER.search(str(part)) is not None and not (isinstance(value, dict) and part in value)
 
 
 def _is_tag(part: int | str, value: object) -> bool:
-    """Return whether a part of a path is the tag of a union's member, and no field of the value."""
+    """Return whether a part of a path is the tag of a union's member, not a field of the value."""
     if not isinstance(value, dict):
         return False
     fields = cast(dict[object, object], value)
@@ -120,7 +120,7 @@ def _is_tag(part: int | str, value: object) -> bool:
 
 
 def expected(mistake: ErrorDetails) -> str:
-    """Return in plain English what one of pydantic's errors says about a value."""
+    """Return one of pydantic's errors in plain English, as a predicate about the value."""
     if known := _EXPECTED.get(mistake["type"]):
         return known
     message = mistake["msg"].removeprefix("Value error, ")

@@ -28,8 +28,8 @@ WIRE_VERSION = 1
 """Version of the stored and transmitted messages. Readers refuse a higher version."""
 
 MAX_DEPTH = 128
-"""Maximum nesting depth of accepted JSON. The log nests it a few levels deeper, and pydantic's parser, which
-reads the log, fails at 200."""
+"""Maximum nesting depth of accepted JSON. The log nests accepted JSON a few levels deeper, and pydantic's
+parser, which reads the log, fails at 200."""
 
 JsonObject = dict[str, JsonValue]
 """A JSON object, such as the arguments or the result of a tool call."""
@@ -47,8 +47,8 @@ Text = Annotated[str, StringConstraints(max_length=256 * 1024)]
 class Described(BaseModel):
     """A model whose JSON Schema describes each field by the docstring below it.
 
-    `use_attribute_docstrings` does the same, but parses the source of every model when it is imported, which
-    took a third of the import of these modules. A validator is built when a model is first used, because most
+    `use_attribute_docstrings` does the same, but parses the source of every model on import, which took a
+    third of the import time of these modules. A validator is built at the first use of a model, because most
     processes use few of the models that they import.
     """
 
@@ -88,13 +88,13 @@ def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
     These are duplicate keys, NaN, lone surrogates and deep nesting.
 
     Raises:
-        BadInput: The text breaks a rule. It names `what` and the first broken rule.
+        BadInput: The text violates a rule. The error names `what` and the first violated rule.
     """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
         text.encode("utf-8")
         value = cast(JsonValue, json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant))
-        # The text is valid, so only an escape can hold half of a surrogate pair.
+        # The text is valid UTF-8, so only a JSON escape can contain a lone surrogate.
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeError as error:
@@ -114,7 +114,7 @@ def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") 
     A request (`Wire`) must not have an unknown field at any level.
 
     Raises:
-        BadInput: A field is invalid. It names the first one, its value and what is expected.
+        BadInput: A field is invalid. The error names the first one, its value and the expected value.
     """
     return _validated(model.model_validate_json, data, what, model, strict_fields=issubclass(model, Wire))
 
@@ -122,7 +122,7 @@ def parse(model: type[M], data: bytes | str | JsonValue, *, what: str = "body") 
 def parse_as(
     adapter: TypeAdapter[Any], data: bytes | str | JsonValue, *, what: str = "body", request: Any = None
 ) -> Any:
-    """Like `parse`, for a type that is not one model. For a union of requests, `request` is that union."""
+    """Validate as `parse`, for any type. For a union of requests, `request` is that union."""
     return _validated(adapter.validate_json, data, what, request, strict_fields=request is not None)
 
 
@@ -147,7 +147,7 @@ def _validated(
 
 
 def json_fault(error: Exception) -> str:
-    """Return what is wrong with a JSON text: the place, or the rule of ours that it breaks."""
+    """Return the fault of a JSON text: the position of a syntax error, or the violated rule."""
     if isinstance(error, json.JSONDecodeError):
         return f"it is broken at line {error.lineno}, column {error.colno}"
     return str(error)

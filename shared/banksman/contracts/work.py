@@ -32,7 +32,7 @@ class StartRun(Stored):
     settings: RunSettings
     user: str = Field(max_length=200)
     first: bool = Field(default=False, exclude_if=lambda first: not first)
-    """Whether its conversation was created a moment before, so its log is most likely empty."""
+    """Whether its conversation was just created, so its log is most likely empty."""
 
 
 class ResumeRun(Stored):
@@ -48,7 +48,7 @@ class ResumeRun(Stored):
     owner_epoch: int = Field(ge=0)
     """The highest claim when the message was published. With a later claim, the message has no effect."""
     workflow: Token | None = Field(default=None, exclude_if=lambda name: name is None)
-    """The workflow whose run it is: its service drives it. None for a run that agents drive."""
+    """The workflow of the run, which the workflows service drives. None for a run that agents drive."""
 
 
 RunWork = Annotated[StartRun | ResumeRun, Field(discriminator="type")]
@@ -93,7 +93,7 @@ class RenameConversation(Stored):
 
 
 class EscalateApproval(Stored):
-    """Let an approval request that a user set aside go to further users."""
+    """Escalate an approval request that a user set aside."""
 
     v: Literal[1] = 1
     type: Literal["escalate"] = "escalate"
@@ -104,7 +104,7 @@ class EscalateApproval(Stored):
 
 
 class SetAside(Stored):
-    """A user set an approval request aside. It is no decision."""
+    """A user set an approval request aside. This is not a decision."""
 
     v: Literal[1] = 1
     by: str
@@ -112,12 +112,12 @@ class SetAside(Stored):
 
 
 class LinkUse(Stored):
-    """The decision that used a link up."""
+    """The decision that used a single-use link."""
 
     v: Literal[1] = 1
     by: str
     answer_id: str
-    """Id of the client request: a repeat of it is the same use."""
+    """Id of the client request; a repeat of the request is the same use."""
     at: Timestamp
 
 
@@ -195,11 +195,11 @@ class ApprovalRequest(Stored):
     expires_at: Timestamp
     items: tuple[ApprovalItem, ...]
     input: InputRequested | None = Field(default=None, exclude_if=lambda request: request is None)
-    """The value that a workflow requests; such a request has no items, and `approval_id` is its id."""
+    """The value that a workflow requests. Such a request has no items; `approval_id` is the input's id."""
     terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
-    """How it is decided; None for one approver and no escalation."""
+    """The terms of the decision; None for one approver and no escalation."""
     escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
-    """When it goes to further users unless it is decided; None for never."""
+    """Time of escalation if no decision arrives before; None for no escalation."""
 
     @property
     def approvers(self) -> int:
@@ -208,7 +208,7 @@ class ApprovalRequest(Stored):
 
 
 class FirstApproval(Stored):
-    """The first of two approvals of a request. It decides nothing; the reply of the second user holds it."""
+    """The first of two approvals of a request. It decides nothing; the second user's reply contains it."""
 
     v: Literal[1] = 1
     tenant: Token
@@ -249,7 +249,7 @@ class ApprovalReply(Stored):
     """Id of the client request that decided. A repeated request recognises its own reply by it; no effect
     on the decision."""
     first: FirstApproval | None = Field(default=None, exclude_if=lambda first: first is None)
-    """The approval of the first user, where two must approve. It has a signature of its own."""
+    """The approval of the first user, if two users must approve. It has its own signature."""
     signature: str = ""
     """Hex HMAC-SHA256 of the gateway over all fields except `answer_id` and `first`; empty in replies of
     agents."""

@@ -1,8 +1,8 @@
-"""Turns of a workflow: what the workflows service sends to the process of a workflow, and its reply.
+"""Workflow turns: requests of the workflows service to a workflow server process, and the replies.
 
-A turn runs the workflow's function from its beginning. A step that the log holds returns its recorded result,
-and the turn ends at the steps that it does not hold, or with the function. So a process holds nothing between
-two turns, and any process of the same server may take the next one.
+A turn runs the workflow's function from its beginning. A step in the log returns its recorded result, and the
+turn ends at the first steps that are not in the log, or at the end of the function. A process therefore has
+no state between two turns, and any process of the same server may take the next one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from banksman.contracts.tools import ErrorKind, ToolName
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token
 
 MAX_TURN_BYTES = 900 * 1024
-"""Bytes of a turn with all recorded results; a run that needs more fails."""
+"""Maximum bytes of a turn with all recorded results; a run that needs more fails."""
 TURN_S = 30.0
 """Seconds within which a function must reach its next step or its end."""
 MAX_REPORTS = 1_000
-"""Reports of progress of one turn."""
+"""Maximum number of progress reports of one turn."""
 PROGRESS_INTERVAL_S = 1.0
-"""Seconds between two reports of a run that are stored during its turns; others are stored with the reply."""
+"""Minimum seconds between two progress reports stored during a turn; others are stored with the reply."""
 DAY_S = 86_400
 
 StepName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -32,7 +32,7 @@ class StepResult(Stored):
     """The recorded result of a step."""
 
     digest: str
-    """Identifies what the step did: a function that repeats it differently is not deterministic."""
+    """Digest of the step. A function that repeats the step with another digest is not deterministic."""
     content: JsonObject
     """A tool's result; `{"success": true, "value"}` of an input; of an agent run `{"success", "status",
     "content", "run_id"}`."""
@@ -88,7 +88,7 @@ class RunStep(Stored):
     tools: tuple[str, ...] | None = None
     """Names of the tools that its model may call; None for those of the assistant, `()` for none."""
     with_conversation: bool = Field(default=False, exclude_if=lambda wanted: not wanted)
-    """True puts the transcript of the conversation in which the workflow was started before the message."""
+    """True prepends the transcript of the conversation in which the workflow was started to the message."""
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
 
 
@@ -166,7 +166,7 @@ class TurnReply(Stored):
 
 
 class ReportProgress(Stored):
-    """`workflow.progress`: store progress before the turn ends, whose reply has it too."""
+    """`workflow.progress`: store progress before the turn ends. The turn's reply repeats it."""
 
     server: Token
     tenant: Token
@@ -179,10 +179,10 @@ class ProgressReported(Stored):
     """The reply to `workflow.progress`."""
 
     stored: bool
-    """False if progress was stored less than a second ago, or is not behind this one."""
+    """False if progress was stored less than a second ago, or the stored progress is as far as this one."""
 
 
 class CancelTurn(Stored):
-    """`workflow.cancel.{server}.{t}.{c}`: end the function of a run; no reply to its turn counts any more."""
+    """`workflow.cancel.{server}.{t}.{c}`: end the function of a run. A reply to its turn is ignored."""
 
     run_id: Token

@@ -207,7 +207,7 @@ WORKSPACE_TOOLS: tuple[ToolDefinition, ...] = (BASH, READ_FILE, WRITE_FILE, WEB_
 """The tools that every runner serves in its workspaces."""
 
 NETWORK_TOOLS = frozenset({BASH.name, WEB_FETCH.name})
-"""Names of the tools whose calls carry the assistant's network policy."""
+"""Names of the tools whose calls contain the assistant's network policy."""
 
 WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
 """Names that no other tool may use."""

@@ -10,7 +10,7 @@ from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 OWN_SHARE: Final = 0.75
-"""The share of an object store that a runner fills at most. Agents remove what exceeds four fifths."""
+"""Maximum share of an object store that runners fill. Agents remove objects above four fifths."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """32 bytes in hexadecimal: a SHA-256."""
@@ -27,10 +27,10 @@ class SnapshotRef(Stored):
     size: int = 0
     """Bytes in the object store."""
     key: Digest | None = Field(default=None, repr=False, exclude_if=lambda key: key is None)
-    """The key that opens its parts, in hexadecimal; None if they are not encrypted, as those of earlier
-    versions. Only the runner that has the workspace receives it."""
+    """The key of its parts in hexadecimal; None for unencrypted parts of earlier versions. Only the runner
+    that has the workspace receives it."""
     stored_by: Token | None = Field(default=None, exclude_if=lambda runner: runner is None)
-    """The runner whose objects it consists of; None for one of a version without owners of objects."""
+    """The runner that owns its objects; None if stored by a version without object owners."""
 
 
 class SnapshotPart(Stored):
@@ -87,11 +87,11 @@ class WorkspaceOwner(Stored):
     snapshot: SnapshotRef | None = None
     """The snapshot that another runner restores; None for a workspace that starts empty."""
     gone_since: Timestamp | None = None
-    """When a dirty workspace began to wait for its runner; None if its runner is live."""
+    """Time since which a dirty workspace waits for its runner; None if its runner is live."""
     loss: WorkspaceLoss | None = None
     """The last loss. Each log records it once."""
     assistant: Token | None = None
-    """The assistant whose files it starts with; None if it has no files."""
+    """The assistant with the workspace's initial files; None if it has no files."""
     assistant_revision: int = 0
     """Revision of that assistant."""
     deleted: bool = False
@@ -124,12 +124,12 @@ class WorkspaceReport(Stored):
     lost: str | None = None
     """Why the snapshot could not be restored, so that the workspace started empty; otherwise None."""
     starts: bool = False
-    """True if the workspace is about to be created. The reply contains the files that it starts with."""
+    """True if the workspace is about to be created. The reply contains its initial files."""
     missing: bool = False
-    """True if the runner has no files of this term, because the volume with its changes was lost."""
+    """True if the runner has no files of this term, because the volume with the changes was lost."""
     missing_at: int | None = None
-    """The generation at which they were missing. A report that arrives after a later change began has no
-    effect. None in reports of older versions."""
+    """The generation at which the files were missing. The report has no effect after a later change began.
+    None in reports of older versions."""
 
 
 class WorkspaceReportReply(Stored):
@@ -145,7 +145,7 @@ class WorkspaceReportReply(Stored):
     snapshot: SnapshotRef | None = None
     """The current snapshot. The runner may remove all others."""
     files: tuple[AssistantFile, ...] = ()
-    """The files that the workspace starts with, if the report had `starts`."""
+    """The initial files of the workspace, if the report had `starts`."""
 
 
 class ObjectRemoval(Stored):

@@ -14,7 +14,7 @@ export type Ack = {
 
 /** Decide all calls of an approval request at once. */
 export type ApprovalDecision = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "approval.reply";
   id: string;
@@ -22,18 +22,18 @@ export type ApprovalDecision = {
   decisions?: Array<ItemDecision>;
   all?: "approve" | "reject" | null;
   remember?: "run" | "conversation" | null;
-  /** Digests of the calls that the approver saw, in the order of the request. A decision with other digests than those of the request is refused with `conflict`; empty: not checked. */
+  /** Digests of the calls that the approver saw, in the order of the request. A decision whose digests differ from those of the request is refused with `conflict`; empty skips the check. */
   digests?: Array<string>;
-  /** The signed part of a link that led to the request: the decision uses it up. None without one. */
+  /** The signed part of the link to the request, which allows one decision; None without a link. */
   link?: string | null;
 };
 
-/** An approval request goes to further users: it was left for too long, or a user set it aside. */
+/** An approval request is escalated: no decision arrived in time, or a user set it aside. */
 export type ApprovalEscalated = {
   approval_id: string;
-  /** Who is asked; with none, everyone who may approve. */
+  /** The users that the request is escalated to; if empty, all approvers. */
   users: Array<string>;
-  /** The user who set it aside; `system` for one that was left. */
+  /** The user who set it aside; `system` if no decision arrived in time. */
   by: string;
 };
 
@@ -61,9 +61,9 @@ export type ApprovalRequested = {
   approval_id: string;
   expires_at: string;
   items: Array<ApprovalItem>;
-  /** How it is decided; None for one approver and no escalation. */
+  /** The terms of the decision; None for one approver and no escalation. */
   terms?: ApprovalTerms | null;
-  /** When it goes to further users unless it is decided; None for never. */
+  /** Time of escalation if no decision arrives before; None for no escalation. */
   escalates_at?: string | null;
 };
 
@@ -75,7 +75,7 @@ export type ApprovalResolved = {
   by: string;
   decisions?: Array<ItemDecision>;
   remember?: "run" | "conversation" | null;
-  /** Who approved the same before, where two users must; None for one approver. */
+  /** The first approver if two users must approve; None for one approver. */
   first_by?: string | null;
 };
 
@@ -83,18 +83,18 @@ export type ApprovalResolved = {
 export type ApprovalTerms = {
   /** Users who must approve the same calls with the same arguments. One rejection always decides. */
   approvers?: 1 | 2;
-  /** None for requests that go no further. */
+  /** None disables escalation. */
   escalation?: Escalation | null;
 };
 
-/** An approval request was made, or closed by a decision or its run; read the list of open requests again. It may be sent without a change, and several changes may be sent as one. */
+/** An approval request was opened, decided, or closed by its run; read the list of open requests again. It may be sent without a change, and one frame may stand for several changes. */
 export type ApprovalsChanged = {
   type: "approvals.changed";
 };
 
 /** Receive `approvals.changed` for all conversations of the tenant, until the connection ends. */
 export type ApprovalsSubscribe = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "approvals.subscribe";
   id: string;
@@ -102,14 +102,14 @@ export type ApprovalsSubscribe = {
 
 /** Replace the token of an open connection. */
 export type AuthRefresh = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "auth.refresh";
   id: string;
   token: string;
 };
 
-/** Where a run continues a conversation, if not after its newest message. */
+/** The earlier message after which a run continues a conversation. */
 export type Branch = {
   /** The message that the run's message follows, with the results of its calls; None for the beginning. A message that a compaction has replaced cannot be followed: the run then continues the newest path. */
   after: string | null;
@@ -144,7 +144,7 @@ export type ChatSend = {
   overrides?: RunOverrides;
   variables?: Record<string, JsonValue>;
   attachments?: Array<string>;
-  /** Where the run continues the conversation; None for after its newest message. */
+  /** The message after which the run continues the conversation; None for the newest message. */
   branch?: Branch | null;
   /** W3C trace context in place of the header of the same name, which a malformed value does not replace. */
   traceparent?: string | null;
@@ -167,7 +167,7 @@ export type ConnectionLimits = {
 
 /** Create a conversation and subscribe the connection to it. */
 export type ConversationCreate = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "conversation.create";
   id: string;
@@ -187,7 +187,7 @@ export type ConversationSettings = {
   tool_protocol?: "auto" | "native" | "json_text" | null;
   /** A template in place of the assistant's and the conversation's prompt. */
   system_prompt?: string | null;
-  /** Options of each model request; one that is None keeps the assistant's. */
+  /** Options of each model request; an option that is None keeps the assistant's. */
   options?: ModelOptions;
   variables?: Record<string, JsonValue>;
   system_prompt_id?: string | null;
@@ -219,13 +219,13 @@ export type ErrorFrame = {
   details?: Record<string, JsonValue> | null;
 };
 
-/** To whom an approval request goes further, and when. Everyone who may approve can decide it anyway. */
+/** When an approval request is escalated, and to which users. All approvers can still decide it. */
 export type Escalation = {
-  /** Seconds after the request; None for no time. */
+  /** Seconds after the request; None disables escalation by time. */
   after_s?: number | null;
-  /** Whether it goes further as soon as one user sets it aside. */
+  /** Whether it is escalated as soon as one user sets it aside. */
   when_set_aside?: boolean;
-  /** The users to whom it goes; with none, everyone who may approve. */
+  /** The users that the request is escalated to; if empty, all approvers. */
   users?: Array<string>;
 };
 
@@ -244,7 +244,7 @@ export type FilePart = {
 
 /** The first frame of a connection. */
 export type Hello = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "hello";
   id?: string | null;
@@ -273,11 +273,11 @@ export type HistoryCompacted = {
   usage?: Usage;
 };
 
-/** The log lost events, and an operator let it end before the gap: what followed was set aside. */
+/** The log lost events, and an operator cut it before the gap and set the later events aside. */
 export type HistoryCut = {
-  /** Number of the first event that the log lost. Later events have numbers from it on, in another epoch. */
+  /** Number of the first lost event. New events are numbered from it on, in another log epoch. */
   first_missing: number;
-  /** Number of events that were stored behind the gap. The operator has them in a file. */
+  /** Number of events after the gap, which the operator has in a file. */
   set_aside: number;
 };
 
@@ -290,7 +290,7 @@ export type ImagePart = {
 
 /** Provide the value that a workflow requested. */
 export type InputReply = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "input.reply";
   id: string;
@@ -303,18 +303,18 @@ export type InputRequested = {
   request_id: string;
   message: string;
   schema: Record<string, JsonValue>;
-  /** The workflow's step that waits for the value: its result holds it. */
+  /** The workflow's step that waits for the value, which becomes the step's result. */
   tool_call_id?: string | null;
   expires_at?: string | null;
 };
 
-/** The value that a user provided, or why there is none. */
+/** The value that a user provided, or the reason why no value was provided. */
 export type InputResolved = {
   request_id: string;
   value: JsonValue;
   /** The user's identity, or `system`. */
   by: string;
-  /** Left out if a user provided the value. */
+  /** Omitted if a user provided the value. */
   outcome?: "provided" | "expired" | "cancelled";
 };
 
@@ -341,7 +341,7 @@ export type MessageCompleted = {
   role: "user" | "assistant";
   content: string | Array<TextPart | ImagePart | FilePart> | null;
   finish_reason?: "stop" | "tool_calls" | "length" | "content_filter" | "unknown" | null;
-  /** `provider:model` that wrote it; empty for a user's message. */
+  /** The `provider:model` that wrote it; empty for a user's message. */
   model?: string;
   /** True if the run ended while the model wrote: `content` is the text that was streamed until then. */
   partial?: boolean;
@@ -378,7 +378,7 @@ export type PathChange = {
 
 /** Keep-alive; the reply is `pong`. */
 export type Ping = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "ping";
   id?: string | null;
@@ -408,7 +408,7 @@ export type Preview = {
 export type ProtocolRetry = {
   attempt: number;
   max: number;
-  /** The rule that the reply breaks, and the position. */
+  /** The rule that the reply violates, and the position. */
   error: string;
 };
 
@@ -438,7 +438,7 @@ export type ResyncRequired = {
 
 /** Cancel a run. */
 export type RunCancel = {
-  /** If it is given and the ids of the frame belong to another conversation, the frame is refused. */
+  /** If given, the frame is refused when its ids belong to another conversation. */
   conversation_id?: string | null;
   type: "run.cancel";
   id: string;
@@ -460,9 +460,9 @@ export type RunFinished = {
   /** The model that replied last; if none did, the run's first model. */
   model: string;
   iterations: number;
-  /** Calls in the order of their results. Of too many, texts are cut and the oldest calls omitted. */
+  /** Calls in the order of their results. If they exceed the size limit, texts are cut and the oldest calls omitted. */
   tool_calls?: Array<TrackedCall>;
-  /** HTTP path of all calls, whole and in pages, if `tool_calls` lacks some or has cut texts. */
+  /** HTTP path of all complete calls in pages, if `tool_calls` lacks some or has cut texts. */
   tool_calls_ref?: string | null;
   max_iterations_reached?: boolean;
   usage?: Usage;
@@ -483,7 +483,7 @@ export type RunOverrides = {
   tool_protocol?: "auto" | "native" | "json_text" | null;
   /** A template in place of the assistant's and the conversation's prompt. */
   system_prompt?: string | null;
-  /** Options of each model request; one that is None keeps the assistant's. */
+  /** Options of each model request; an option that is None keeps the assistant's. */
   options?: ModelOptions;
   variables?: Record<string, JsonValue>;
 };
@@ -498,9 +498,9 @@ export type RunQueuedData = {
   assistant_revision: number;
   tool_protocol: "native" | "json_text";
   limits: RunLimits;
-  /** Where the run continues the conversation; left out for after its newest message. */
+  /** The message after which the run continues the conversation; omitted for the newest message. */
   branch?: Branch | null;
-  /** The W3C trace context of the request that started it; left out without one. */
+  /** The W3C trace context of the request that started it; omitted without one. */
   traceparent?: string | null;
   /** Number of runs before it. */
   position: number;
@@ -516,9 +516,9 @@ export type RunStartedData = {
   assistant_revision: number;
   tool_protocol: "native" | "json_text";
   limits: RunLimits;
-  /** Where the run continues the conversation; left out for after its newest message. */
+  /** The message after which the run continues the conversation; omitted for the newest message. */
   branch?: Branch | null;
-  /** The W3C trace context of the request that started it; left out without one. */
+  /** The W3C trace context of the request that started it; omitted without one. */
   traceparent?: string | null;
 };
 
@@ -555,7 +555,7 @@ export type TableOutput = {
   rows?: Array<Array<JsonValue>>;
 };
 
-/** A piece of an unfinished message. `message.completed` replaces all of them. */
+/** A piece of an unfinished message. `message.completed` replaces all pieces. */
 export type TextDelta = {
   message_id: string;
   /** Number of characters of the message before this piece. */
@@ -646,7 +646,7 @@ export type Welcome = {
   limits: ConnectionLimits;
   /** Sentences to show to the user, such as a notice that the demo model replies. */
   notices?: Array<string>;
-  /** What the user may do: `chat`, `approve`, `admin`, `operator`. */
+  /** The rights of the user: `chat`, `approve`, `admin`, `operator`. */
   rights?: Array<string>;
   resumed?: Array<string>;
   not_resumed?: Array<NotResumed>;
@@ -659,7 +659,7 @@ export type WorkflowLinked = {
   workflow_conversation_id: string;
 };
 
-/** What a workflow produced beside its text; `run.finished` follows. */
+/** Output of a workflow in addition to its text; `run.finished` follows. */
 export type WorkflowOutput = {
   output: TextOutput | TableOutput | FileOutput;
 };
@@ -693,7 +693,7 @@ export type WorkspaceRestored = {
   snapshot_ts: string | null;
   /** Ids of the calls whose changes may be missing. */
   lost_calls: Array<string>;
-  /** The workspace's term that began with this loss. Each log records a loss once. */
+  /** The placement term that began with this loss. Each log records a loss once. */
   term?: number;
   /** Why an existing snapshot was not restored; None if it was restored or there was none. */
   reason?: string | null;
