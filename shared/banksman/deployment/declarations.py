@@ -59,7 +59,7 @@ class Stream:
     append_only: bool = False
     """Whether the server refuses the deletion of single messages."""
     rollup: bool = False
-    """Whether a message may remove the earlier ones of its subject."""
+    """Whether a message may remove earlier messages of its subject."""
     direct: bool = False
     """Whether any replica may serve reads."""
     republish: tuple[str, str] | None = None
@@ -111,7 +111,7 @@ class Consumer:
     """One subject, or several."""
     ack_wait_s: int = ACK_WAIT_S
     new_only: bool = False
-    """Whether it begins with the messages that are stored after its creation."""
+    """Whether it delivers only messages that are stored after its creation."""
     replicas: Replicas = 1
 
     def config(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Durability:
 
         Args:
             bus: Connection in the account of the streams.
-            topology: Minimum settings of what the service needs.
+            topology: The streams and consumers that the service needs, with minimum settings.
         """
         self._bus = bus
         self._topology = topology
@@ -58,8 +58,8 @@ class Durability:
             self._checking = asyncio.create_task(self._check(now), name="durability")
             self._checking.add_done_callback(self._checked)
         if self._checking is not None:
-            # One check serves all requests, and outlives the time limit of each: on a busy machine a check
-            # that each request began again would never end.
+            # One check serves all requests and outlives their time limits. On a busy machine, a check that
+            # each request restarted would never end.
             await asyncio.shield(self._checking)
         return self._problem
 

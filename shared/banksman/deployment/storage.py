@@ -1,4 +1,4 @@
-"""Whether the streams that every run writes have room left."""
+"""Check that the streams that every run writes have free space."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 RUN_STREAMS = (EVENTS, APPROVALS, RESULTS, kv_stream(OWNERS))
 """The streams without which a run cannot continue. The streams of starts refuse a start themselves."""
 VALID_S = 1.0
-"""Seconds for which a result is used, so that starts cost at most these many requests per second."""
+"""Seconds for which a result is reused, which limits the requests to the broker."""
 RETRY_AFTER_S = 5.0
 RESERVE_BYTES = 4 * MAX_MESSAGE_BYTES
 LEAST_RESERVE_BYTES = 2_048
-"""Bytes that new runs leave to open ones: one hundredth of a stream within these limits."""
+"""Bytes that new runs leave to open runs: one hundredth of a stream within these limits."""
 
 _FULL = Gauge("banksman_full_streams", "Streams of runs that are full; starts are refused.")
 
 
 class StorageRoom:
-    """Refuses starts while a stream that every run writes is full: an open run waits there for space."""
+    """Refuses starts while a stream that every run writes is full, because open runs wait for its space."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -40,7 +40,7 @@ class StorageRoom:
         self._turn = asyncio.Lock()
 
     async def check(self) -> None:
-        """Return if a run may start.
+        """Check that a run may start.
 
         Raises:
             Overloaded: A stream is full.

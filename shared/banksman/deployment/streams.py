@@ -39,7 +39,7 @@ _UNKNOWN_SYNC = (
 )
 
 _AT_LEAST = ("max_bytes", "max_age", "num_replicas", "duplicate_window", "max_msg_size", "max_ack_pending")
-"""Settings whose larger values are not weaker: services of an earlier version stay ready beside them."""
+"""Settings whose larger values are not weaker, so services of an earlier version stay ready with them."""
 
 
 async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
     for consumer in topology.consumers:
         done += await provision_consumer(bus, consumer)
     if any(stream.name == kv_stream(SECRETS) for stream in topology.streams):
-        # Here and not by a service: no service may write it.
+        # Created here, because no service may write it.
         await create_ticket_secret(bus)
     for line in done:
         logger.info("%s: %s", topology.account, line)
@@ -228,6 +228,6 @@ def _same(found: object, wanted: object) -> bool:
 
 
 def _size(field: str, value: int | None) -> float:
-    """Return a limit as a number. An age of 0 is no limit, as -1 is for the others."""
+    """Return a limit as a number. No limit is 0 for an age, and -1 for other limits."""
     unlimited = 0 if field == "max_age" else -1
     return math.inf if (value or 0) == unlimited else value or 0

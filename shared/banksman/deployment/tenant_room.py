@@ -1,4 +1,4 @@
-"""Limits of what one tenant may have in the streams that all tenants share."""
+"""Limits of one tenant's messages in the streams that all tenants share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from banksman.runtime.shares import LENT
 FULL_S: Final = 1.0
 """Seconds for which a tenant without room is refused without another request to the server."""
 CHARGES: Final = (1024, 16 * 1024, 128 * 1024, 1024 * 1024)
-"""Bytes that each message of a tenant counts as, before a message of at most this size is stored."""
+"""Size classes in bytes: before a message is stored, each message of the tenant counts as its size class."""
 LEAST: Final = 16
-"""Messages that a tenant may have in any case: those of few messages do not fill a stream."""
+"""Messages that every tenant may have; so few messages do not fill a stream."""
 _PART: Final = 32
 """This fraction of the free room is used before the next count, because other processes use it too."""
 
@@ -39,7 +39,7 @@ class StreamUse:
 
 @dataclass
 class _Counted:
-    """What is known of the messages of one kind."""
+    """The last count of the messages of one kind."""
 
     free: int = 0
     """Messages that may be stored before the next count."""
@@ -48,16 +48,16 @@ class _Counted:
 
 
 def charge(size: int) -> int:
-    """Return the bytes that each of a tenant's messages counts as, before one of `size` bytes is stored."""
+    """Return the bytes that each message of a tenant counts as when a message of `size` bytes is stored."""
     return next((most for most in CHARGES if size <= most), size)
 
 
 def lent(charged: int) -> Callable[[StreamUse], int]:
-    """Return a limit that lends what is free: a tenant that is alone may fill three quarters of a stream.
+    """Return a limit that grows with the free space: a single tenant may fill three quarters of a stream.
 
-    Of n tenants that store all they can, each gets 3 of 3n + 1 parts. Every message counts as `charged`
+    If n tenants store as much as they can, each gets 3 of 3n + 1 parts. Every message counts as `charged`
     bytes, so large messages are refused before small ones. With messages of all sizes, a tenant fills at most
-    as many times its part as there are `CHARGES`.
+    `len(CHARGES)` times its part.
     """
     return lambda use: max(LEAST, LENT * use.free_bytes // charged)
 
@@ -77,12 +77,12 @@ class TenantRoom:
         Args:
             stream: The stream.
             below: The subject of all messages of the tenant, with wildcards.
-            most: Returns how many messages the tenant may have.
-            what: The messages, for the error.
-            charged: The bytes that `most` counts each message as; those of another number count apart.
+            most: Returns the maximum number of messages of the tenant.
+            what: The name of the messages in the error.
+            charged: The bytes that `most` counts for each message; each value of it has its own count.
 
         Raises:
-            Overloaded: The tenant has as many as it may have.
+            Overloaded: The tenant has reached the maximum.
             Unavailable: The server did not respond.
         """
         now = asyncio.get_running_loop().time()
@@ -99,7 +99,7 @@ class TenantRoom:
         counted.free -= 1
 
     async def take_part(self, stream: str, below: str, size: int, what: str) -> None:
-        """Count one more message of `size` bytes, of a tenant that may fill its part of a stream (`lent`).
+        """Count one more message of `size` bytes of a tenant, within its part of the stream (`lent`).
 
         Raises:
             Overloaded, Unavailable: As `take`.
@@ -110,5 +110,5 @@ class TenantRoom:
     async def _count(self, stream: str, below: str, *, by_replica: bool) -> int:
         if by_replica:
             return await direct.count(self._bus, stream, below)
-        # A queue is read by its consumers only. It has few messages.
+        # Only its consumers read a queue, and it has few messages.
         return await count_below(self._bus, stream, below)

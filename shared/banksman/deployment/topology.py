@@ -34,15 +34,15 @@ __all__ = [
 
 DAY_S = 86_400
 MAX_KEY_BYTES = 4 * 1024
-"""Maximum bytes of a stored API key, which holds the digest of the key and not the key."""
+"""Maximum bytes of a stored API key, which contains the digest of the key and not the key."""
 MAX_DELIVERY_BYTES = 4 * 1024
 """Maximum bytes of the state of a webhook's delivery."""
 MAX_SCHEDULE_BYTES = 128 * 1024
-"""Maximum bytes of a schedule with what it starts and its last runs."""
+"""Maximum bytes of a schedule with its request and its last runs."""
 MAX_ENTRY_BYTES = 16 * 1024
 """Maximum bytes of an entry of the audit trail."""
 ENTRIES_PER_ACTION = 2_000
-"""Entries of a tenant for each action; the oldest of the same action give way."""
+"""Maximum number of entries per tenant and action; a further entry removes the oldest one."""
 AUDIT_DAYS = 400
 MAX_LEASE_BYTES = 4 * 1024
 """Maximum bytes of the lease of a runner or of a process of a tool server."""
@@ -74,7 +74,7 @@ def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     return Topology(
         "RUN",
         (
-            # By a rollup, a runner that may store one object removes those of all.
+            # With a rollup, a runner that may store one object could remove the objects of all runners.
             object_store(names.OUTPUTS, budget.share(50), replicas, max_age_s=30 * DAY_S, rollup=False),
             object_store(names.WORKSPACES, budget.share(100), replicas, rollup=False),
         ),
@@ -97,7 +97,7 @@ def webhook_consumer(tenants: Sequence[str], *, replicas: Replicas = 1) -> Consu
         stream=names.EVENTS,
         durable=names.WEBHOOKS,
         filter=tuple(subjects.conversation(tenant, ANY) for tenant in tenants)
-        # No tenant has this name: without a filter the server would deliver the commits of all.
+        # No tenant has this name. Without a filter, the server would deliver the commits of all tenants.
         or (subjects.conversation("-", "-"),),
         new_only=True,
         replicas=replicas,
@@ -114,14 +114,14 @@ def bucket(
 ) -> Stream:
     """Return a bucket that keeps the last value of each key and republishes each stored change.
 
-    It allows no rollup: by its header, a publisher that may write one key removes all of them. Therefore it
-    has no markers of expired keys either, with which the server allows rollups.
+    The bucket allows no rollup, because with that header a publisher that may write one key can remove all
+    keys. It therefore has no markers of expired keys, with which the server allows rollups.
 
     Args:
         name: Name of the bucket.
         max_bytes: Maximum bytes of all values together.
         replicas: 1 or 3.
-        ttl_s: Seconds after which a key expires unless it is written again; None: never.
+        ttl_s: Seconds after which a key expires unless it is written again; None for no expiry.
         max_value_bytes: Maximum bytes of one value with its headers.
     """
     keys = names.kv_subject(name, ">")
@@ -190,7 +190,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             max_age_s=AUDIT_DAYS * DAY_S,
             max_msg_size=MAX_ENTRY_BYTES,
             max_msgs_per_subject=ENTRIES_PER_ACTION,
-            # A full trail must not keep administrators from revoking a key.
+            # Discards old entries: a full trail must not keep administrators from revoking a key.
             discard="old",
             append_only=True,
             direct=True,
@@ -295,11 +295,12 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
         ),
         bucket(names.POLICIES, budget.share(2), replicas),
         bucket(names.SCHEDULES, budget.share(2), replicas, max_value_bytes=MAX_SCHEDULE_BYTES),
-        # Not republished: it holds secrets of tenants' servers.
+        # Not republished, because it contains secrets of tenants' servers.
         replace(bucket(names.MCP, budget.share(2), replicas), republish=None),
         # Its values are encrypted.
         bucket(names.TENANT_SECRETS, budget.share(2), replicas),
-        # Not republished: the gateway receives what is, and no service but agents and workflows may read it.
+        # Not republished: gateways receive republished values, and only agents and workflows may read this
+        # one.
         replace(bucket(names.SECRETS, budget.share(1), replicas), republish=None),
     )
 
@@ -328,7 +329,7 @@ def _consumers(replicas: Replicas) -> tuple[Consumer, ...]:
             filter=subjects.timer_fired(ANY, ANY, ANY),
             replicas=replicas,
         ),
-        # Gateways serve it: they start runs for users.
+        # Served by gateways, which start runs for users.
         Consumer(
             stream=names.TIMERS,
             durable=names.SCHEDULES,

@@ -57,7 +57,7 @@ _OF_GATEWAYS = (
     names.POLICIES,
     names.SCHEDULES,
 )
-"""Buckets that only gateways write, except that who sends calls stores renewed tokens in `mcp`."""
+"""Buckets that only gateways write, except that agents and workflows store renewed tokens in `mcp`."""
 _STREAMS = (
     names.EVENTS,
     names.RUNS,
@@ -69,7 +69,7 @@ _STREAMS = (
     names.ADVISORIES,
 )
 WORKFLOW_REGISTRY: Final = ("register", "withdraw", "progress")
-"""Actions of the workflow registry that the process of a tenant may request."""
+"""Actions of the workflow registry that a tenant's process may request."""
 TOOL_REGISTRY: Final = ("register", "withdraw", "list")
 """Actions of the tool registry that a tool server may request."""
 
@@ -121,7 +121,7 @@ def gateway() -> User:
             subjects.approval_note(ANY, ANY, ANY),
             subjects.workflow_run(ANY, ANY, ANY),
             subjects.files(ANY, ANY, ANY),
-            # What an administrator approved of a server of the Model Context Protocol.
+            # Offers the MCP tools that an administrator approved.
             subjects.tenant_registry("tool", "offer", ANY),
             subjects.api(ANY, "error"),
             subjects.service_state(),
@@ -133,9 +133,9 @@ def gateway() -> User:
             *_delivers_webhooks(),
             subjects.schedule_set(ANY, ANY),
             *_pulls(names.TIMERS, names.SCHEDULES),
-            # Each gateway adds what passthrough consumed; agents count the runs under keys of their own.
+            # Each gateway adds the usage of passthrough; agents count the usage of runs under other keys.
             kv_subject(names.USAGE, "passthrough.>"),
-            # An upload can precede the first call: then the gateway places the workspace.
+            # An upload may precede the first call; then the gateway places the workspace.
             *_writes(names.OWNERS),
             *_inspects(),
             *_reads(names.EVENTS),
@@ -165,7 +165,7 @@ def gateway() -> User:
 
 
 def agent() -> User:
-    """Drives runs and calls tools. As the janitor it ends and removes what its owner cannot."""
+    """Drives runs and calls tools. As the janitor, it cleans up for owners that cannot."""
     return User(
         AGENT,
         APP,
@@ -175,7 +175,7 @@ def agent() -> User:
             subjects.tool_result(ANY, ANY),
             *_renews_tokens(),
             *_writes(names.CONVERSATIONS, names.OWNERS, names.TOOLS, names.USAGE, names.HEADS, names.DAMAGED),
-            # It ends the lease of a runner whose connection is closed.
+            # Agents end the lease of a runner whose connection is closed.
             *_writes(names.RUNNERS),
             *_writes_objects(names.SNAPSHOTS),
             *_pulls(names.RUNS, names.AGENTS),
@@ -259,8 +259,8 @@ def tool_runner(runner: str | None = None) -> User:
     object stores it reads all objects, and stores its own; agents remove them.
 
     Args:
-        runner: Id of the runner. None: a user that all runners share because their ids are not known in
-            advance; such runners can act for each other.
+        runner: Id of the runner; None for a user that all runners share because their ids are not known in
+            advance. Runners with a shared user can act for each other.
     """
     token = ANY if runner is None else check_token(runner, "runner")
     return User(
@@ -314,7 +314,7 @@ def gateway_files() -> User:
 
 
 def agent_files() -> User:
-    """Reads outputs. As the janitor it removes outputs and workspaces of deleted conversations."""
+    """Reads outputs. As the janitor, it removes outputs and workspaces of deleted conversations."""
     reads = tuple(subject for store in RUNNER_STORES for subject in _reads(object_stream(store)))
     purges = tuple(api("STREAM.PURGE", object_stream(store)) for store in RUNNER_STORES)
     return User(AGENT_FILES, RUN, publish=(*reads, *purges), subscribe=())
@@ -360,12 +360,12 @@ def _drives_runs() -> tuple[str, ...]:
 
 
 def _renews_tokens() -> tuple[str, ...]:
-    """Return what renews the token of an MCP server before a call: a runner requests it."""
+    """Return the permissions for renewing the token of an MCP server through a runner."""
     return (subjects.files(ANY, ANY, ANY), *_writes(names.MCP))
 
 
 def _inspects() -> tuple[str, ...]:
-    """Return the requests of `streams.verify`."""
+    """Return the subjects of the requests of `streams.verify`."""
     return (api("STREAM.INFO", ANY), api("CONSUMER.INFO", ANY, ANY))
 
 

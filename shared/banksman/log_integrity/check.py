@@ -82,7 +82,7 @@ async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Dama
 
 
 async def from_damage_on(bus: Bus, subject: str) -> list[StoredMessage]:
-    """Return the messages of a log from the first one that does not follow the others; none if it is intact.
+    """Return the messages of a log from the first damaged one; none if the log is intact.
 
     Raises:
         Unavailable: the broker does not respond.
@@ -129,7 +129,7 @@ def _beginning(stored: StoredCommit) -> str | None:
 
 
 def is_tombstone(stored: StoredCommit) -> bool:
-    """Whether a commit is the tombstone of a deleted conversation; the commits before it may be purged."""
+    """Return whether a commit is the tombstone of a deleted conversation; earlier commits may be purged."""
     bodies = [event.data for event in stored.commit.events]
     return any(isinstance(body, ConversationUpdated) and body.status == "deleted" for body in bodies)
 

@@ -18,7 +18,7 @@ from banksman.contracts.integrity import DamagedLog
 logger = logging.getLogger(__name__)
 
 ALL = "all"
-"""Key of a problem of all logs together."""
+"""Key of a problem that concerns all logs together."""
 SHOWN = 5
 """Number of logs that a readiness warning names; others are only counted."""
 
@@ -27,7 +27,7 @@ OnFound = Callable[[str, str], None]
 
 
 class DamagedLogs:
-    """The damaged logs. Within its context it follows changes of other processes."""
+    """The damaged logs. Within its context, the view follows changes by other processes."""
 
     def __init__(self, bus: Bus, *, on_found: OnFound | None = None) -> None:
         """Create a view of the damaged logs.

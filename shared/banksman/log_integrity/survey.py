@@ -40,7 +40,7 @@ class Survey:
     known: KnownHeads
     damaged: tuple[DamagedLog, ...] = ()
     reuses_sequences: bool = False
-    """Whether the stream assigns recorded sequences again: it ends before them, or was recreated."""
+    """Whether the stream reassigns recorded sequences, because it ends before them or was recreated."""
 
 
 async def survey(heads: LogHeads) -> Survey:
@@ -57,7 +57,7 @@ async def survey(heads: LogHeads) -> Survey:
     counts, info = await commit_counts(bus)
     stored = {subject.partition(".")[2]: count for subject, count in counts.items()}
     suspects = {name: log for name, log in known.logs.items() if stored.get(name, 0) < log.commits}
-    # With a maximum age, which an operator may set, the server removes old commits: a lower count is no loss.
+    # With a maximum age set by an operator, the server removes old commits, so a lower count is no loss.
     damaged = [] if info["config"].get("max_age") else await _confirmed(bus, suspects)
     reuses_sequences = (
         int(info["state"]["last_seq"]) < known.upto or created_at(info) != known.mark.value.stream_created

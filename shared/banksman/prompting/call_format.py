@@ -1,4 +1,4 @@
-"""The JSON object of a call that a model writes as text: its keys, and the instructions about it.
+"""The JSON object of a call that a model writes as text: its keys, and its instructions.
 
 Only this module and the adapters of the tool protocols use the keys.
 """
@@ -35,14 +35,14 @@ TERMINATE_SCHEMA: JsonObject = {
     "type": "boolean",
     "description": "true: your last action; the result itself goes to the user as the answer. Default false.",
 }
-"""The optional parameter that a vendor's own calls have in addition to those of their tool."""
+"""The optional parameter of native calls in addition to the parameters of their tool."""
 
 
 def correction(rule: str, attempt: int) -> str:
     """Return the correction to send to a model after a call that cannot be parsed.
 
     Args:
-        rule: The broken rule and its position.
+        rule: The violated rule and its position.
         attempt: 1 for the first malformed reply in a row. Later corrections contain more instructions.
     """
     problem = f"Your last reply looks like a tool call, but it cannot be read: {rule}. Nothing was executed."

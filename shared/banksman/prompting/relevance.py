@@ -49,7 +49,7 @@ class Needs:
     """Facts about a conversation from which the relevance of tools follows."""
 
     used: frozenset[str] = frozenset()
-    """Names of the tools that its history contains calls of."""
+    """Names of the tools that the history contains calls of."""
     used_before: frozenset[str] = frozenset()
     """The part of `used` that earlier runs called."""
     always: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
 """Branches of a conversation: a run may continue from any message, and no message is lost. Pure.
 
-The log holds every message once, and so does the state: the path that the newest run continued is its
-history, and each `LeftPath` is a part of another path, from the message where that one leaves a known one.
+The log and the state contain every message once. The history is the path that the newest run continued. Each
+`LeftPath` is the rest of another path, from the message at which it branches off.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from banksman.contracts.messages import Message, ToolMessage
 
 MOST_LEFT = 200
-"""Left paths that a conversation can return to. Of more, those that were left first are forgotten."""
+"""Maximum number of left paths that a conversation can return to; the paths left first are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Paths:
     left: tuple[LeftPath, ...] = ()
 
     def reaches(self, after: str | None) -> bool:
-        """Return whether a run can follow a message: not if a compaction replaced the message."""
+        """Return whether a run can follow a message: False if a compaction replaced it."""
         return self._to(after) is not None
 
     def branched(self, after: str | None) -> Paths:
@@ -47,13 +47,13 @@ class Paths:
         shared = _shared(self.history, path)
         rest = [LeftPath(_last_id(path[:shared]), self.history[shared:])]
         for one in self.left:
-            # The part of a left path that is continued again is on the path now.
+            # The continued part of a left path is on the new path.
             taken = _taken(one, path)
             rest.append(LeftPath(_last_id(one.messages[:taken]), one.messages[taken:]) if taken else one)
         return Paths(path, tuple(one for one in rest if one.messages)[:MOST_LEFT])
 
     def pruned(self) -> tuple[LeftPath, ...]:
-        """Return the left paths that can still be continued: not those after a message that was replaced."""
+        """Return the left paths that can still be continued, without those after a replaced message."""
         return tuple(one for one in self.left if self._to(one.after) is not None)
 
     def _to(self, after: str | None) -> tuple[Message, ...] | None:
@@ -72,7 +72,7 @@ class Paths:
 
 
 def _end_of(messages: tuple[Message, ...], wanted: str) -> int:
-    """Return how many messages end with one and the results of its calls; 0 if they do not hold it."""
+    """Return the number of messages up to a wanted one and its calls' results; 0 if it is missing."""
     for index, message in enumerate(messages):
         if _id_of(message) == wanted:
             end = index + 1
@@ -83,13 +83,13 @@ def _end_of(messages: tuple[Message, ...], wanted: str) -> int:
 
 
 def _shared(one: tuple[Message, ...], other: tuple[Message, ...]) -> int:
-    """Return how many messages two paths have in common from their beginning."""
+    """Return the length of the common beginning of two paths."""
     differing = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a is not b)
     return next(differing, min(len(one), len(other)))
 
 
 def _taken(left: LeftPath, path: tuple[Message, ...]) -> int:
-    """Return how many messages of a left path, from its beginning, are on a path."""
+    """Return the number of messages at the beginning of a left path that are on another path."""
     on_path = {id(message) for message in path}
     differing = (index for index, message in enumerate(left.messages) if id(message) not in on_path)
     return next(differing, len(left.messages))

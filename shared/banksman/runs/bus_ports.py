@@ -24,7 +24,7 @@ def bus_ports(
     *,
     prefix: str,
 ) -> Ports:
-    """Return the ports of this process. As an owner it gets a new id, which begins with `prefix`."""
+    """Return the ports of this process. It gets a new owner id, which begins with `prefix`."""
     return Ports(
         agent=new_id(prefix),
         clock=clock,
@@ -34,7 +34,7 @@ def bus_ports(
         work=RunQueue(bus),
         runners=placements,
         notifications=notifications,
-        # A process that only closes requests verifies with it the replies that it finds.
+        # Verifies the stored replies; also needed by a process that only closes requests.
         signing_key=signing_key,
         reconnected=partial(bus.reconnected_within, REDELIVERY_S),
     )

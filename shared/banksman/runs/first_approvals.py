@@ -1,7 +1,7 @@
-"""The first of two approvals: gateways sign it, and the reply of the second user holds it.
+"""The first of two approvals: gateways sign it, and the reply of the second user contains it.
 
-It decides nothing by itself. Its signature begins with another word than that of a reply, so neither can
-stand for the other.
+A first approval decides nothing by itself. Its signature and that of a reply cover different prefixes, so
+neither is valid as the other.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def sign_first(first: FirstApproval, key: bytes) -> FirstApproval:
 
 
 def is_signed_first(first: FirstApproval, key: bytes) -> bool:
-    """Return whether a gateway that holds `key` wrote this first approval."""
+    """Return whether a gateway with `key` signed this first approval."""
     return hmac.compare_digest(first.signature, _mac(first, key))
 
 
 def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> str | None:
-    """Return why the approval of a reply lacks that of another user; None if it needs none or has it.
+    """Return why a reply lacks a valid first approval; None if it has one or needs none.
 
-    Both must have decided the same calls in the same way, with the same arguments.
+    Both users must have made the same decision about the same calls with the same arguments.
     """
     if request.approvers == 1 or reply.outcome not in ("approved", "mixed"):
         return None
@@ -50,7 +50,7 @@ def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> s
 
 
 def _approved(given: ApprovalReply | FirstApproval) -> tuple[object, ...]:
-    """Return everything in which two approvals of the same must be equal."""
+    """Return the fields that must be equal in both approvals."""
     target = (given.tenant, given.conversation_id, given.run_id, given.approval_id)
     return (*target, given.decisions, given.remember, given.digests)
 

@@ -59,11 +59,11 @@ def _decided(call: OpenCall, resolved: ApprovalResolved) -> OpenCall:
 
 
 def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation:
-    """Return the state with the results of calls, of which each gets the first one."""
+    """Return the state with the results of calls; the first result of each call counts."""
     run = state.run
     if run is None:
         return state
-    # A second result of the same call changes nothing: several owners may commit what a slot holds.
+    # A second result of a call is ignored: several owners may commit the result of a slot.
     open_calls = {call.call.id: call.call for call in run.open_calls}
     done: dict[str, ToolResult] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""What a commit changes besides its events: who owns the run, and for how long it has been driven. Pure."""
+"""Changes of a commit in addition to its events: the owner of the run, and how long it was driven. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def apply_owner(state: Conversation, commit: Commit) -> Conversation:
 
 
 def _claims_in_row(state: Conversation, commit: Commit) -> int:
-    # The limit sticks: otherwise the first commit that winds the run down would clear it, and the next owner
-    # would continue a run that is half ended.
+    # The count stays at the limit until the run has ended. Otherwise the first commit that ends the run would
+    # reset the count, and the next owner would continue a half-ended run.
     if state.claims_in_row >= CRASH_LOOP_CLAIMS:
         return state.claims_in_row
     if not commit.claim:
         return 0
     if commit.events:
         return 1
-    # A process that claims a second time is alive: on a machine without a free CPU, agents that get none for
-    # the length of a claim take a run over from each other, and none of them has crashed.
+    # A process that claims a second time has not crashed. On an overloaded machine, agents without CPU time
+    # for the length of a claim take over a run from each other.
     alive = commit.owner is not None and commit.owner.agent in state.claimants
     return state.claims_in_row + (not commit.after_reconnect and not alive)
 

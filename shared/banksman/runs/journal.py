@@ -1,4 +1,4 @@
-"""The lines of a service's own log about runs. The conversation's log holds everything."""
+"""Log lines of a service about runs. The conversation's log contains all details."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OUTPUT_CHARS = 2_000
 """Characters of a model's reply that are logged, at level debug only."""
 
 _EXPECTED = frozenset({"completed", "cancelled", "rejected"})
-"""Outcomes that a user or the model chose; any other is a warning."""
+"""Outcomes that a user or the model chose; other outcomes are logged as warnings."""
 
 
 def log_commit(commit: Commit) -> None:
-    """Log what an operator needs to know of a stored commit (R7, R31, R32, R91)."""
+    """Log the parts of a stored commit that an operator needs (R7, R31, R32, R91)."""
     calls: dict[str | None, int] = {}
     for event in commit.events:
         _log_event(event.run_id, event.data)

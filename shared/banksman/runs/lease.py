@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 _RELEASE_S = 2.0
 _LOAD_CHECK_S = 0.5
-"""Seconds between checks whether an idle holder has a call; a shorter call causes no renewal."""
+"""Seconds between checks for calls of an idle holder; a shorter call causes no renewal."""
 _SLOW_S = 2.0
-"""Seconds of a renewal after which a warning states that the broker is slow."""
+"""Duration of a renewal, in seconds, above which a warning is logged."""
 
 
 class LeaseLost(BanksmanError):
-    """Another process may act for this runner now, so this one stops itself and its commands."""
+    """Another process may act for this runner now, so this process ends its commands and itself."""
 
 
 class Lease:
@@ -51,8 +51,8 @@ class Lease:
             bus: The connection.
             lease: The holder.
             key: Its key in KV `runners`; None for the id of the runner.
-            load: Returns the calls running or waiting.
-            problem: Why no workspace may be placed here; None when there is no problem.
+            load: Returns the number of running and waiting calls.
+            problem: The reason why no workspace may be placed here; None if there is no problem.
         """
         self._bus = bus
         self._lease = lease
@@ -66,12 +66,12 @@ class Lease:
         self._changed = asyncio.Event()
         self._released = False
         self._renewal = asyncio.Lock()
-        """Held by each renewal. A release must know the revision that the last one stored."""
+        """Protects `_revision` during a renewal: a release needs the revision of the last renewal."""
 
     @property
     def holds(self) -> bool:
         """Whether the last renewal was sent less than `stop_after_s` ago."""
-        # By the clock alone: a process that was frozen finds its lease lost before it does anything else.
+        # Checked by the clock, so that a process that was frozen finds its lease lost at once.
         return (
             not self._released and asyncio.get_running_loop().time() - self._renewed_at < self._stop_after_s
         )
@@ -101,12 +101,12 @@ class Lease:
                     await self._renew()
 
     def withdraw(self, problem: str) -> None:
-        """Publish in a renewal at once that owners must place nothing here any more."""
+        """Renew the lease at once with `problem`, so that owners place no workspaces here."""
         self._problem = problem
         self._changed.set()
 
     async def release(self) -> None:
-        """Release the lease and let `keep` return, so that owners need not wait; best effort."""
+        """Release the lease and let `keep` return, so that owners need not wait for expiry; best effort."""
         self._released = True
         self._changed.set()
         with contextlib.suppress(BanksmanError, TimeoutError):
@@ -116,12 +116,12 @@ class Lease:
     async def _until_due(self) -> None:
         """Wait until a renewal is due or the lease changes.
 
-        A call that begins makes the next one due sooner. With the old lease of an idle holder, a stall of the
-        broker would end the call a second earlier than necessary.
+        The start of a call makes the next renewal due sooner. Otherwise the older lease of an idle holder
+        would end the call earlier than necessary while the broker stalls.
         """
         loop = asyncio.get_running_loop()
         while not self._changed.is_set():
-            # From the begin of the last renewal: a slow one is followed by the next one at once.
+            # Counted from the start of the last renewal, so a slow renewal is followed by another at once.
             left_s = self._renewed_at + self._renew_every_s - loop.time()
             if left_s <= 0:
                 break
@@ -132,7 +132,7 @@ class Lease:
 
     @property
     def _renew_every_s(self) -> float:
-        # Owners place workspaces by the reported load: that it is none any more is reported soon as well.
+        # Owners place workspaces by the reported load, so a drop to zero must be reported soon too.
         return RENEW_EVERY_S if self._load() or self._reported_load else IDLE_RENEW_EVERY_S
 
     async def _renew(self) -> None:
@@ -149,7 +149,7 @@ class Lease:
             raise LeaseLost(f"the lease was not renewed for {self._stop_after_s:g} s") from error
         except WrongLastSequence as error:
             raise LeaseLost("the lease ended, or another process of this runner holds it") from error
-        # The broker counts from when it stored this, which is later.
+        # The broker counts the lifetime from its time of storage, which is later than `sent`.
         self._renewed_at, self._reported_load = sent, value.load
         if (took_s := loop.time() - sent) > _SLOW_S:
             logger.warning("the broker took %.1f s to renew the lease", took_s)

@@ -1,7 +1,7 @@
-"""The check of values against schemas of types, properties and bounds alone, within the process.
+"""In-process checks against schemas that have only types, properties and bounds.
 
-Most tools have such a schema, and most calls fit it. Only that is decided here, in limited steps, so that
-no schema and no value of a tenant takes longer than a millisecond. Whatever is not certain is left to
+Most tools have such a schema, and most calls fit it. This module only confirms a fit, in a limited number of
+steps, so that no schema and no value of a tenant takes longer than a millisecond. All other cases are left to
 `SchemaChecker`, which also finds the fault of a value that does not fit.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from banksman.contracts.wire import JsonObject, JsonValue
 
 MAX_STEPS = 5_000
-"""Values, names and alternatives that one check looks at."""
+"""Maximum number of values, names and alternatives that one check examines."""
 
 _ANNOTATIONS = frozenset({"$comment", "$schema", "default", "deprecated", "description", "examples", "title"})
 _TYPES: dict[str, Callable[[JsonValue], bool]] = {
@@ -38,11 +38,11 @@ _BOUNDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any, 
     "minLength": ((str,), len, operator.ge),
     "minimum": (_NUMBERS, operator.pos, operator.ge),
 }
-"""By keyword: the types that it applies to, what it measures, and the comparison with its value."""
+"""By keyword: the types that it applies to, the measured property, and the comparison with the bound."""
 
 
 def certainly_fits(schema: JsonObject, value: JsonValue) -> bool:
-    """Return True if a value fits a schema; False if it does not, or only the whole check can decide it."""
+    """Return True if a value fits a schema; False if it does not fit, or only the full check can decide."""
     try:
         return _Check().fits(schema, value)
     except RecursionError:
@@ -70,7 +70,7 @@ class _Check:
             case "anyOf", list():
                 return any(self.fits(alternative, value) for alternative in rule)
             case "enum", list():
-                # Only texts: 1, 1.0 and True are equal in Python.
+                # Compares only strings, because 1, 1.0 and True are equal in Python.
                 return self._may_take(len(rule)) and isinstance(value, str) and value in rule
             case "required", list():
                 return self._may_take(len(rule)) and isinstance(value, dict) and all(n in value for n in rule)

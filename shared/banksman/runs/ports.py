@@ -1,8 +1,8 @@
-"""The ports of an agent's procedures: everything they need from outside.
+"""The ports of an agent's procedures: their interfaces to the outside.
 
-The bus serves each port in production (`bus.slots`, `bus.publish`, `runs.placement`,
-`runs.conversation_log`, `runs.notifications`), a simulated world in the protocol tests. Every method raises
-`Refused` when the broker is away or full, and the process may crash at any await.
+In production the bus implements each port (`bus.slots`, `bus.publish`, `runs.placement`,
+`runs.conversation_log`, `runs.notifications`), in the protocol tests a simulation does. Every method raises
+`Refused` if the broker is unavailable or full, and the process may crash at any await.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Clock(Protocol):
     """Time and new ids."""
 
     def now(self) -> datetime:
-        """Return the current time in UTC by a shared clock: times of several processes are compared."""
+        """Return the current time in UTC by a clock that all processes share."""
         ...
 
     def new_id(self, prefix: str) -> str:
@@ -37,7 +37,7 @@ class Log(Protocol):
     """The logs of conversations, folded."""
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
-        """Return the fold of everything stored when the call was made, or later."""
+        """Return the fold of at least all commits stored at the time of the call."""
         ...
 
     def cached(self, tenant: str, conversation_id: str) -> Conversation:
@@ -45,7 +45,7 @@ class Log(Protocol):
         ...
 
     async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
-        """Store `commit` as the one that follows `state`; a lost acknowledgement is resolved.
+        """Store `commit` as the successor of `state`. A lost acknowledgement is resolved.
 
         Returns:
             The state with the commit applied, or None when another commit came first.
@@ -68,10 +68,10 @@ class Slots(Protocol):
         ...
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
-        """Return what both slots hold, as the leader of their stream has it.
+        """Return the contents of both slots, read from the leader of their stream.
 
         Raises:
-            Poison: What is stored cannot be decoded.
+            Poison: A stored message cannot be decoded.
         """
         ...
 
@@ -96,7 +96,7 @@ class Approvals(Protocol):
         ...
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
-        """Dead-letter an invalid reply and empty its slot, unless the slot holds another reply by now."""
+        """Dead-letter an invalid reply and empty its slot, unless the slot now has another reply."""
         ...
 
 
@@ -119,28 +119,28 @@ class Placement:
     runner: str
     runner_epoch: int
     place: WorkspacePlacement = field(default=WorkspacePlacement(), compare=False)
-    """What the runner must know about the workspace. Two placements at the same process are equal."""
+    """The state of the workspace for the runner. Two placements at the same process are equal."""
     loss: WorkspaceLoss | None = field(default=None, compare=False)
-    """What was lost when the workspace last moved."""
+    """The loss when the workspace last moved; None if nothing was lost."""
 
 
 class Runners(Protocol):
     """The processes that execute calls."""
 
     async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
-        """Return the live runner of the workspace, which is placed if it is new, or a tool server.
+        """Return a tool server, or the live runner of the workspace; a new workspace is placed.
 
         Returns:
-            None when no process is alive, or the workspace waits for its runner to return.
+            None if no process is alive, or the workspace waits for its runner to return.
         """
         ...
 
     async def alive(self, placement: Placement) -> bool:
-        """Return whether a process may still start calls: its lease holds, and its epoch has not risen."""
+        """Return whether a process may still start calls: its lease is valid, and its epoch is the newest."""
         ...
 
     async def forget(self, tenant: str, conversation_id: str) -> None:
-        """Remove the workspace of a deleted conversation, at once or when its runner returns."""
+        """Remove the workspace of a deleted conversation, now or when its runner returns."""
         ...
 
     async def call(
@@ -158,22 +158,22 @@ class Runners(Protocol):
 
 
 class Notifications(Protocol):
-    """Notifies owners. Any notification may be lost, so owners also read the log from time to time."""
+    """Notifies owners. Any notification may be lost, so owners also read the log at intervals."""
 
     async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
-        """Return what was notified of an attempt's slots since `slots` was first called for it."""
+        """Return the contents of an attempt's slots notified since the first call of `slots` for it."""
         ...
 
     def shown(self, state: Conversation, attempt: str) -> asyncio.Future[None] | None:
-        """Return what is done when the start or the result of an attempt was notified; None if unknown."""
+        """Return a future that is done when an attempt's start or result is notified; None if unknown."""
         ...
 
     async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
-        """Notify of nothing more that is stored of these attempts."""
+        """Stop notifications about the slots of these attempts."""
         ...
 
     async def wait(self, state: Conversation, until: datetime) -> bool:
-        """Return when something of the conversation was stored since the last call, or at `until`.
+        """Wait until a message of the conversation has been stored since the last call, or until `until`.
 
         Returns:
             Whether the log may have commits after `state`; False if only slots have changed.
@@ -182,8 +182,8 @@ class Notifications(Protocol):
 
 
 REDELIVERY_S = 10.0
-"""Seconds after a reconnect in which a redelivery follows from it: a broker that returns delivers again what
-had no sign of life for three seconds, with the next pull."""
+"""Seconds after a reconnect in which a redelivery is its consequence: a restarted broker redelivers, with the
+next pull, the messages that had no heartbeat for three seconds."""
 
 
 def _never() -> bool:
@@ -195,7 +195,7 @@ class Ports:
     """All ports of one process."""
 
     agent: str
-    """The id of this process; no other process ever has it."""
+    """The id of this process, which no other process ever has."""
     clock: Clock
     log: Log
     slots: Slots
@@ -204,6 +204,6 @@ class Ports:
     runners: Runners
     notifications: Notifications
     signing_key: bytes
-    """The key that gateways sign decisions with."""
+    """The key with which gateways sign decisions."""
     reconnected: Callable[[], bool] = _never
-    """Whether this process reconnected to the broker so recently that a redelivery follows from it."""
+    """Returns whether this process reconnected less than `REDELIVERY_S` seconds ago."""

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 _PER = 1_000_000
 _SUFFIX = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 _LISTED_PROVIDERS = frozenset({"anthropic", "openai"})
-"""Providers that the library lists under the same model names. It does not list Backboard's prices."""
+"""Providers that the library lists under the same model names; it does not list Backboard's prices."""
 
 
 class Price(BaseModel):
-    """USD per million tokens of one model."""
+    """The prices of one model in USD per million tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     input: float = Field(ge=0)
     output: float = Field(ge=0)
     cached: float | None = Field(default=None, ge=0)
-    """Of input tokens read from the vendor's cache; None applies `input`."""
+    """Price of input tokens read from the vendor's cache; None applies `input`."""
     written: float | None = Field(default=None, ge=0)
-    """Of input tokens written to the vendor's cache; None applies `input`."""
+    """Price of input tokens written to the vendor's cache; None applies `input`."""
     written_1h: float | None = Field(default=None, ge=0)
-    """Of cache writes that are stored for an hour; None applies `written`."""
+    """Price of cache writes that are stored for an hour; None applies `written`."""
 
 
 _UNLISTED: Mapping[str, Price] = {
@@ -47,7 +47,7 @@ _UNLISTED: Mapping[str, Price] = {
 
 
 def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None) -> float | None:
-    """Return the USD that one request costs; None when the price of the model is unknown, which is not free.
+    """Return the cost of one request in USD; None if the model's price is unknown, which does not mean free.
 
     Args:
         model: `provider:model`, or `demo`.
@@ -61,7 +61,7 @@ def cost(model: str, usage: Usage, overrides: Mapping[str, Price] | None = None)
 
 
 def context_window(model: str) -> int | None:
-    """Return the tokens that the list states for the context of a model; None if it does not."""
+    """Return the listed context window of a model in tokens; None if it is not listed."""
     found = _listed("demo:demo" if model == "demo" else model)
     return None if found is None else found[1].context_window
 
@@ -76,7 +76,7 @@ def _without_suffix(model: str, prices: Mapping[str, Price]) -> Price | None:
 
 
 def _consistent(usage: Usage) -> Usage:
-    """Bound each part by its total: compatible servers report parts above it, which the library refuses."""
+    """Limit each part to its total. Compatible servers report larger parts, which the library refuses."""
     tokens = max(0, usage.input_tokens)
     cached = min(max(0, usage.cached_tokens), tokens)
     written = min(max(0, usage.cache_written_tokens), tokens - cached)
@@ -126,13 +126,14 @@ def _listed_cost(model: str, usage: Usage) -> float | None:
 def _listed(model: str) -> tuple[Provider, ModelInfo] | None:
     """Find a model in the list.
 
-    The library's own look-up remembers every name that it ever saw. Users choose the names, so this one is
-    bounded instead.
+    The library's own look-up caches every name without a bound, and users choose the names. This cache is
+    bounded.
     """
     provider, _, name = model.partition(":")
     if provider not in _LISTED_PROVIDERS:
         return None
-    # Imported on first use: it costs 0.1 s and 4 MB beside a vendor's SDK, and 0.5 s and 20 MB without one.
+    # Imported on first use: the import takes 0.1 s and 4 MB after a vendor's SDK, 0.5 s and 20 MB without
+    # one.
     from genai_prices import data_snapshot
 
     vendor = data_snapshot.get_snapshot().find_provider(None, provider, None)

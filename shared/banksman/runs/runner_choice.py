@@ -1,4 +1,4 @@
-"""Which process takes the next call or workspace: the least loaded one."""
+"""The choice of the process for the next call or workspace: the least loaded one."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from banksman.runs.ports import Placement
 
 @dataclass(frozen=True, slots=True)
 class ToolServerProcess:
-    """One live process of a tool server. Each holds a lease of its own, and any of them may take a call."""
+    """One live process of a tool server. Each has its own lease, and any of them may take a call."""
 
     placement: Placement
-    """The server, and the epoch that names the process; no other process ever has it."""
+    """The server, and the epoch of the process, which no other process ever has."""
     tenant: str | None
     """The tenant that the server serves; None for a server that serves all tenants."""
     load: int
-    """Calls running or waiting."""
+    """Number of running and waiting calls."""
     serving: bool
-    """False when it accepts no more calls."""
+    """False if it accepts no more calls."""
 
     @classmethod
     def of(cls, entry: Entry[RunnerLease]) -> Self | None:
         """Return the process that holds a lease; None for the lease of a runner, or an unknown key.
 
-        Its identity comes from the key alone: a tenant may write anything into the value.
+        The identity comes from the key alone, because a tenant may write anything into the value.
         """
         match entry.key.split("."):
             case [server, epoch] if epoch.isdecimal():
@@ -51,15 +51,15 @@ def least_loaded(processes: Iterable[ToolServerProcess]) -> Placement | None:
 
 
 class RunnerLoads:
-    """The loads of the runners, as one process sees them.
+    """The loads of the runners, as known to this process.
 
-    A runner reports its load once a second. What this process has placed since then counts as well: otherwise
-    a burst of new conversations would all go to the runner that was idle a moment ago.
+    A runner reports its load once a second. Workspaces that this process has placed since then count too.
+    Otherwise a burst of new conversations would all go to the runner that was idle a moment ago.
     """
 
     def __init__(self) -> None:
         self._placed: dict[str, tuple[int, int]] = {}
-        """By runner: the last seen revision of its lease, and the workspaces placed since."""
+        """By runner: the last seen revision of its lease, and the number of workspaces placed since."""
 
     def least_loaded(self, leases: Iterable[Entry[RunnerLease]]) -> RunnerLease | None:
         """Return one of the runners with the least load; None when none accepts workspaces."""
@@ -84,5 +84,5 @@ class RunnerLoads:
 
 
 def _accepts_workspaces(entry: Entry[RunnerLease]) -> bool:
-    # The key of a runner has no dot; those of tool servers have.
+    # The lease key of a runner has no dot; the keys of tool servers have one.
     return "." not in entry.key and entry.value.serving and entry.value.workspaces

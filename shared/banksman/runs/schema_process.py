@@ -1,7 +1,7 @@
 """The program that applies schemas of tool servers, with limited memory and processor time per request.
 
-A schema may be cheap to read and still need hours for a value. A process can be ended at any time, whatever
-the library does; a thread cannot.
+A schema may be cheap to parse and still need hours for a value. Unlike a thread, a process can be killed at
+any time, whatever the library does.
 
 Each line of the input is a `Request`, each line of the output a `Reply`. The program ends with its input.
 """
@@ -26,7 +26,7 @@ class Request(TypedDict):
     schema: str
     """The schema as JSON."""
     value: NotRequired[Any]
-    """The value that must fit; missing to check the schema itself."""
+    """The value that must fit; omitted to check the schema itself."""
 
 
 class Reply(TypedDict, total=False):
@@ -42,7 +42,7 @@ def main(cpu_s: float, memory_bytes: int) -> None:
     """Serve requests until the input ends. A request that takes more than `cpu_s` ends the process."""
     confine(memory_bytes)
     for line in sys.stdin.buffer:
-        # SIGPROF ends the process, also within a call of a library.
+        # SIGPROF ends the process even inside a library call.
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         reply = json.dumps(reply_to(json.loads(line)))
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -25,7 +25,7 @@ MAX_RULES = 1_000
 """Maximum number of subschemas that apply to one value, with every `$ref` replaced by its target."""
 
 _MAX_ERRORS = 50
-"""Number of errors from which the reported one is chosen."""
+"""Maximum number of errors from which the reported one is chosen."""
 _PATTERNS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=1024 * 1024)
 """The linear-time engine, and the bytes that a compiled pattern and its cache may take."""
 _VALIDATORS = 32
@@ -40,9 +40,9 @@ _SINGLE = (
 _SAME_VALUE = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies", "else", "if", "not", "then")
 """Keywords whose subschemas apply to the value itself, and not to a part of it."""
 _REFUSED = ("$dynamicRef", "$recursiveRef", "$id")
-"""Keywords that change what other references mean."""
+"""Keywords that change the target of other references."""
 _IGNORED_AT_TOP = ("$id", "$schema")
-"""Schemas are read as draft 2020-12 without a base URI, whatever they state."""
+"""Schemas are read as draft 2020-12 without a base URI, whatever their `$schema` and `$id` state."""
 
 Schema = dict[str, Any]
 
@@ -73,7 +73,7 @@ def schema_fault(schema: Schema) -> Fault | None:
             if word in node:
                 return Fault((*path, word), "only '$ref' refers to other parts of a schema")
         reference = node.get("$ref", "#")
-        # Anchors (`#name`) are refused as well: `_Rules` follows pointers only.
+        # Anchors (`#name`) are refused too: `_Rules` follows only pointers.
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return Fault((*path, "$ref"), "a reference within the schema: '#/$defs/...'")
     if rules > MAX_RULES:
@@ -135,7 +135,8 @@ def _clearest(errors: Iterable[jsonschema_rs.ValidationError]) -> jsonschema_rs.
         case jsonschema_rs.ValidationErrorKind.AnyOf(
             context
         ) | jsonschema_rs.ValidationErrorKind.OneOfNotValid(context):
-            # An alternative of another type was not meant. An optional parameter has two: its type, and null.
+            # An alternative of another type was not intended. An optional parameter has two: its type, and
+            # null.
             meant = [branch for branch in context if branch and not _is_other_type(branch, found)]
             return _clearest(meant[0][:_MAX_ERRORS]) if len(meant) == 1 else found
         case _:
@@ -160,7 +161,7 @@ def _within_depth(schema: Schema) -> bool:
 
 
 def _subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
-    """All subschemas with their paths, the schema itself included."""
+    """Yield all subschemas with their paths, including the schema itself."""
     ahead: list[tuple[Path, Schema]] = [((), schema)]
     while ahead:
         path, node = ahead.pop()
@@ -169,7 +170,7 @@ def _subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def _children(node: Schema, words: Iterable[str]) -> Iterator[tuple[Path, Schema]]:
-    """The subschemas directly below some keywords. Boolean schemas are left out."""
+    """Yield the subschemas directly below some keywords, without boolean schemas."""
     for word in words:
         value = node.get(word)
         if word in _SINGLE and isinstance(value, dict):
@@ -190,7 +191,7 @@ class _Rules:
         self._counts: dict[int, int] = {}
 
     def most(self) -> int:
-        """Return the count for the subschema with the most.
+        """Return the highest count of any subschema.
 
         Raises:
             RecursionError: A subschema applies itself to the same value, or references form a long chain.

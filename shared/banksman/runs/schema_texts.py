@@ -1,7 +1,7 @@
-"""What a value must be, in plain English, by the rule of a JSON Schema that it breaks.
+"""Plain English texts for the JSON Schema rules that a value violates.
 
-The texts complete "`field` …, got `value`", as those of all other errors do. The module imports nothing of
-this project, so that `schema_process` starts quickly.
+The texts complete "`field` …, got `value`", like all other errors. The module imports nothing of this
+project, so that `schema_process` starts quickly.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from jsonschema_rs import ValidationError, ValidationErrorKind
 Path = tuple[str | int, ...]
 
 MAX_TEXT_CHARS: Final = 2_000
-"""Characters of a text, which may repeat parts of the schema."""
+"""Maximum characters of a text, which may repeat parts of the schema."""
 _MAX_OPTIONS = 20
-"""Permitted values that a text lists."""
+"""Maximum number of permitted values that a text lists."""
 _TYPES: Final = {
     "array": "a list",
     "boolean": "true or false",
@@ -49,18 +49,18 @@ _OTHER: Final = {
     "uniqueItems": "must not repeat an item",
 }
 _REFUSED: Final = {"additionalProperties": "must have no fields", "items": "must have no further items"}
-"""By the keyword that is false."""
+"""The texts by keyword."""
 
 
 class Fault(NamedTuple):
-    """The first place that breaks a rule."""
+    """The first path in a value that violates a rule."""
 
     path: Path
     expected: str
 
 
 def fault_of(error: ValidationError) -> Fault:
-    """Return the place of an error and what is expected there."""
+    """Return the path of an error and the expected value."""
     path = tuple(error.instance_path)
     kind = cast(Any, error.kind)
     match error.kind.name:
@@ -105,7 +105,7 @@ def _of_keyword(name: str, kind: Any) -> str:
 
 
 def _of_alternatives(error: ValidationError, context: list[list[ValidationError]]) -> str:
-    """Return what is expected if each alternative states one rule for the value itself."""
+    """Return the expected value if each alternative states one rule for the value itself."""
     at = error.instance_path
     rules = [_expected(branch[0]) for branch in context if len(branch) == 1 and branch[0].instance_path == at]
     plain = [rule.removeprefix("must ") for rule in rules if rule.startswith("must ")]

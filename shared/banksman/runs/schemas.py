@@ -1,7 +1,7 @@
-"""Checks tool arguments against the JSON Schema of the tool, and such schemas themselves.
+"""Check tool arguments against the tool's JSON Schema, and check such schemas.
 
-Schemas of this project are applied in the process. Those of tool servers are applied in separate processes
-with limits, because they are chosen by tenants; only what `plain_schemas` is certain of needs no process.
+Schemas of this project are applied in the process. Schemas of tool servers are applied in separate processes
+with limits, because tenants choose them, unless `plain_schemas` confirms that the arguments fit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from banksman.runs.schema_process import Reply, Request
 
 MAX_REMEMBERED = 1_000
-"""Number of schemas that are remembered as too expensive, and of those that are remembered as valid."""
+"""Maximum number of schemas remembered as too expensive, and of schemas remembered as valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +50,24 @@ class SchemaLimits:
     cpu_s: float = 0.5
     """Processor time of one check, in seconds."""
     timeout_s: float = 10.0
-    """Seconds that one check may take in all; more than `cpu_s`, because the machine may be busy."""
+    """Elapsed seconds that one check may take; more than `cpu_s`, because the machine may be busy."""
     memory_bytes: int = 256 * 1024 * 1024
     processes: int = 2
     """Number of checks at a time; one tenant has at most one."""
     idle_s: float = 10.0
-    """Seconds after which a process without a check ends: it takes 20 MiB."""
+    """Seconds after which an idle process ends, to free its 20 MiB."""
     refused_s: float = 60.0
     """Seconds for which calls of a tenant are refused at once after their schema exceeded a limit."""
 
 
 def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
-    """Return why arguments do not fit a schema of this project; None when they fit.
+    """Return why arguments do not fit a schema of this project; None if they fit.
 
-    A schema of a tool server belongs into `SchemaChecker`.
+    Use `SchemaChecker` for a schema of a tool server.
     """
     if certainly_fits(schema, arguments):
         return None
-    # On first use: the library takes long to load, and many processes check no arguments.
+    # Imported on first use: the library takes long to load, and many processes check no arguments.
     from banksman.runs.schema_process import reply_to
 
     return _problem(reply_to({"schema": json.dumps(schema), "value": arguments}), arguments)
@@ -85,7 +85,7 @@ def check_schema(schema: JsonObject) -> None:
 
 
 class SchemaChecker:
-    """Applies the schemas of tool servers; as a context manager it ends its processes."""
+    """Applies the schemas of tool servers. The end of its context ends its processes."""
 
     def __init__(self, limits: SchemaLimits | None = None) -> None:
         self._limits = limits or SchemaLimits()
@@ -96,15 +96,15 @@ class SchemaChecker:
         self._expensive: dict[str, float] = {}
         """The times until which calls are refused, by tenant and schema."""
         self._valid: dict[str, None] = {}
-        """Digests of schemas without a fault: tool servers register the same ones every few seconds."""
+        """Digests of valid schemas: tool servers register the same schemas every few seconds."""
 
     async def argument_problem(
         self, tenant: str, tool: ToolDefinition, arguments: JsonObject
     ) -> ArgumentProblem | None:
-        """Return why arguments do not fit the schema of a tool; None when they fit.
+        """Return why arguments do not fit the schema of a tool; None if they fit.
 
-        No arguments fit a schema that cannot be applied within the limits: it must not fail the run, nor lose
-        the reply that was paid for.
+        No arguments fit a schema that cannot be applied within the limits. Raising an error instead would
+        fail the run and lose a paid model reply.
         """
         if certainly_fits(tool.input_schema, arguments):
             return None
@@ -160,7 +160,7 @@ class SchemaChecker:
             except TimeoutError:
                 pass
             finally:
-                # Also when the caller is cancelled: the next request must not read this one's reply.
+                # Also if the caller is cancelled: the next request must not read the reply of this one.
                 if reply is None:
                     await asyncio.shield(_end(process))
                 else:
@@ -225,7 +225,7 @@ async def _exchange(process: asyncio.subprocess.Process, request: Request) -> Re
         if line.endswith(b"\n"):
             reply: Reply = json.loads(line)
             return reply
-    # It has ended, and killing it now would hide how: `Popen.kill` collects the status before asyncio does.
+    # The process has ended. `kill` would hide its exit status: `Popen.kill` reaps it before asyncio does.
     await process.wait()
     return None
 
@@ -259,7 +259,7 @@ def _raise_fault(reply: Reply, schema: JsonObject) -> None:
 
 
 def _at(value: JsonValue, path: list[str | int]) -> JsonValue:
-    """Return the part of a value at a path; None if it is missing, or a schema or an object as a whole."""
+    """Return the part of a value at a path; None if it is missing, a schema, or the whole object."""
     for part in path:
         if isinstance(value, dict) and isinstance(part, str):
             value = value.get(part)

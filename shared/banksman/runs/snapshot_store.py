@@ -41,12 +41,12 @@ class SnapshotStore:
         if len(data) <= snapshots.INLINE_BYTES:
             return snapshot
         name = snapshots.object_name(state.tenant, state.conversation_id)
-        # Before the commit that names it: an object is always there when a reader learns of it.
+        # Stored before the commit that names it, so that readers of the commit always find the object.
         await self._objects.put(name, data, deadline_s=SNAPSHOT_S)
         return snapshot.model_copy(update={"state": None, "ref": name})
 
     async def nearest(self, state: Conversation, last: StoredCommit) -> Conversation:
-        """Return the newest state to fold the log from: `state`, or the newest snapshot up to `last`."""
+        """Return the newest state to continue the fold from: `state`, or the newest snapshot up to `last`."""
         newest = last.stream_seq if last.commit.snapshot else last.snapshot
         if newest <= state.stream_seq:
             return state
@@ -80,6 +80,6 @@ class SnapshotStore:
         expected = (tenant, conversation_id, stored.commit.log_epoch)
         if (found.tenant, found.conversation_id, found.log_epoch) != expected:
             raise UnreadableSnapshot("it is of another log")
-        # An object may be newer than the commit that names it: all snapshots of a log share one name.
+        # An object may be newer than the commit that names it, because all snapshots of a log share one name.
         follows = found.stream_seq == stored.prev
         return apply_commit(found, stored.stream_seq, stored.commit) if follows else found

@@ -1,8 +1,8 @@
 """Snapshots: the fold of a log, stored in the log itself to save its readers work. Pure.
 
-A snapshot only saves work, and the log stays the truth. The process that appended the commit which made a
-snapshot due writes it, unless another commit follows first; a reader that cannot use a snapshot folds the log
-without it.
+A snapshot only saves work; the log remains the source of truth. The process that appended the commit after
+which a snapshot is due writes it, unless another commit follows first. A reader that cannot use a snapshot
+folds the whole log.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from banksman.runs.state import Conversation
 SNAPSHOT_EVERY = 50
 """Commits from one snapshot of a log to the next."""
 TRY_AGAIN_EVERY = 10
-"""Commits after which a snapshot that was due and is not stored is tried again."""
+"""Commits after which storing a due snapshot is retried."""
 INLINE_BYTES = 256 * 1024
-"""A longer snapshot is stored as an object that its commit names: every follower of a log reads all its
-commits."""
+"""Maximum bytes of a snapshot in a commit. A longer one is stored as an object, because every follower of a
+log reads all its commits."""
 
 _MEANING = 1
 """Increase it when the fold gives a field another meaning without changing its type."""
 _FAST = 1
-"""Level of compression: a third of the size in a fifth of the time that the default level takes."""
+"""Compression level: compresses to a third of the size, in a fifth of the default level's time."""
 
 
 class UnreadableSnapshot(Exception):
@@ -42,8 +42,8 @@ def is_due(state: Conversation) -> bool:
     """Return whether a snapshot is due after the commit that led to `state`."""
     count = state.since_snapshot
     wanted = count >= SNAPSHOT_EVERY and (count - SNAPSHOT_EVERY) % TRY_AGAIN_EVERY == 0
-    # Not right after a claim: the claim's owner would meet the snapshot as a conflict at its first commit.
-    # Nor for a deleted conversation: its tombstone must stay the last commit, see `handlers.on_delete`.
+    # Not right after a claim, because the snapshot would conflict with the owner's first commit. Not for a
+    # deleted conversation, because its tombstone must stay the last commit, see `handlers.on_delete`.
     return wanted and state.claims_in_row == 0 and not state.deleted
 
 
@@ -54,10 +54,10 @@ def snapshot_of(state: Conversation) -> Snapshot:
 
 
 def state_of(snapshot: Snapshot) -> Conversation:
-    """Return the state that a snapshot holds.
+    """Return the state in a snapshot.
 
     Raises:
-        UnreadableSnapshot: It is damaged, stored as an object, or in another form than this process uses.
+        UnreadableSnapshot: It is damaged, stored as an object, or in a form that this process does not use.
     """
     if snapshot.form != snapshot_form():
         raise UnreadableSnapshot(f"its form is {snapshot.form}, ours is {snapshot_form()}")
@@ -70,14 +70,14 @@ def state_of(snapshot: Snapshot) -> Conversation:
 def object_name(tenant: str, conversation_id: str) -> str:
     """Return the name of the object that holds a conversation's long snapshots.
 
-    All of them share one name. A newer one replaces the older and serves the readers of both, because each
-    states up to which commit it goes.
+    All snapshots of a conversation share one name. A newer snapshot replaces an older one and serves readers
+    of both commits, because it states its last commit.
     """
     return f"{tenant}/{conversation_id}"
 
 
 def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now: datetime) -> Commit:
-    """Return the commit that follows `state`, holds its snapshot and changes nothing else."""
+    """Return the commit that follows `state` and only adds its snapshot."""
     return Commit(
         ts=now,
         id=commit_id,
@@ -93,8 +93,9 @@ def snapshot_commit(state: Conversation, snapshot: Snapshot, commit_id: str, now
 def snapshot_form() -> str:
     """Return the name of the form in which a state is packed.
 
-    Any change of a field's name or type changes it, and so does a new type of event, because an older version
-    ignores what a newer one folds. So two versions of this code never misread each other's snapshots.
+    The name changes with any field's name or type, and with a new type of event, because an older version
+    ignores events that a newer one folds. Two versions of this code therefore never misread each other's
+    snapshots.
     """
     shape = json.dumps([_bare(_states().json_schema()), sorted(KNOWN_TYPES)], sort_keys=True)
     return f"{_MEANING}-{digest(shape.encode())[:16]}"

@@ -38,15 +38,15 @@ CRASH_LOOP_CLAIMS = 5
 
 CLOSED_BY_SIGNAL = frozenset({"cancelled", "superseded"})
 """Outcomes of an approval request that a cancel, a message or the end of its run closed. The process that
-closed it also resumes the run: until the cause is in the log too, the model would receive a request without
-it."""
+closed it also resumes the run. If the run resumed before the cause is in the log, the next model request
+would lack the cause."""
 CLOSED_UNDECIDED = CLOSED_BY_SIGNAL | {"expired"}
 """Outcomes of an approval request that closed without a decision."""
 
 REMEMBERED_IDS = 1_000
-"""Ids that the state remembers whatever their age, of each kind."""
+"""Number of the newest ids of each kind that the state remembers at any age."""
 REMEMBERED_FOR = timedelta(days=2)
-"""An id younger than this, counted back from the newest one, is remembered however many follow it."""
+"""Age, relative to the newest id, below which an id is remembered however many follow it."""
 
 Gate = Literal["free", "waiting", "approved", "rejected", "withdrawn", "awaiting"]
 """
@@ -64,7 +64,7 @@ class OpenCall:
     """A call of the current iteration."""
 
     call: ToolCall
-    """With the arguments that will be executed: edited ones replace the model's."""
+    """The call with the arguments to execute: edited arguments replace the model's."""
     gate: Gate = "free"
     edited: bool = False
     reason: str | None = None
@@ -83,7 +83,7 @@ class OpenApproval:
     request: ApprovalRequested
     resolved: ApprovalResolved | None = None
     escalated: bool = False
-    """Whether it went to further users."""
+    """Whether it was escalated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ class Run:
     asking: bool = False
     """True from `iteration.started` until the model's reply is committed."""
     final: str | None = None
-    """The text of the last reply when it held no call; None otherwise."""
+    """The text of the last reply if it contained no call; None otherwise."""
     malformed: int = 0
     """Consecutive unreadable replies."""
     malformed_before: int = 0
-    """`malformed` before the current reply, which may still turn out to hold unreadable arguments."""
+    """`malformed` before the current reply, whose arguments may still prove unreadable."""
     answered_by: str = ""
     """`provider:model` that wrote the last reply; empty before the first."""
     calls: tuple[OpenCall, ...] = ()
@@ -122,18 +122,18 @@ class Run:
     """The values that the current iteration requested, with or without a reply."""
     cancel: CancelRequested | None = None
     steering: tuple[UserMessage, ...] = ()
-    """User messages that the next model request will hold."""
+    """User messages for the next model request."""
     tracked: tuple[TrackedCall, ...] = ()
     """Calls with their results, for the terminal event."""
     usage: Usage = NO_USAGE
     parked_at: datetime | None = None
-    """When it was parked; None while an agent drives it."""
+    """Time at which it was parked; None while an agent drives it."""
     waited_s: float = 0.0
     """Seconds it was parked; they do not count towards `run_timeout_s`."""
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decisions apply to the rest of the run."""
     progress: WorkflowProgress | None = None
-    """What a workflow reported last."""
+    """The last progress that a workflow reported."""
     progress_at: datetime | None = None
 
     @property
@@ -175,11 +175,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The size of one model request, as the vendor counted it."""
+    """The size of one model request, counted by the vendor."""
 
     input_tokens: int
     messages: int
-    """Messages of the history, from its start, that the request held."""
+    """Number of messages of the history, from its start, in the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +197,16 @@ class Conversation:
     owner_epoch: int = 0
     """The epoch of the last claim."""
     claims_in_row: int = 0
-    """Consecutive claims of different processes without another commit. At the limit it stays until the run
-    has ended: the commits that wind the run down do not show that it works again."""
+    """Consecutive claims of different processes without another commit. At the limit, the count stays until
+    the run has ended: the commits that end the run do not show that it works again."""
     claimants: frozenset[str] = frozenset()
     """Ids of the processes that made these claims."""
     run: Run | None = None
     queue: tuple[QueuedRun, ...] = ()
     ended: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
-    """Ids of recent runs that have their terminal event; see `with_ids`."""
+    """Ids of recent runs with a terminal event; see `with_ids`."""
     cancelled_early: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
-    """Ids of recent runs that were cancelled before the log held their start."""
+    """Ids of recent runs that were cancelled before their start was in the log."""
     history: tuple[Message, ...] = ()
     """The messages of a model request; between iterations every provider accepts them."""
     left: tuple[LeftPath, ...] = ()
@@ -235,19 +235,19 @@ class Conversation:
 
     @property
     def deleted(self) -> bool:
-        """True once there is a tombstone."""
+        """True if the log has a tombstone."""
         return self.tombstone > 0
 
     def knows(self, run_id: str) -> bool:
-        """True when the run was started, queued or ended."""
+        """Return whether the run was started, queued or ended."""
         is_open = self.run is not None and self.run.run_id == run_id
         return is_open or run_id in self.ended or any(queued.run_id == run_id for queued in self.queue)
 
 
 def replace(value: T, **changes: Any) -> T:
-    """Return a copy with some fields changed: `dataclasses.replace` in half of its time.
+    """Return a copy with some fields changed, in half the time of `dataclasses.replace`.
 
-    The fold of a run copies a conversation and its run some hundred times.
+    The fold of a run copies a conversation and its run about a hundred times.
     """
     read, positions = _fields(type(value))
     values = list(read(value))
@@ -263,12 +263,12 @@ def _fields(kind: Any) -> tuple[attrgetter[tuple[Any, ...]], dict[str, int]]:
 
 
 def with_ids(ids: Mapping[str, datetime], *more: str, at: datetime) -> Mapping[str, datetime]:
-    """Return the ids with `more` as the newest, without those that may be forgotten.
+    """Return the ids with `more` as the newest, without ids that may be forgotten.
 
-    The fold of a conversation that lasts for years must not grow with it. A repeat arrives either soon, or
-    from a client that repeats its request under the same idempotency key, which lives 24 hours. So an id is
-    forgotten when it is older than two days and `REMEMBERED_IDS` newer ones followed; after an outage of
-    days, in which none followed, all are still known.
+    The fold must not grow with a conversation that lasts for years. A repeat arrives either soon, or from a
+    client that repeats its request with the same idempotency key, which is valid for 24 hours. An id is
+    therefore forgotten if it is older than two days and at least `REMEMBERED_IDS` newer ids followed. After
+    an outage of days without new ids, all ids are still known.
     """
     kept = {**ids, **dict.fromkeys(more, at)}
     surplus = len(kept) - REMEMBERED_IDS

@@ -1,1 +1,1 @@
-"""What every process needs to run: settings, logs, metrics, health and an orderly end."""
+"""The common parts of every process: settings, logs, metrics, health and a graceful shutdown."""

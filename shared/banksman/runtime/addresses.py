@@ -1,4 +1,4 @@
-"""Decides which addresses a fetch may reach: public unicast, also for an IPv4 address inside an IPv6 one."""
+"""The addresses that a fetch may reach: public unicast, including IPv4 addresses embedded in IPv6 ones."""
 
 from __future__ import annotations
 

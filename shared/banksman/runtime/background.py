@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 Step = Callable[[], Awaitable[None]]
 
 RETRY_S = 1.0
-"""Seconds until work is repeated that met a foreseen fault, such as a broker that cannot be reached."""
+"""Seconds until work is repeated after an expected fault, such as an unreachable broker."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-"""Seconds until work is repeated that raised an unforeseen exception."""
+"""Seconds until work is repeated after an unexpected exception."""
 UNREADY_FAILURES = 3
-"""Unforeseen exceptions in a row after which the process reports that it is not ready."""
+"""Number of consecutive unexpected exceptions after which the process is not ready."""
 STEADY_S = 30.0
-"""Seconds without an exception after which a task counts as working, even if its work has not returned."""
+"""Seconds without an exception after which a task counts as working, even while its work still runs."""
 
 _RESTARTS = Counter(
     "banksman_background_restarts", "Restarts of a background task after an unforeseen exception.", ["task"]
@@ -121,9 +121,9 @@ class BackgroundTask:
 class Background:
     """The background tasks of one process.
 
-    A bare task that raises ends without a trace, and the process goes on without it. A task that is started
-    here survives every exception. Each unforeseen one is logged and counted, and a task that keeps failing
-    makes the process not ready. The component that starts a task stops it.
+    A bare task that raises ends silently, and the process continues without it. A task that is started here
+    is restarted after every exception. Unexpected exceptions are logged and counted, and a task that keeps
+    failing makes the process not ready. The component that starts a task stops it.
     """
 
     def __init__(self, *, steady_s: float = STEADY_S) -> None:
@@ -145,7 +145,7 @@ class Background:
         return self._start(BackgroundTask(name, loop, None, self._steady_s))
 
     def repeat(self, name: str, work: Step, *, wait: Step) -> BackgroundTask:
-        """Repeat `wait` and `work` until the task is stopped; after an exception `work` is repeated soon.
+        """Repeat `wait` and `work` until the task is stopped; after an exception, repeat `work` soon.
 
         Args:
             name: Names the task in the log, in the metric and in the readiness report.
@@ -164,7 +164,7 @@ class Background:
             await task.stop()
 
     async def problem(self) -> str | None:
-        """Name the tasks that keep failing; None while all work."""
+        """Return the tasks that keep failing with their errors; None while all tasks work."""
         found = sorted(problem for task in self._tasks if (problem := task.problem))
         return "; ".join(found) or None
 

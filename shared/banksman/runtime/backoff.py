@@ -1,4 +1,4 @@
-"""Repeated attempts: pauses that double, with a random share so that processes do not repeat in step."""
+"""Repeated attempts with exponential backoff and jitter, so that processes do not retry in lockstep."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SPREAD = 0.25
-"""Share by which a pause is at most longer or shorter than its nominal length."""
+"""Maximum jitter, as a share of the nominal length of a pause."""
 
 
 class Backoff:
-    """Pauses between attempts: each is twice as long as the one before, up to a longest one."""
+    """Pauses between attempts: each is twice as long as the previous one, up to a maximum."""
 
     def __init__(self, first_s: float, longest_s: float, *, spread: float = SPREAD) -> None:
         """Start with the first pause.
 
         Args:
             first_s: Seconds of the first pause.
-            longest_s: Seconds that no pause exceeds, apart from its random share.
-            spread: Share by which a pause is longer or shorter; 0 where no other process repeats in step.
+            longest_s: Maximum seconds of a pause, without jitter.
+            spread: Jitter as a share of a pause; 0 if no other process retries at the same time.
         """
         self._first_s = first_s
         self._longest_s = longest_s
@@ -35,7 +35,7 @@ class Backoff:
         self._next_s = first_s
 
     def next_s(self) -> float:
-        """Return the length of the next pause in seconds, and double the one after it."""
+        """Return the length of the next pause in seconds, and double the following one."""
         pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._longest_s)
         return pause_s * random.uniform(1 - self._spread, 1 + self._spread)
 
@@ -67,8 +67,8 @@ async def retry(
         again: Returns True for an error after which the attempt is repeated.
         backoff: The pauses between attempts.
         budget_s: Seconds for all attempts and pauses together.
-        failure: Begins the message of the error when the budget is used up: "STREAM.INFO: no response".
-        public: What clients read instead of that message.
+        failure: Beginning of the error message when the budget is used up: "STREAM.INFO: no response".
+        public: The message for clients instead.
 
     Raises:
         Unavailable: The budget is used up; the message ends with the reason of the last failed attempt.

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 try:
     from uvloop import new_event_loop
-except ImportError:  # It does not exist for Windows, on which only clients and tool servers run.
+except ImportError:  # uvloop does not support Windows, on which only clients and tool servers run.
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 
 T = TypeVar("T")

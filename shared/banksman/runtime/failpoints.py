@@ -5,7 +5,7 @@
     BANKSMAN_TESTING=1 BANKSMAN_FAILPOINT=background.clock:fault=3
 
 The actions are `kill` (SIGKILL), `sleep=SECONDS`, `error` (raises `Unavailable`) and `fault=TIMES` (raises an
-unforeseen exception so many times). A process arms its failpoints once, at its start. A process without
+unexpected exception that many times). A process arms its failpoints once, at its start. A process without
 `BANKSMAN_TESTING=1` refuses to start with failpoints.
 """
 
@@ -52,7 +52,7 @@ runner.result_stored           the result is stored; the runner continues
 
 
 class InjectedFault(Exception):
-    """An exception that no code foresees, as a programming error would raise it."""
+    """An exception that no code expects, like that of a programming error."""
 
 
 _TASK = "background."
@@ -62,7 +62,7 @@ _armed: dict[str, _Act] = {}
 
 
 async def reach(name: Failpoint) -> None:
-    """Perform the action that is armed for this place; nothing in a process without failpoints.
+    """Perform the action that is armed for this failpoint, if any.
 
     Raises:
         Unavailable: The action is `error`.
@@ -72,12 +72,12 @@ async def reach(name: Failpoint) -> None:
 
 
 async def reach_task(task: str) -> None:
-    """Perform the action that is armed for a background task, before each round of its work.
+    """Perform the action that is armed for a background task; called before each round of its work.
 
     Raises:
         Unavailable, InjectedFault: As of `reach`.
     """
-    # Without failpoints this costs one comparison: it runs in every process.
+    # Costs one comparison without failpoints, because every process runs it.
     if _armed:
         await _perform(f"{_TASK}{task}")
 

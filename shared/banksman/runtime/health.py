@@ -32,18 +32,18 @@ Measure = Callable[[], Awaitable[None]]
 """Updates metrics before they are returned."""
 
 CHECK_TIMEOUT_S = 2.0
-"""Seconds that one check or one measure may take."""
+"""Maximum seconds of one check or one update of metrics."""
 _DATE_EVERY_S = 1.0
 
 
 @dataclass
 class Health:
-    """Health of a process: it is not ready while it starts or drains, or while a check finds a problem."""
+    """Health of a process, which is not ready while it starts or drains, or while a check finds a problem."""
 
     service: str
     checks: dict[CheckName, Check] = field(default_factory=dict[CheckName, Check])
     warnings: dict[CheckName, Check] = field(default_factory=dict[CheckName, Check])
-    """Checks whose problems are shown and do not affect readiness."""
+    """Checks whose problems are reported but do not affect readiness."""
     measures: dict[str, Measure] = field(default_factory=dict[str, Measure])
     """Functions that update the metrics before they are returned."""
     draining: bool = False
@@ -51,9 +51,9 @@ class Health:
     since: float = field(default_factory=time.monotonic)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     places: int | None = None
-    """Runs, calls or connections that the process serves at a time; None for no such limit."""
+    """Maximum number of runs, calls or connections at a time; None for no limit."""
     used: Callable[[], int] = lambda: 0
-    """Returns how many of the places are used."""
+    """Returns the number of used places."""
     background: Background = field(default_factory=Background)
     """The background tasks of the process. One that keeps failing makes the process not ready."""
 
@@ -134,7 +134,7 @@ class QuietServer(uvicorn.Server):
         self._stopped.set()
 
     async def main_loop(self) -> None:
-        """Update the `date` header every second until `stop`. The one of uvicorn polls ten times as often."""
+        """Update the `date` header every second until `stop`; uvicorn's own loop polls ten times as often."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_EVERY_S if self.config.date_header else None):
@@ -159,7 +159,7 @@ async def listening(config: uvicorn.Config) -> AsyncGenerator[int]:
     # delayed acknowledgement of the head arrives (Nagle's algorithm). Accepted connections inherit the
     # option.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # From here on the kernel queues connections; otherwise clients are refused until the server task runs.
+    # From here on the kernel queues connections. Without it, clients are refused until the server runs.
     listener.listen(config.backlog)
     server = QuietServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]), name=f"http {config.host}:{config.port}")

@@ -24,8 +24,8 @@ class HttpReply:
 async def http_get(url: str, *, timeout_s: float) -> HttpReply:
     """Send a GET request to a server and return its response.
 
-    It ignores the proxies of the environment, which are for outgoing requests, and follows no redirects. An
-    HTTP client library would do the same; every process would import it for this one request.
+    The request ignores the proxies of the environment, which are for outgoing requests, and follows no
+    redirects. An HTTP client library would be an import in every process for this one request.
 
     Raises:
         OSError: the server cannot be reached, or has not responded within `timeout_s`.

@@ -1,4 +1,4 @@
-"""Imports without libraries and packages that a process does not use, which cost it time and memory."""
+"""Imports that skip unused libraries and packages, to save time and memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 @contextmanager
 def without(*libraries: str) -> Generator[None]:
-    """Let imports in this context not find these libraries, unless they are loaded already.
+    """Hide these libraries from imports in this context, unless they are already loaded.
 
-    For libraries that import them only if they are installed. Code that imports one of them later finds it.
+    For libraries that import them only if they are installed. A later import finds them.
     """
     hidden = [name for name in libraries if name not in sys.modules]
     # `None` makes an import raise ModuleNotFoundError: https://docs.python.org/3/library/sys.html#sys.modules
@@ -32,9 +32,9 @@ def without(*libraries: str) -> Generator[None]:
 
 @contextmanager
 def validators_on_first_use() -> Generator[None]:
-    """Let the Pydantic models that are imported in this context build their validators on first use.
+    """Make Pydantic models that are imported in this context build their validators on first use.
 
-    Our wire models always do. This is for settings, which contain each other, and for models of libraries:
+    Wire models always do. This is for settings, which contain each other, and for models of libraries:
     FastAPI has 40 for the OpenAPI document, which few processes ever serve.
     """
     from pydantic import BaseModel
@@ -48,14 +48,14 @@ def validators_on_first_use() -> Generator[None]:
 
 
 def defer(library: str, *modules: str) -> None:
-    """Run the `__init__` of a library and of its packages when it is needed, not when a module is imported.
+    """Run the `__init__` of a library and of its packages on first need, not on import of a module.
 
     For libraries that import thousands of modules for a few classes. Before the `__init__` of a package runs,
-    a name is searched for in its module of that name in snake case. A name of the library is also searched
-    for in `modules`.
+    a name is looked up in the package's module of that name in snake case. A name of the library is also
+    looked up in `modules`.
 
     Args:
-        library: The library. Without effect if it is imported already.
+        library: The library. No effect if it is already imported.
         modules: The modules that define the names that this process uses.
     """
     if library not in sys.modules:
@@ -92,7 +92,7 @@ class _DeferredLoader(Loader):
         pass
 
     def run_init(self, package: ModuleType) -> None:
-        """Run the `__init__` of the package once. Another thread waits for its end."""
+        """Run the `__init__` of the package once. Other threads wait for its end."""
         with self._running:
             if not self._ran:
                 self._ran = True
@@ -100,10 +100,10 @@ class _DeferredLoader(Loader):
 
 
 class _Deferred(ModuleType):
-    """A package whose `__init__` has not run. Python calls `__getattr__` for names that it does not have."""
+    """A package whose `__init__` has not run. Python calls `__getattr__` for its missing names."""
 
     def __getattr__(self, name: str) -> Any:
-        # Python and libraries that examine modules look for such names in all of them.
+        # Python and introspecting libraries look up such names in every module.
         if name.startswith("__") and name != "__all__":
             raise AttributeError(f"{self.__name__}.{name}")
         if self._has(name):
@@ -114,7 +114,7 @@ class _Deferred(ModuleType):
         for module in (*((snake,) if self._has(snake) else ()), *loader.modules):
             found = import_module(f"{self.__name__}.{module}")
             if hasattr(found, name):
-                # Later uses of the name do not reach this method.
+                # Stored, so that later uses of the name do not reach this method.
                 return vars(self).setdefault(name, getattr(found, name))
         loader.run_init(self)
         try:

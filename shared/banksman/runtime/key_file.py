@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 Key = dict[str, object]
-"""A key as the gateway's settings describe it; of the key itself only the digest is stored."""
+"""The description of a key in the format of the gateway's settings; it has only the digest of the key."""
 
 
 def read_keys(file: Path) -> list[Key]:
@@ -26,7 +26,7 @@ def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
 
     Args:
         file: The file, which need not exist.
-        change: Returns the new keys for the present ones. The file stays as it is if it raises an error.
+        change: Returns the new keys from the present ones. If it raises an error, the file does not change.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(file.with_suffix(".lock")):

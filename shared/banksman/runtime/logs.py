@@ -20,7 +20,7 @@ SECRET_NAMES = re.compile(
 )
 SECRET_VALUES = KEYS
 _OWN_NAMES = frozenset({"level", "logger", "service", "timestamp"})
-"""Values that this module adds itself to each line. The search for secrets is most of the cost of a line."""
+"""Values that this module adds to each line. They need no search for secrets, the main cost of a line."""
 
 
 def configure(settings: LogSettings, *, service: str) -> None:
@@ -35,12 +35,12 @@ def configure(settings: LogSettings, *, service: str) -> None:
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     if console:
-        # It may have been imported without rich, which formats tracebacks on terminals.
+        # structlog may have been imported without rich, which formats tracebacks on terminals.
         importlib.reload(structlog.dev)
     renderers: list[Any] = (
         [hide_secrets, structlog.dev.ConsoleRenderer(), _without_secrets]
         if console
-        # After the traceback was rendered: it may contain secrets.
+        # Runs after the traceback is rendered, because it may contain secrets.
         else [
             structlog.processors.format_exc_info,
             hide_secrets,
@@ -74,7 +74,7 @@ def configure(settings: LogSettings, *, service: str) -> None:
 
 
 def hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace the values of secret names, and texts that look like keys within other values."""
+    """Redact the values of secret names, and texts that look like keys within other values."""
     for key, value in event.items():
         if isinstance(value, str) and key not in _OWN_NAMES:
             event[key] = HIDDEN if _is_secret(key) else redacted(value)
@@ -87,5 +87,5 @@ def _is_secret(name: str) -> bool:
 
 
 def _without_secrets(_logger: Any, _name: str, line: str) -> str:
-    """Remove the secrets of this process from a whole line: a value may be an object that holds one."""
+    """Remove the secrets of this process from a rendered line; an object among the values may contain one."""
     return without_secrets(line)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from banksman.contracts.errors import CallerMistake, ErrorCode
 
 BURST_S = 4
-"""Seconds of requests that a client may send at once after a pause."""
+"""Size of a burst after a pause, in seconds of the client's rate."""
 MAX_BUCKETS = 10_000
-"""Clients whose rate is tracked; with more, those that sent nothing for longest are forgotten."""
+"""Maximum number of tracked clients; the least recently active client is forgotten first."""
 
 
 class TooManyRequests(CallerMistake):
@@ -32,7 +32,7 @@ class TooManyRequests(CallerMistake):
 
 @dataclass
 class TokenBucket:
-    """Allows `rate` actions a second, and `burst` at once after a pause."""
+    """Allows `rate` actions per second, and `burst` at once after a pause."""
 
     rate: float
     burst: float
@@ -54,7 +54,7 @@ class TokenBucket:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the bucket holds a token."""
+        """Seconds until the bucket has a token."""
         return max(0.0, (1 - self._level) / self.rate)
 
 
@@ -62,7 +62,7 @@ class Rates:
     """The rates of many clients, each with a bucket of its own."""
 
     def __init__(self, rate: float | None) -> None:
-        """Allow each client `rate` requests a second and `BURST_S` times as many at once; None: no limit."""
+        """Allow each client `rate` requests per second, `BURST_S` times as many at once; None: no limit."""
         self._rate = rate
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
@@ -76,7 +76,7 @@ class Rates:
             raise TooManyRequests(wait_s)
 
     def take(self, client: str) -> float:
-        """Count a request; return 0, or the seconds until the client may send one."""
+        """Count a request; return 0, or the seconds until the client's next request is accepted."""
         if self._rate is None:
             return 0.0
         bucket = self._buckets.get(client)

@@ -1,6 +1,6 @@
-"""Removes secrets from texts: those of this process by value, and others by the form of known keys.
+"""Remove secrets from texts: the secrets of this process by value, others by the format of known keys.
 
-A model's API, a tool server or an upstream may echo what it received, key included, in an error or a header.
+A model's API, a tool server or an upstream may echo a request, including its key, in an error or a header.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pydantic import BaseModel, JsonValue, SecretStr
 
 HIDDEN = "«hidden»"
 LEAST_CHARS = 8
-"""Shorter secrets are not searched for: they would hide parts of ordinary words."""
+"""Minimum characters of a redacted secret; a shorter one would redact parts of ordinary words."""
 PREFIX_CHARS = 16
-"""Characters of a secret that are hidden also where the rest is missing: an echo may be cut off."""
+"""Length of a secret's beginning that is redacted even without the rest, because an echo may be cut off."""
 
 _BEGINS = (
     r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
     r"|(?<=\[m)|(?<=[\[;][0-9]m)|(?<=[\[;][0-9]{2}m))"
 )
-"""Matches where a word begins, also behind an escaped character or the colour of a terminal. `sk-` and the
-like also stand within words such as `task-`, and within one of 205 of our run ids."""
+"""Matches the beginning of a word, also after an escaped character or a terminal colour code. `sk-` and
+similar prefixes also occur within words such as `task-`, and within one of 205 run ids."""
 KEYS = re.compile(
-    # The look-ahead skips most places at the price of a few comparisons.
+    # The look-ahead skips most positions with a few comparisons.
     r"(?=[sprgxhe][a-z0-9]{1,5}[-_])"
     + _BEGINS
     + r"(?:sk|pk|rk|gsk|xai|pplx|hf|r8|espr|glpat|github_pat|gh[pousr]|xox[abprs])[-_][A-Za-z0-9_-]{8,}"
@@ -62,17 +62,17 @@ def remember_settings(settings: BaseModel) -> None:
 
 
 def redacted(text: str) -> str:
-    """Return a text without secrets and without anything that has the form of a key: for errors and logs."""
+    """Return a text without secrets and key-like texts, for errors and logs."""
     return KEYS.sub(HIDDEN, without_secrets(text))
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without the secrets of this process: for content, which may hold keys of its user."""
+    """Return a text without the secrets of this process, for content, which may contain keys of its user."""
     return _without(text, _needles)
 
 
 class Redaction:
-    """Removes the given secrets from texts: those of one tenant, which this process does not remember."""
+    """Removes the given secrets of one tenant from texts, without adding them to this process's secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._needles = _needles_of(secret for secret in secrets if len(secret) >= LEAST_CHARS)
@@ -82,7 +82,7 @@ class Redaction:
         return _without(text, self._needles)
 
     def of_content(self, value: JsonValue) -> JsonValue:
-        """Return a JSON value without the secrets, also in its keys."""
+        """Return a JSON value without the secrets, including its keys."""
         match value:
             case str():
                 return self.of(value)
@@ -106,7 +106,7 @@ def safe_length(text: str) -> int:
 
 
 def content_without_secrets(value: T) -> T:
-    """Return a JSON value without the secrets of this process; `value` itself if it holds none."""
+    """Return a JSON value without the secrets of this process; `value` itself if it contains none."""
     written = json.dumps(value, ensure_ascii=False)
     cleaned = without_secrets(written)
     return value if cleaned == written else json.loads(cleaned)
@@ -161,9 +161,9 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _in_base64(data: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Yield the characters that `data` has in any longer text in base64, by its position modulo three."""
+    """Yield the base64 characters of `data` within any longer text, for each position modulo three."""
     for before, first in ((0, 0), (1, 2), (2, 3)):
         text = encode(b"\0" * before + data).decode()
-        # The last characters may also encode what follows.
+        # The last characters may also encode the following bytes.
         whole = (before + len(data)) // 3 * 4
         yield text[first:whole]

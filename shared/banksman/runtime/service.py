@@ -31,12 +31,12 @@ class ServiceProcess:
     """Set by SIGTERM or SIGINT: accept no new work, finish or hand over running work, and return."""
 
     def ready(self) -> None:
-        """End the start: readiness now depends on the checks."""
+        """End the start phase: from now on, readiness depends on the checks."""
         self.health.started = True
         logger.info("ready", extra={"after_s": round(self.health.uptime_s, 3)})
 
     def drain(self) -> None:
-        """Start the drain: the service is not ready any more, and `stop` is set."""
+        """Start the drain: the service is no longer ready, and `stop` is set."""
         self.health.draining = True
         self.stop.set()
 

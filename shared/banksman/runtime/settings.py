@@ -5,7 +5,7 @@
     /run/secrets/BANKSMAN_MODELS__ANTHROPIC_API_KEY
 
 The environment overrides secrets, and secrets override the file. A service reads its own sections. Unknown
-names are refused: otherwise a misspelled setting would silently keep its default.
+names are refused, because a misspelled setting would silently keep its default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from banksman.runtime import failpoints, redaction
 
 PREFIX = "BANKSMAN_"
 _SECRET = re.compile(r"KEY|SEED|TOKEN|SECRET|PASSWORD")
-"""Matches the variables whose values are not shown. A URL with credentials contains `@`."""
+"""Matches variables whose values errors must not show. A URL with credentials contains `@`."""
 _EXCERPT_CHARS = 120
 SIGNING_KEY_BYTES = 32
 CONFIG_FILE_VARIABLE = "BANKSMAN_CONFIG"
@@ -77,7 +77,7 @@ NOT_SETTINGS = frozenset(
         "BANKSMAN_TOKEN",
     }
 )
-"""Variables with our prefix that are no settings of a service."""
+"""Variables with the prefix of settings that are no settings of a service."""
 
 
 class Section(BaseModel):
@@ -108,7 +108,7 @@ class ApprovalSettings(Section):
     signing_key: SecretStr | None = None
     """At least 32 bytes, the same for all gateways and agents."""
     signing_key_file: Path | None = None
-    """A file that holds the key; read if `signing_key` is not set."""
+    """A file with the key; read if `signing_key` is not set."""
 
     def key_if_set(self) -> bytes:
         """Return the key; empty if neither setting is set, for a process that only closes requests.
@@ -198,8 +198,8 @@ def load(settings: type[S], **given: Any) -> S:
 
     Raises:
         UnknownSetting: A variable or an entry of the file is not a setting.
-        BadInput: A value is invalid. It names the variable, the value unless it may be a secret, and what is
-            expected.
+        BadInput: A value is invalid. The error names the variable, the expected value, and the actual value
+            unless it may be a secret.
     """
     _refuse_unknown_sections(os.environ)
     try:
@@ -211,7 +211,7 @@ def load(settings: type[S], **given: Any) -> S:
 
 
 def invalid_setting(settings: type[ServiceSettings], mistake: ErrorDetails) -> BadInput:
-    """Return one mistake in the settings of a service as an error in terms of its variable."""
+    """Return the first error in the settings of a service, with the name of its environment variable."""
     path = tuple(str(part) for part in mistake["loc"])
     variable = variable_of(path)
     if mistake["type"] == "extra_forbidden":
@@ -264,7 +264,7 @@ def _in_known_section(section: str, field: str) -> str | None:
 
 
 def _variables(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the variable of every field of a model and of its sections."""
+    """Yield the environment variables of all fields of a model and its sections."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -289,7 +289,7 @@ def _settings_beside(variable: str, known: Iterable[str]) -> str:
 
 
 def _shown(variable: str, value: object) -> object:
-    """Return a value for a message; None in place of a value that may be a secret."""
+    """Return a value to show in a message; None if it may be a secret."""
     text = str(value)
     secret = _SECRET.search(variable) or "@" in text or not isinstance(value, str | int | float)
     return None if secret else text[:_EXCERPT_CHARS]

@@ -1,4 +1,4 @@
-"""Limits of tenants: their consumption, the bounds of their runs, and how much runs at a time."""
+"""Limits of tenants: usage, limits of their runs, and concurrency."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TenantLimits(Section):
     max_cost_usd_per_run: float | None = Field(default=None, ge=0)
     """Upper bound in USD, likewise; it also applies to assistants without a limit."""
     running_runs: int | None = Field(default=None, ge=0)
-    """Runs that one agent drives at a time. Without a limit, the tenant's share of `agent.slots`."""
+    """Runs that one agent drives at a time; without a limit, the tenant's share of `agent.slots`."""
     waiting_runs: int | None = Field(default=None, ge=0)
     """Runs that may be queued or driven at once. Without a limit, `gateway.max_waiting_runs_per_tenant`."""
     running_calls: int | None = Field(default=None, ge=0)
-    """Commands, and fetches, that one tool-runner executes at a time. Without a limit, the tenant's share."""
+    """Commands, and likewise fetches, that one tool-runner executes at a time; without a limit, its share."""
     retention_days: float | None = Field(default=None, ge=0, le=36_500)
-    """Days without activity after which a conversation is deleted. Without a limit, never."""
+    """Days without activity after which a conversation is deleted; without a limit, never."""
 
     def within(self, window: Window) -> tuple[int | None, float | None]:
         """Return the limits of a window: tokens and USD."""
@@ -52,14 +52,14 @@ class TenantLimits(Section):
 
 
 class TenantSettings(Section):
-    """Section `tenants`: the default limits, and those of named tenants that differ."""
+    """Section `tenants`: the default limits, and different limits of named tenants."""
 
     default: TenantLimits = TenantLimits()
     named: dict[Token, TenantLimits] = Field(default_factory=dict[str, TenantLimits])
     """Limits by tenant; a missing field has the default value."""
 
     def value_of(self, tenant: str, limit: Callable[[TenantLimits], int | None]) -> int | None:
-        """Return one limit of a tenant; None if it is unlimited. Cheaper than `of`."""
+        """Return one limit of a tenant; None for no limit. Cheaper than `of`."""
         own = limit(self.named[tenant]) if tenant in self.named else None
         return (limit(self.default) if own is None else own) or None
 

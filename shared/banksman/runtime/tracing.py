@@ -1,6 +1,6 @@
 """W3C Trace Context: the trace of the request that a task serves (https://www.w3.org/TR/trace-context/).
 
-Without a trace, nothing is stored, sent or logged for one.
+Without a trace, no trace context is stored, sent or logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _current: ContextVar[str | None] = ContextVar("traceparent", default=None)
 def valid(given: str | None) -> str | None:
     """Return a `traceparent` in the form of version 00; None if it is missing or malformed.
 
-    A later version may append fields after a dash; they are dropped, as its readers expect.
+    A later version may append fields after a dash; they are dropped, as the specification requires.
     """
     found = None if given is None else _FORM.match(given)
     if given is None or found is None:
@@ -45,7 +45,7 @@ def current() -> str | None:
 
 
 def outgoing() -> dict[str, str]:
-    """Return the header of a request to another system: a child in the current trace. Empty without one."""
+    """Return the header for a request to another system, with a new child span; empty without a trace."""
     traceparent = _current.get()
     if traceparent is None:
         return {}
@@ -54,9 +54,9 @@ def outgoing() -> dict[str, str]:
 
 @contextmanager
 def traced(traceparent: str | None) -> Generator[None]:
-    """Continue a trace while the block runs: its log lines, also of tasks begun in it, have the `trace_id`.
+    """Continue a trace while the block runs: log lines, also of tasks started in it, have the `trace_id`.
 
-    A value that is missing or malformed continues none.
+    A missing or malformed value continues no trace.
     """
     checked = valid(traceparent)
     if checked is None:

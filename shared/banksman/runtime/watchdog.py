@@ -1,4 +1,4 @@
-"""Names the code that holds up the event loop of a process."""
+"""Find the code that blocks the event loop of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STILL_S = 0.25
 """Seconds without progress after which an event loop counts as standing still. In a process that was idle
 before, a stall of less than 1.2 s may be missed, and one of less than 5.2 s if it uses no processor time."""
 _LOOK_EVERY_S = 0.1
-"""Seconds between two looks at the processor time of a process that uses some."""
+"""Seconds between two reads of the processor time of a busy process."""
 _PROBE_EVERY_S = 1.0
 """Seconds between two probes of a loop that nothing seems to hold up, and between two looks at an idle
 process. Ten looks per second would cost as much as everything else that it does."""
@@ -29,7 +29,7 @@ _BUSY, _IDLE = 0.2, 0.02
 """Parts of a processor: what a process uses at least while code holds up its loop, and what an idle one uses
 at most."""
 _REPORT_EVERY_S = 5.0
-"""Seconds between two stacks in the log. The metrics count every stall."""
+"""Minimum seconds between two stack traces in the log. The metrics count every stall."""
 _MAX_FRAMES = 25
 
 _STALLS = Counter("banksman_event_loop_stalls", f"Times that the event loop stood still for {STILL_S} s.")
@@ -78,7 +78,7 @@ class _Watchdog(threading.Thread):
                 self._loop.call_soon_threadsafe(reached.set)
             except RuntimeError:
                 return  # The loop is closed.
-            # A stall that began right after the last probe is found as well.
+            # A stall that began right after the last probe is found too.
             if reached.wait(STILL_S - _LOOK_EVERY_S):
                 continue
             waited = time.monotonic() - began
