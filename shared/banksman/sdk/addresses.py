@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def is_local(url: str) -> bool:
-    """Return whether the host of a URL is this machine, so that no proxy leads to it."""
+    """Return whether the host of a URL is this machine, which is reached without a proxy."""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -1,4 +1,4 @@
-"""Calls to one process of a tool server. Each call is answered immediately and executed in a task."""
+"""Calls to one process of a tool server. Each request gets an immediate reply; its call runs in a task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from banksman.sdk.tools import AnyTool
 logger = logging.getLogger(__name__)
 
 ACCEPTED_AFTER_S = 0.5
-"""Seconds within which a start must be stored that takes the place of the reply `accepted`."""
+"""Seconds to wait for a stored start, which then replaces the reply `accepted`."""
 KILL_S = 5.0
 """Seconds within which ended calls must store their results."""
 
@@ -53,13 +53,13 @@ class Calls:
     _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     def on_call(self, request: CallRequest, message: Message) -> CallReply | None:
-        """Reply to `tool.call`. A repeated request for the same attempt is safe.
+        """Return the reply to `tool.call`. A repeated request for the same attempt is safe.
 
-        Every process of the server receives it. The process that it names replies; others return None. It
-        returns None also if the start shows that it has the call.
+        Every process of the server receives the request. Only the process that it names replies; others
+        return None. None is also returned if the stored start already shows that the call was accepted.
 
         Raises:
-            BadInput: The subject is another conversation's.
+            BadInput: The subject belongs to another conversation.
         """
         request = request.with_local_deadline(datetime.now(UTC))
         _check_subject(message.subject, request.tenant, request.conversation_id)
@@ -68,10 +68,10 @@ class Calls:
         return self._accept(request, message.reply)
 
     def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
-        """End a call; return None if it does not run here: another process of the server may have it.
+        """End a call; return None if it does not run here, because another process may have it.
 
         Raises:
-            BadInput: The subject is another call's.
+            BadInput: The subject belongs to another call.
         """
         tenant = subject.split(".")[3]
         _check_subject(subject, tenant, cancel.attempt)
@@ -83,7 +83,7 @@ class Calls:
         return CallReply(answer="accepted")
 
     async def drain(self, grace_s: float) -> None:
-        """Accept no more calls, wait `grace_s` seconds for running ones, then end these."""
+        """Accept no more calls, wait `grace_s` seconds for running calls, then end them."""
         self.draining = True
         await self._wait_ended(grace_s)
         for stop in self._stops.values():
@@ -108,7 +108,7 @@ class Calls:
         return None if start_replies else reply
 
     async def _execute(self, tool: AnyTool, request: CallRequest, reply_to: str | None) -> None:
-        """Execute an admitted call; reply on `reply_to` that it is accepted if its start takes long."""
+        """Execute an admitted call. If storing its start takes long, reply `accepted` on `reply_to`."""
         loop = asyncio.get_running_loop()
         accepts = None if reply_to is None else loop.call_later(ACCEPTED_AFTER_S, self._accepts, reply_to)
         key = f"{request.tenant}.{request.attempt}"

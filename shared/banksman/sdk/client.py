@@ -56,7 +56,7 @@ class Client(Resources):
         return self._transport.tenant
 
     async def ready(self, timeout_s: float = 2.0) -> None:
-        """Make a round trip to the gateway, or to the NATS server, which then has all earlier messages.
+        """Make a round trip to the gateway or the NATS server, which then has received all earlier messages.
 
         Raises:
             Unavailable: The server did not respond in time.
@@ -104,7 +104,7 @@ class Client(Resources):
             content: Text, or parts.
             request_id: The idempotency key; None generates one.
             mode: `queue` starts a run after an open one, `steer` adds the message to the open run.
-            overrides: Settings of this run that differ from its assistant.
+            overrides: Settings of this run that override its assistant's.
             variables: Variables of the system prompt's template.
             attachments: Paths of workspace files that the message refers to.
         """
@@ -139,13 +139,13 @@ class Client(Resources):
         digests: Sequence[str] = (),
         request_id: str | None = None,
     ) -> Ack:
-        """Decide an approval request: `all` decides all calls alike, `decisions` decides each call.
+        """Decide an approval request: `all` is one decision for all calls, `decisions` has one per call.
 
         With the `digests` of the items that the approver saw, a decision on other calls is refused.
 
         Returns:
-            An ack. If `already_resolved` is True, an earlier decision applies, and `outcome` and
-            `resolved_by` are those of the earlier decision.
+            An ack. If `already_resolved` is True, an earlier decision applies, and the ack has its `outcome`
+            and `resolved_by`.
         """
         frame = ApprovalDecision(
             type="approval.reply",
@@ -175,7 +175,7 @@ class Client(Resources):
         conversation_id: str | None = None,
         request_id: str | None = None,
     ) -> StartedRun:
-        """Run a workflow; with `conversation_id` in that conversation's workspace."""
+        """Start a workflow; with `conversation_id`, in that conversation's workspace."""
         frame = WorkflowStart(
             type="workflow.start",
             id=request_id or new_id("q"),
@@ -212,10 +212,10 @@ class Client(Resources):
     def watch(
         self, conversation_id: str, after_seq: int = 0, *, detail: Detail = "full"
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        """Yield the events of `follow`, and between them text while the model writes it.
+        """Yield the events of `follow`, and in between the text that the model is writing.
 
-        Live frames may be lost: a stored event has all of their text. The websocket also sends the output of
-        running calls.
+        Live frames may be lost; a stored event has their complete text. The websocket also sends the output
+        of running calls.
 
         Raises:
             LogRestored, RemoteError, Unavailable: See `follow`.
@@ -235,9 +235,9 @@ class Client(Resources):
         raise Unavailable(f"{run.run_id}: its log ended")
 
     def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests, from the start of the context.
+        """Receive the tenant's new approval requests from the start of the context.
 
-        Other clients receive them, too. The first decision applies.
+        Other clients receive them too. The first decision applies.
         """
         return self._transport.approvals()
 

@@ -29,14 +29,15 @@ async def connect(
 
     Args:
         url: The address of a gateway, `http(s)://…`, or of a NATS server, or the addresses of a cluster.
-        tenant: The tenant, over NATS: the user of the seed must belong to its account. A gateway knows the
+        tenant: The tenant, only for NATS; the user of the seed must belong to its account. A gateway knows
+        the
             tenant of the token.
-        token: The API key, for a gateway; None for one without keys.
+        token: The API key for a gateway; None for a gateway without keys.
         nkey_seed_file: File with the user's seed, for NATS; None connects without a user.
-        tls_ca_file: CA certificates to verify a NATS server; None uses those of the system.
+        tls_ca_file: CA certificates to verify a NATS server; None uses the system's.
         name: Name of the connection in logs.
         connect_timeout_s: Timeout of the first connection in seconds.
-        reconnect_s: Seconds of the shortest and the longest pause between two connections to a gateway.
+        reconnect_s: Minimum and maximum seconds between two connections to a gateway.
 
     Raises:
         BadInput: The tenant is not a valid token.

@@ -17,7 +17,7 @@ _HEADER = re.compile(
     re.MULTILINE,
 )
 _SECTION = re.compile(r":[ \t]*$|^[ \t]*:|^[ \t]*-{3,}", re.MULTILINE)
-"""What every section of the three styles has; a text without it is a description."""
+"""Matches the header of a section in any of the three styles; a text without one is only a description."""
 _OPTIONS: PerStyleOptions = {
     "google": {"warnings": False},
     "numpy": {"warnings": False},
@@ -42,7 +42,7 @@ class Docstring:
         plain = inspect.cleandoc(text or "")
         if not _SECTION.search(plain):
             return cls(plain, {})
-        # Imported on first use: it takes some 0.1 s, which clients that serve no tools do not need.
+        # Imported on first use: the import takes 0.1 s, and clients that serve no tools do not need it.
         from griffe import Docstring as Source
         from griffe import DocstringSectionParameters, parse_auto
 
@@ -69,7 +69,7 @@ def _description(sections: Iterable[DocstringSection]) -> str:
         if isinstance(section, DocstringSectionText):
             texts.append(section.value)
         elif isinstance(section, DocstringSectionAdmonition) and section.title not in _OMITTED:
-            # griffe reads any `Word:` above an indented block as an admonition: part of the description here.
+            # griffe parses any `Word:` above an indented block as an admonition. Here it is description.
             texts.append(f"{section.title}:\n{indent(section.value.contents, '    ')}")
         else:
             break

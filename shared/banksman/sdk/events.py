@@ -1,4 +1,4 @@
-"""The events of a conversation as clients receive them, each once and in order."""
+"""The events of a conversation for clients, each once and in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEVELS: dict[str, Detail] = {
     "reasoning.delta": "full",
     "tool_call.output": "full",
 }
-"""The lowest level of detail of each type; `final` for the others."""
+"""The lowest level of detail that includes each type; `final` for other types."""
 
 BODIES: dict[str, type[BaseModel]] = {
     "run.queued": event_data.RunQueuedData,
@@ -57,14 +57,14 @@ BODIES: dict[str, type[BaseModel]] = {
     "tool_call.started": event_data.CallStarted,
     "tool_call.output": event_data.CallOutput,
 }
-"""The model of the data of each type. Types that are not listed have none."""
+"""The model of the data of each type. Other types have none."""
 
 
 class Frame(Stored):
-    """What stored events and live output have in common."""
+    """The common fields of stored events and live output."""
 
     type: str
-    """Such as `message.completed` or `message.delta`. Ignore unknown types."""
+    """The type, such as `message.completed` or `message.delta`. Ignore unknown types."""
     ts: Timestamp
     conversation_id: str
     run_id: str | None = None
@@ -94,7 +94,7 @@ class EventFrame(Frame):
 
 
 class LiveFrame(Frame):
-    """Text or output while it is produced. It may be lost; a stored event has all of it."""
+    """Text or output of unfinished work. A frame may be lost; a stored event has the complete text."""
 
 
 class LogRestored(BanksmanError):
@@ -123,7 +123,7 @@ class EventSequence:
 
         Raises:
             EventGap: An event before it is missing.
-            LogRestored: Its log epoch differs from the previous events.
+            LogRestored: The log epoch differs from that of the previous events.
         """
         if self.log_epoch not in (None, frame.log_epoch):
             raise LogRestored(frame.conversation_id)

@@ -96,12 +96,12 @@ async def _ended(task: asyncio.Task[object]) -> None:
 
 
 def _continues(task: asyncio.Task[object]) -> bool:
-    """Return whether the function could not be ended."""
+    """Return whether the function could not be ended and still runs."""
     return not task.done() or (not task.cancelled() and isinstance(task.exception(), StillRunning))
 
 
 def _unknown(tool: AnyTool, stopped: _Outcome) -> _Outcome:
-    """Return the outcome of a stopped call whose function could not be ended: it may still act."""
+    """Return the result of a stopped call whose function could not be ended and may still have effects."""
     logger.error("%s could not be ended and may still act", tool.name)
     return _failure("unknown_outcome", f"{stopped.content['error']}; it could not be ended and may still act")
 
@@ -144,7 +144,7 @@ def _returned(tool: AnyTool, value: object) -> _Outcome:
 
 
 def _failure(kind: ErrorKind, error: str) -> _Outcome:
-    # Texts of HTTP libraries contain the URL of a failed request, often with its key.
+    # Error messages of HTTP libraries contain the URL of the failed request, often with its key.
     shown = redacted(error.encode(errors="replace").decode())[:MAX_RESULT_CHARS]
     return _Outcome({"success": False, "error": shown, "error_kind": kind}, kind)
 

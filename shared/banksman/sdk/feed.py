@@ -26,15 +26,14 @@ from banksman.sdk.events import EventFrame, EventGap, EventSequence, LiveFrame, 
 logger = logging.getLogger(__name__)
 
 CHECK_S = 20.0
-"""Seconds without an event after which the log is read. If the last commit is lost in transit, no gap shows
-it."""
+"""Seconds without an event after which the log is read: a lost last commit leaves no visible gap."""
 REPLAY_SILENCE_S = 5.0
 """Seconds without a message after which a replay counts as interrupted."""
 REPLAY_BUDGET_S = 30.0
-"""Seconds in which a replay without progress is repeated."""
+"""Seconds for which a replay without progress is retried."""
 PAUSE_S = 0.2
 WAITING_COMMITS = 1_000
-"""Maximum live commits that wait for a slow reader. Further ones are read from the log later."""
+"""Maximum live commits that wait for a slow reader. Further commits are read from the log later."""
 
 
 class Feed:
@@ -164,7 +163,7 @@ async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -
     """
     subject = subjects.api(tenant, "replay", conversation_id)
     replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
-    # Gateways of earlier versions refuse the fields that they do not know.
+    # Gateways of earlier versions refuse unknown fields, so fields with default values are omitted.
     body = Replay(after_seq=after_seq).model_dump_json(exclude_defaults=True).encode()
     with bus.replies.expect(subject, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         await bus.replies.send(subject, body, inbox)

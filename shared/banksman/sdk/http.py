@@ -1,4 +1,4 @@
-"""The operations that a gateway has over HTTP only, and the files of workspaces."""
+"""The operations that a gateway serves only over HTTP, and the files of workspaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.addresses import is_local
 
 TIMEOUT_S = 30.0
-"""Seconds for which a request is repeated, each time under the same id."""
+"""Seconds for which a request is retried with the same id."""
 PAUSE_S = 0.2
 
 OPERATIONS: dict[str, tuple[str, str]] = {
@@ -37,7 +37,7 @@ OPERATIONS: dict[str, tuple[str, str]] = {
     "usage": ("GET", "/context/usage"),
     "workflow.list": ("GET", "/workflows"),
 }
-"""Method and path of each operation of the NATS API. The body of a GET is its query."""
+"""Method and path of each operation of the NATS API. For a GET, the body becomes the query."""
 
 CODES = {
     400: ErrorCode.BAD_REQUEST,
@@ -49,7 +49,7 @@ CODES = {
     429: ErrorCode.RATE_LIMITED,
     503: ErrorCode.UNAVAILABLE,
 }
-"""Error code by status, for responses whose own code is not one of ours."""
+"""Error code by status, for responses without a known error code."""
 RETRYABLE = frozenset({429, 502, 503, 504})
 
 
@@ -135,7 +135,7 @@ def _file(conversation_id: str, path: str) -> str:
 
 
 def _refused(response: httpx.Response) -> RemoteError:
-    """Return the gateway's error; one of a proxy before it has a text alone."""
+    """Return the gateway's error, or an error from the text of a proxy's response."""
     try:
         detail = cast(Mapping[str, Any], response.json()["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""New approval requests of a tenant over the websocket, which says that the list of open ones has changed."""
+"""New approval requests of a tenant over the websocket, which notifies of changes to the open requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Inbox:
 
     @asynccontextmanager
     async def new(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
-        """Receive the requests that are made from the start of the context on, each once."""
+        """Receive each request that is opened after the start of the context once."""
         known = {request.approval_id for request in await self._read_open()}
         changed = asyncio.Event()
         self._readers.add(changed)
@@ -35,13 +35,13 @@ class Inbox:
             self._readers.discard(changed)
 
     def resume(self) -> None:
-        """Subscribe on a new connection, and read what was requested without one."""
+        """Subscribe on a new connection, and read the requests opened while there was none."""
         if self._readers:
             self._websocket.post({"type": "approvals.subscribe", "id": new_id("f")})
             self.changed()
 
     def changed(self) -> None:
-        """Let all readers read the list."""
+        """Make all readers read the list."""
         for reader in self._readers:
             reader.set()
 

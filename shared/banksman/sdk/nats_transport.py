@@ -30,8 +30,7 @@ from banksman.sdk.transport import RequestFrame
 REPLY_TIMEOUT_S = 10.0
 """Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds for which a request is repeated. All repetitions have the same id, so the request has one
-effect."""
+"""Seconds for which a request is retried. All attempts have the same id, so the request has one effect."""
 PAUSE_S = 0.2
 SLICE_BYTES = 512 * 1024
 """Bytes of a file in one message."""

@@ -32,7 +32,7 @@ class ToolContext:
     run_id: str
     tool_call_id: str
     deadline: Timestamp
-    """When the call times out."""
+    """The time at which the call times out."""
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """The tenant's secrets that the tool declares, by name."""
     traceparent: str | None = None
@@ -42,7 +42,7 @@ class ToolContext:
         """Return a secret of the tenant.
 
         Raises:
-            KeyError: The tool does not declare it, or its server serves all tenants and receives none.
+            KeyError: The tool does not declare it, or the tool's server serves all tenants.
         """
         if name not in self.secrets:
             raise KeyError(f"no secret {name!r}: declare it with @tool(secrets=...) on a tenant's own server")
@@ -94,7 +94,7 @@ class Parameters:
         return cls(_untitled(model.model_json_schema()), model, fields, given)
 
     def bind(self, arguments: JsonObject, context: ToolContext) -> dict[str, Any]:
-        """Return the keyword arguments of a function of a tool.
+        """Return the keyword arguments for the function of a tool.
 
         Raises:
             BadInput: As `convert`.
@@ -106,7 +106,7 @@ class Parameters:
         """Return the arguments as the types of the signature, without coercion ("1" is not a number).
 
         Raises:
-            BadInput: An argument is invalid. It names the first one and the reason.
+            BadInput: An argument is invalid. The error names the first one and the reason.
         """
         try:
             model = self._model.model_validate_json(json.dumps(arguments), strict=True)
@@ -116,7 +116,7 @@ class Parameters:
 
 
 def _untitled(schema: dict[str, Any]) -> JsonObject:
-    """Remove titles, which only repeat names. Each word costs tokens."""
+    """Remove titles, which only repeat names and cost tokens."""
     schema.pop("title", None)
     for one in cast(dict[str, dict[str, Any]], schema["properties"]).values():
         one.pop("title", None)

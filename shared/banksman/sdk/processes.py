@@ -1,4 +1,4 @@
-"""Run blocking functions in processes of their own, which can be ended."""
+"""Run blocking functions in their own processes, which can be killed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 async def in_process(function: Callable[[], T]) -> T:
-    """Run a blocking function in a process forked from this one, and return what it returns.
+    """Run a blocking function in a process forked from this one, and return its result.
 
-    If cancelled, the process and those that it started in its session are killed before this returns, so the
-    function does nothing later. Call it from the main thread.
+    If cancelled, the process and all processes of its session are killed before this returns, so the function
+    has no later effects. Call it from the main thread.
 
     Raises:
         RuntimeError: The process ended without a result, or its result cannot be pickled.
@@ -35,7 +35,7 @@ async def in_process(function: Callable[[], T]) -> T:
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(function, receiving, sending), daemon=True)
     process.start()
-    # Another process that is forked meanwhile must not inherit it: the end of this one would go unnoticed.
+    # Another process forked meanwhile must not inherit the pipe, or the end of this process would be missed.
     sending.close()
     reading = asyncio.create_task(in_thread(lambda: _received(receiving)))
     try:

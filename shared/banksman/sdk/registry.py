@@ -16,7 +16,7 @@ from banksman.sdk.tools import AnyTool
 REPLY_TIMEOUT_S = 5.0
 """Timeout of one request in seconds."""
 BUDGET_S = 30.0
-"""Seconds for which a request is repeated: the registry may start after the tool servers."""
+"""Seconds for which a request is retried, because the registry may start after the tool servers."""
 PAUSE_S = 0.5
 
 

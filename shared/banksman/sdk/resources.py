@@ -1,4 +1,4 @@
-"""What a client lists, reads and stores besides runs: conversations, files, assistants, tools, usage."""
+"""Requests of a client about conversations, files, assistants, tools and usage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Deleted(Stored):
 
 
 class Resources:
-    """Requests that start nothing. All raise `RemoteError` and `Unavailable`, as those of `Client` do."""
+    """Requests that start no run. All raise `RemoteError` and `Unavailable`, as those of `Client` do."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -87,9 +87,9 @@ class Resources:
         """Return calls of a run with whole parameters and results, in the order of their results.
 
         Args:
-            run_id: The run. Its outcome has the same calls while they fit one message.
-            after: Calls to skip: `next` of the page before.
-            limit: The most calls of the page. Over NATS it has at most 1 MiB: request less after `too_large`.
+            run_id: The run. Its outcome has the same calls if they fit one message.
+            after: Number of calls to skip: `next` of the previous page.
+            limit: Maximum calls of the page. Over NATS a page has at most 1 MiB; after `too_large`, use less.
         """
         body: JsonObject = {"after": after, "limit": limit}
         return await self._transport.call("run.calls", CallPage, run_id, body=body)
@@ -107,7 +107,7 @@ class Resources:
         return await self._transport.files.read(conversation_id, str(path))
 
     async def write_file(self, conversation_id: str, path: str | PurePosixPath, data: bytes) -> None:
-        """Store a file in a conversation's workspace, replacing any of the same path."""
+        """Store a file in a conversation's workspace; an existing file is replaced."""
         await self._transport.files.write(conversation_id, str(path), data)
 
     async def delete_file(self, conversation_id: str, path: str | PurePosixPath) -> None:
@@ -130,7 +130,7 @@ class Resources:
     async def update_assistant(
         self, assistant_id: str, body: AssistantBody, *, revision: int | None = None
     ) -> Assistant:
-        """Replace an assistant from the next run on. The same body again changes nothing.
+        """Replace an assistant for runs that start later. The same body again changes nothing.
 
         Args:
             assistant_id: The assistant to replace.
@@ -153,7 +153,7 @@ class Resources:
         """Return a tool that the tenant's models may call.
 
         Raises:
-            RemoteError: They may call no tool of this name.
+            RemoteError: The models may call no tool of this name.
         """
         return await self._transport.call("tool.read", ToolView, name)
 

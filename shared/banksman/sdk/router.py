@@ -16,10 +16,10 @@ def tool_router(server: str, calls: Calls) -> NatsRouter:
     """Return the handlers of one process."""
     router = NatsRouter()
 
-    # One worker: both handlers return at once, and several cost each message a task and a queue.
+    # One worker, because both handlers return at once, and more workers cost a task and a queue per message.
     @router.subscriber(subjects.tool_call(server, ANY, ANY), title="tool.call")
     async def call(request: CallRequest, message: Received) -> CallReply:
-        """Run a call, once. The reply states whether it is accepted; its result is published as an event."""
+        """Run a call once. The reply states whether it is accepted; its result is published as an event."""
         return _unless_none(calls.on_call(request, message))
 
     @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")

@@ -1,7 +1,7 @@
-"""Following conversations over one websocket: each stored event once and in order, across reconnections.
+"""Follow conversations over one websocket: each stored event once and in order, across reconnects.
 
-The server sends a conversation once per websocket. Its followers share this subscription, which begins at the
-earliest position and has the highest level of detail that one of them needs.
+The server sends a conversation once per websocket. The followers of a conversation share this subscription,
+which begins at the earliest position and has the highest level of detail that one of them needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from banksman.sdk.events import EventFrame, LiveFrame, LogRestored, is_shown
 from banksman.sdk.websocket import ConnectionLost, Frame, Websocket
 
 BUFFERED_FRAMES = 1_000
-"""Frames that wait for a slow reader. Later events are read from the log once it has read these."""
+"""Maximum frames that wait for a slow reader, which receives later events from the log."""
 RETRY_S = 1.0
 
 
@@ -38,11 +38,11 @@ class Follower:
 
     @property
     def subscribed_detail(self) -> Detail:
-        """The level of its subscription: `full` adds only live output."""
+        """The level of detail of its subscription; `full` only if it reads live output."""
         return "steps" if self.detail == "full" and not self.live else self.detail
 
     def take_event(self, frame: Frame) -> None:
-        """Take the next stored event; drop one that it has."""
+        """Buffer the next stored event; drop an event that it already has."""
         if self._behind or frame["seq"] <= self.seq:
             return
         shown = is_shown(frame["type"], self.detail)
@@ -54,7 +54,7 @@ class Follower:
             self._put(EventFrame.model_validate(frame))
 
     def take_live(self, frame: Frame) -> None:
-        """Take live output, which may be dropped."""
+        """Buffer live output, which may be dropped."""
         if self.live and is_shown(frame["type"], self.detail) and len(self._buffer) < BUFFERED_FRAMES:
             self._put(LiveFrame.model_validate(frame))
 
@@ -92,11 +92,11 @@ class Subscription:
         self._last_seq = 0
         self._after_seq = 0
         self._requested: str | None = None
-        """Id of the request whose `subscribed` has not arrived: until then, frames are of an earlier one."""
+        """Id of the request that awaits `subscribed`; until then, frames belong to an earlier request."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self) -> None:
-        """Read on from the earliest event that a follower needs. Without a connection this does nothing."""
+        """Subscribe from the earliest event that a follower needs, if there is a connection."""
         if self._websocket.ready and self.followers:
             self.close()
             self._requested = new_id("f")
@@ -104,12 +104,12 @@ class Subscription:
             self._task = asyncio.create_task(self._request(self._requested), name=self._conversation_id)
 
     def close(self) -> None:
-        """Wait for no reply any more."""
+        """Stop waiting for a reply."""
         if self._task is not None:
             self._task.cancel()
 
     def receive(self, frame: Frame) -> None:
-        """Give a frame to the followers."""
+        """Pass a frame to the followers."""
         match frame["type"]:
             case "resync_required":
                 self.fail(LogRestored(self._conversation_id))
@@ -121,7 +121,7 @@ class Subscription:
                 return
 
     def fail(self, error: BanksmanError) -> None:
-        """End all followers with an error. Later ones begin without a known log."""
+        """End all followers with an error. Later followers begin without a known log epoch."""
         for follower in self.followers:
             follower.fail(error)
         self.followers.clear()
@@ -153,7 +153,7 @@ class Subscription:
         if frame.get("reply_to") != self._requested:
             return
         self._requested = None
-        # An empty log has no epoch yet: its first event brings it.
+        # An empty log has no epoch yet; its first event has one.
         log_epoch = frame["log_epoch"] or None
         if self._log_epoch not in (None, log_epoch):
             self.fail(LogRestored(self._conversation_id))
@@ -206,7 +206,7 @@ class Subscriptions:
             subscription.subscribe()
 
     def receive(self, frame: Frame) -> None:
-        """Give a frame to the subscription of its conversation."""
+        """Pass a frame to the subscription of its conversation."""
         subscription = self._open.get(frame.get("conversation_id") or "")
         if subscription is not None:
             subscription.receive(frame)

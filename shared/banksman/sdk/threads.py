@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class StillRunning(Exception):
-    """A cancelled function continues in its thread: what it does from now on is unknown."""
+    """A cancelled function continues in its thread, so its later effects are unknown."""
 
 
 async def in_thread(function: Callable[[], T]) -> T:

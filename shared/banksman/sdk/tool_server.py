@@ -41,7 +41,7 @@ from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
 logger = logging.getLogger(__name__)
 
 RENEW_EVERY_S = 10.0
-"""Seconds between registrations, which restore one that was withdrawn by mistake."""
+"""Seconds between registrations, which restore a registration that was withdrawn by mistake."""
 RESTART_PAUSE_S = 1.0
 """Seconds before a process without its lease takes a new one."""
 EPOCH_BITS = 52
@@ -68,10 +68,10 @@ class ToolServer:
 
         Args:
             name: The server's id, the same in all of its processes.
-            tools: The tools to serve; None serves all that `tool` created so far.
+            tools: The tools to serve; None serves all tools that `tool` has created so far.
             nats: The connection settings; None reads the environment or the local system (`sdk.local`).
-            capacity: Maximum running and waiting calls; of four or more, a tenant that is alone gets three
-                quarters. Further calls go to other processes.
+            capacity: Maximum running and waiting calls; further calls go to other processes. A single tenant
+                gets at most three quarters of a capacity of four or more.
             drain_s: Seconds that a stopping server waits for running calls.
 
         Raises:
@@ -140,7 +140,7 @@ class ToolServer:
         try:
             await asyncio.wait({self._serving, offered}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            # No block begins, so `__aexit__` is not called.
+            # If `__aenter__` raises, `__aexit__` is not called.
             self._serving.cancel()
             await asyncio.wait({self._serving})
             await bus.close()
@@ -224,7 +224,7 @@ class ToolServer:
             runner=self.name,
             runner_epoch=epoch,
             slots=LeasedSlots(slots, runner_epoch=epoch, holds=lambda: lease.holds),
-            # Its author sets the limit, perhaps because the tool can do no more at a time.
+            # The author sets the limit, perhaps because the tool supports no more concurrent calls.
             capacity=Shares(self._capacity, extra=0),
             now=lambda: datetime.now(UTC),
             may_start=lambda: lease.holds and not calls.draining,

@@ -40,7 +40,7 @@ class ToolFailed(Exception):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[ToolFailed], tuple[str, ErrorKind]]:
-        """Pickle it with its kind: a tool in a process of its own raises it there."""
+        """Pickle the error with its kind, because a tool in its own process raises it there."""
         return ToolFailed, (str(self), self.kind)
 
 
@@ -52,7 +52,7 @@ class Tool(Generic[P, R]):
     definition: ToolDefinition
     parameters: Parameters
     process: bool = False
-    """True runs each call in a process of its own."""
+    """True runs each call in its own process."""
 
     @property
     def name(self) -> str:
@@ -64,11 +64,11 @@ class Tool(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def invoke(self, arguments: JsonObject, context: ToolContext) -> object:
-        """Call the function with a model's arguments. One that is not async runs in a thread or a process.
+        """Call the function with a model's arguments. A sync function runs in a thread or a process.
 
         Raises:
             BadInput: An argument is invalid.
-            StillRunning: Cancelled, and the function continues in its thread.
+            StillRunning: The call was cancelled, but the function continues in its thread.
             Exception: The function raised it.
         """
         bound = self.parameters.bind(arguments, context)
@@ -95,7 +95,7 @@ class Toolbox:
         """Add a tool.
 
         Raises:
-            Conflict: The toolbox has a tool of this name, which stays.
+            Conflict: The toolbox already has a tool of this name.
         """
         if tool.name in self._tools:
             raise Conflict(f"tool {tool.name!r} is already registered")
@@ -169,8 +169,9 @@ class Toolbox:
             terminate: True if every call ends the run, with its result as the answer.
             process: True runs each call of a sync function in a process forked for it, which is killed at the
                 timeout or when the call is cancelled. What the function changes in memory is lost.
-            secrets: Names of the tenant's secrets that it reads by `ToolContext.secret`. Only a tenant's own
-                server receives any.
+            secrets: Names of the tenant's secrets that it reads with `ToolContext.secret`. Only a tenant's
+            own
+                server receives secrets.
 
         Raises:
             TypeError: A parameter has no type, there is no description, or `process` is set for an async
@@ -209,6 +210,6 @@ def _described(function: Callable[..., Any], description: str) -> str:
 
 
 DEFAULT_TOOLBOX = Toolbox()
-"""The toolbox of `tool`."""
+"""The default toolbox, to which `tool` adds tools."""
 
 tool = DEFAULT_TOOLBOX.tool

@@ -1,4 +1,4 @@
-"""What a client needs of the interface that it uses: NATS, or the websocket and HTTP."""
+"""The interface between a client and its transport: NATS, or the websocket and HTTP."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class Transport(Protocol):
         body: JsonObject | None = None,
         request_id: str | None = None,
     ) -> M:
-        """Call an operation such as `assistant.read` on the thing that `names` names."""
+        """Call an operation such as `assistant.read` on the object that `names` identifies."""
         ...
 
     def follow(
         self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        """Yield each event after `after_seq` once and in order, and with `live` text while it is written."""
+        """Yield each event after `after_seq` once and in order; with `live`, also text being written."""
         ...
 
     def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 CLEANUP_S = 5.0
 """Seconds within which a function must end after its turn."""
 REPORT_AFTER_S = 0.2
-"""Seconds after which progress is reported that the reply has not brought: most turns end before."""
+"""Seconds after which progress is reported before the reply; most turns end sooner."""
 SETTLE_ROUNDS = 5
 """Rounds of the event loop in which the siblings of a task group request their first steps."""
 
@@ -50,12 +50,12 @@ Report = Callable[[Progress], Awaitable[None]]
 
 
 async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | None = None) -> TurnReply:
-    """Run a function with its recorded results, and return what it needs next.
+    """Run a function with its recorded results, and return its next steps or its end.
 
     Args:
         workflow: The function.
-        turn: The results.
-        report: Stores progress while the function computes; None leaves all of it to the reply.
+        turn: The recorded results.
+        report: Stores progress while the function computes; None stores progress only with the reply.
     """
     context = TurnContext(turn)
     reporting = None if report is None else asyncio.create_task(_report(context, report))
@@ -65,7 +65,7 @@ async def take_turn(workflow: Workflow, turn: WorkflowTurn, report: Report | Non
         await asyncio.wait({function, blocked}, return_when=asyncio.FIRST_COMPLETED)
         for _ in range(SETTLE_ROUNDS):
             await asyncio.sleep(0)
-        # A function that ended did not wait for its steps.
+        # The function ended without waiting for these steps.
         end = function.result() if function.done() else None
         steps = () if end is not None else tuple(context.steps)
         return TurnReply(progress=tuple(context.reports), steps=steps, end=end)
@@ -88,12 +88,12 @@ class TurnContext:
     steps: list[Step] = field(default_factory=list[Step])
     """Steps without a recorded result."""
     reports: deque[Progress] = field(default_factory=lambda: deque(maxlen=MAX_REPORTS))
-    """The newest ones: a function may report each of many items."""
+    """The newest progress reports; a function may report each of many items."""
     outputs: list[Output] = field(default_factory=list[Output])
     blocked: asyncio.Event = field(default_factory=asyncio.Event)
     reported: asyncio.Event = field(default_factory=asyncio.Event)
     ended: bool = False
-    """True when the reply is complete, or the turn was cancelled: no step is accepted any more."""
+    """True once the reply is complete or the turn was cancelled; then no more steps are accepted."""
     _used: set[str] = field(default_factory=set[str])
 
     @property
@@ -150,7 +150,7 @@ class TurnContext:
 
     def progress(self, step: int, total: int, message: str = "") -> None:
         """See `WorkflowContext`."""
-        # Until each recorded step has been repeated, the log has the progress already.
+        # Until all recorded steps have been repeated, the log already has the progress.
         if self.turn.results.keys() <= self._used:
             self.reports.append(Progress(step=step, total=total, message=message))
             self.reported.set()
@@ -198,14 +198,14 @@ async def _end_of(workflow: Workflow, context: TurnContext) -> TurnEnd:
     """Return the end of a function."""
     given: WorkflowContext = context
     try:
-        # An author's function may return anything, whatever it declares.
+        # A function may return any type, whatever its annotation.
         returned: Any = await workflow(given, context.turn.parameters)
     except BadInput as error:
         return _failed(context, f"The parameters do not fit. {error}")
     except Exception as error:
         if (failure := _failure_in(error)) is not None:
             return _failed(context, str(failure))
-        # The type only: the message of an unforeseen error may hold secrets, and the log is for users.
+        # Only the type: the message of an unexpected error may contain secrets, and users read the log.
         logger.exception("workflow %s failed", workflow.name)
         return _failed(context, f"{workflow.name} failed: {type(error).__name__}")
     if not isinstance(returned, str):
@@ -218,7 +218,7 @@ async def _end_of(workflow: Workflow, context: TurnContext) -> TurnEnd:
 
 
 def _failure_in(error: BaseException) -> WorkflowFailed | None:
-    """Return the failure that an error is, or that a task group holds; None for an unforeseen error."""
+    """Return the `WorkflowFailed` in an error or an exception group; None for an unexpected error."""
     if isinstance(error, WorkflowFailed):
         return error
     if isinstance(error, BaseExceptionGroup):

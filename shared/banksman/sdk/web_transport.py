@@ -24,8 +24,7 @@ from banksman.sdk.transport import RequestFrame
 from banksman.sdk.websocket import Frame, Websocket
 
 BUDGET_S = 30.0
-"""Seconds for which a request is repeated. All repetitions have the same id, so the request has one
-effect."""
+"""Seconds for which a request is retried. All attempts have the same id, so the request has one effect."""
 PAUSE_S = 0.5
 
 M = TypeVar("M", bound=BaseModel)
@@ -97,7 +96,7 @@ class WebTransport:
             raise Unavailable(f"the gateway did not respond within {timeout_s:g} s") from error
 
     async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:
-        """Send a frame; after a refusal for the moment, send it again."""
+        """Send a frame; repeat it after a temporary refusal."""
         # A requested value may be null.
         body = frame.model_dump(mode="json", exclude_none=not isinstance(frame, InputReply))
         try:
@@ -115,7 +114,7 @@ class WebTransport:
             reason = f"{frame.type}: no reply within {BUDGET_S:g} s: {self._websocket.problem}"
             raise Unavailable(reason) from error
         if isinstance(frame, ConversationCreate) and ack.conversation_id is not None:
-            # The gateway has subscribed this websocket to it, and a websocket has few subscriptions.
+            # The gateway subscribed this websocket to the new conversation, and limits subscriptions.
             self._subscriptions.release(ack.conversation_id)
         return ack
 

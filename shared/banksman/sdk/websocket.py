@@ -1,4 +1,4 @@
-"""A websocket that reconnects. Requests wait for a connection, and are sent again under their ids."""
+"""A websocket that reconnects. Requests wait for a connection, and are resent with their ids."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ UNAUTHENTICATED: Final = 4401
 TOO_MANY: Final = 4429
 TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
-"""HTTP status from which on a server says that it failed."""
+"""The lowest HTTP status of a server error."""
 
 Frame = Mapping[str, Any]
 
 
 class ConnectionEnded(BanksmanError):
-    """The gateway ended the connection for a reason that another connection would not remove."""
+    """The gateway ended the connection for a reason that a reconnect cannot fix."""
 
     def __init__(self, close_code: int, reason: str) -> None:
         self.close_code = close_code
@@ -75,8 +75,8 @@ class Websocket:
             url: `ws://host:port/ws`.
             token: The API key; None for a gateway without keys.
             name: The client's name in the gateway's logs.
-            reconnect_s: Seconds of the shortest and of the longest pause between two connections.
-            on_welcome: Called for each new connection, before waiting requests are sent again.
+            reconnect_s: Minimum and maximum seconds between two connections.
+            on_welcome: Called for each new connection, before waiting requests are resent.
             on_frame: Called for each frame that the server sends.
         """
         self._url = url
@@ -91,19 +91,19 @@ class Websocket:
         self._drain_s: float | None = None
         self._greeted = asyncio.Event()
         self.welcome: Welcome | None = None
-        """The last one that the gateway sent."""
+        """The last `welcome` frame of the gateway."""
         self.problem = "no response"
         """Why there is no connection."""
         self.ended: asyncio.Future[BanksmanError] = asyncio.get_running_loop().create_future()
-        """Set when no further connection is made."""
+        """The final error; set when no further connection is made."""
 
     @property
     def ready(self) -> bool:
-        """Whether the gateway has accepted the present connection."""
+        """Whether the gateway has accepted the current connection."""
         return self._greeted.is_set()
 
     async def run(self) -> None:
-        """Connect, and connect again until the gateway refuses this client."""
+        """Connect and reconnect until the gateway refuses this client."""
         attempt = 0
         while not self.ended.done():
             code = None
@@ -137,7 +137,7 @@ class Websocket:
         return self.welcome
 
     def end(self, error: BanksmanError) -> None:
-        """Let all requests fail, present and future ones."""
+        """Fail all current and future requests."""
         if not self.ended.done():
             self.ended.set_result(error)
         for waiting in self._waiting.values():
@@ -197,7 +197,7 @@ class Websocket:
         return code
 
     def _refused(self, status: int) -> None:
-        """Note that the upgrade was refused; only an overloaded or stopping server may accept it later."""
+        """Record a refused upgrade, which only an overloaded or stopping server may accept later."""
         self.problem = f"the upgrade was refused with status {status}"
         if status < SERVER_ERROR and status != TOO_MANY_REQUESTS:
             self.end(ConnectionEnded(status, self.problem))
@@ -230,7 +230,7 @@ class Websocket:
     async def _send(self, frame: Frame) -> None:
         if self._connection is None:
             return
-        # A lost connection is noticed by its reader, which sends the frame again.
+        # The reader of a lost connection notices the loss and sends the frame again.
         with contextlib.suppress(ConnectionClosed):
             await self._connection.send(json.dumps(frame))
 
@@ -242,7 +242,7 @@ class Websocket:
                 waiting.reply.set_exception(ConnectionLost("the connection was lost"))
 
     def _pause_s(self, attempt: int, code: int | None) -> float:
-        """Return the seconds before the next connection: what the server said, or full jitter."""
+        """Return the seconds before the next connection: the server's value, or backoff with full jitter."""
         shortest, longest = self._reconnect_s
         bound = min(longest, shortest * 2 ** min(attempt + 1, 10))
         pause_s = random.uniform(shortest, bound) if self._drain_s is None else self._drain_s

@@ -1,7 +1,7 @@
-"""A workflow server, which registers its workflows and takes their turns.
+"""A workflow server, which registers its workflows and executes their turns.
 
-A server may have any number of processes. They share its runs: each turn goes to one of them, and none holds
-anything between two turns.
+A server may have any number of processes. They share its runs: each turn goes to one process, and processes
+have no state between two turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from banksman.sdk.workflows import Workflow
 logger = logging.getLogger(__name__)
 
 REPORT_TIMEOUT_S = 5.0
-"""Timeout of a report of progress in seconds."""
+"""Timeout of a progress report in seconds."""
 
 
 class WorkflowServer:
@@ -101,7 +101,7 @@ class WorkflowServer:
             turns = subjects.workflow_turn(self.name, ANY, ANY)
             subscription = await bus.subscribe(turns, self._received, self.name)
             self._stack.push_async_callback(subscription.unsubscribe)
-            # In no queue group: the broker does not know which process has the turn.
+            # In no queue group, because the broker does not know which process has the turn.
             cancels = await bus.subscribe(subjects.workflow_cancel(self.name, ANY, ANY), self._cancelled)
             self._stack.push_async_callback(cancels.unsubscribe)
             await bus.ready()
@@ -113,7 +113,7 @@ class WorkflowServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A turn that is not finished is taken again, by another process.
+        # Another process repeats an unfinished turn.
         for turn in self._turns:
             turn.cancel()
         if self._turns:
@@ -190,5 +190,5 @@ class WorkflowServer:
 
 
 def _run_of(message: Message) -> str:
-    """Return tenant and conversation of a turn or a cancel: each run has a conversation of its own."""
+    """Return tenant and conversation of a turn or a cancel; each run has its own conversation."""
     return ".".join(message.subject.split(".")[-2:])

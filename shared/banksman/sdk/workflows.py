@@ -10,10 +10,10 @@ Args:
         await context.tool("bash", {"command": f"git tag {version}"}, step="tag")
         return f"Tagged {version}."
 
-The form comes from the annotations, its texts from the docstring. When its process dies, the function starts
-again from its beginning: a step that the log holds returns its recorded result, and is not repeated.
-Therefore everything with an effect must be a step, and the steps may depend only on the parameters and on the
-results of earlier steps.
+The form comes from the annotations, its texts from the docstring. After a crash of its process, the function
+restarts from its beginning: a step in the log returns its recorded result and is not repeated. Therefore
+everything with an effect must be a step, and the steps may depend only on the parameters and on the results
+of earlier steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkflowFailed(Exception):
 
 
 class WorkflowContext(Protocol):
-    """What a workflow's function receives as its first parameter.
+    """The first parameter of a workflow's function: its steps, its outputs and its run.
 
     Each step has a name, unique within the run. Steps of one task group run concurrently.
     """
@@ -57,20 +57,20 @@ class WorkflowContext(Protocol):
         ...
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
-        """Call a tool under the approval policy of the assistant, and return its result, also if it failed.
+        """Call a tool under the assistant's approval policy; return its result, including a failed one.
 
         Raises:
-            ValueError: The step was used before, or the log has a different step under this name.
+            ValueError: The step name was used before, or the log has a different step of this name.
         """
         ...
 
     async def input(
         self, message: str, schema: JsonObject | None = None, *, step: str, expires_s: float = 7.0 * DAY_S
     ) -> JsonValue:
-        """Request a value from the user, however long that takes, and return it.
+        """Request a value from the user and return it. The process need not live until the reply arrives.
 
         Args:
-            message: What the user reads.
+            message: The text that the user reads.
             schema: JSON Schema of the value; None for a text.
             step: The name of the step.
             expires_s: Seconds until the request expires.
@@ -97,8 +97,8 @@ class WorkflowContext(Protocol):
             message: The user's message of the run.
             step: The name of the step.
             system_prompt: A template in place of the assistant's prompt.
-            tools: Names of the tools that its model may call; None for those of the assistant.
-            max_iterations: The most model requests with calls; None for the assistant's.
+            tools: Names of the tools that its model may call; None for the assistant's tools.
+            max_iterations: Maximum number of model requests with calls; None for the assistant's.
             with_conversation: Whether the transcript of the conversation in which the workflow was started
                 precedes the message.
 
@@ -115,7 +115,7 @@ class WorkflowContext(Protocol):
         ...
 
     def text(self, markdown: str) -> None:
-        """Produce a text beside the returned one."""
+        """Produce a text in addition to the returned one."""
         ...
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[JsonValue]], *, title: str = "") -> None:
@@ -138,7 +138,7 @@ class Workflow:
     definition: WorkflowDefinition
     function: WorkflowFunction
     parameters: Parameters | None = None
-    """Converts the parameters to the annotated types; None passes them as they are."""
+    """Converts the parameters to the annotated types; None passes them unchanged."""
 
     @property
     def name(self) -> str:
@@ -180,7 +180,7 @@ def workflow(
 
     Args:
         name: The name; None uses the function's name.
-        title: The name that users read; empty for one derived from `name`.
+        title: The name that users read; empty derives it from `name`.
         description: The description; None uses the docstring's.
         category: The name of its category.
         timeout_s: Seconds of work after which a run ends; time spent waiting for a user does not count.
