@@ -21,6 +21,7 @@ from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.websocket.connection import FRAME_BYTES
+from banksman.gateway.websocket.pings import Pings
 from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
 
@@ -79,17 +80,16 @@ def _is_no_cut_stream(record: logging.LogRecord) -> bool:
 
 def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
     gateway = settings.gateway
+    unfinished = UnfinishedMessages(gateway.message_timeout_s, gateway.max_unfinished_bytes)
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
     return uvicorn.Config(
         app,
         host=gateway.host,
         port=gateway.port,
-        ws=socket_protocol(UnfinishedMessages(gateway.message_timeout_s, gateway.max_unfinished_bytes)),
+        ws=socket_protocol(unfinished, Pings()),
         ws_max_size=FRAME_BYTES,
         # An idle socket takes 25 KB without it, 122 KB with it.
         ws_per_message_deflate=False,
-        ws_ping_interval=20,
-        ws_ping_timeout=20,
         lifespan="off",
         log_config=None,
         # At level info uvicorn logs each websocket's URL, tickets included.

@@ -10,7 +10,8 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from banksman.gateway.websocket.transport import RATE_LIMITED, TIMED_OUT
+from banksman.gateway.websocket.pings import PING, Pings, is_pong
+from banksman.gateway.websocket.transport import INTERNAL_ERROR, RATE_LIMITED, TIMED_OUT
 
 ABORT_S = 15.0
 """Seconds after the close frame until the connection to a client that reads nothing is aborted."""
@@ -41,17 +42,22 @@ class UnfinishedMessages:
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
-    """Closes the websocket of a client that does not finish a message in time.
+    """Closes the websocket of a client that does not finish a message in time, or does not reply to pings.
 
     Sends a close frame although the client does not read, and aborts the connection after 15 seconds.
     """
 
     unfinished: ClassVar[UnfinishedMessages]
+    pings: ClassVar[Pings]
+    _awaits_pong: bool = False
     _deadline: asyncio.TimerHandle | None = None
     """Closes the websocket if the message that has begun is not finished."""
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes, and bound the message that they leave unfinished."""
+        if is_pong(data, self.conn):
+            self._awaits_pong = False
+            return
         super().data_received(data)
         size = sum(map(len, self.frames)) + len(self.conn.reader.buffer)
         if self.close_sent or self.transport.is_closing():
@@ -83,6 +89,29 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.unfinished.set(self, 0)
         super().connection_lost(exc)
 
+    def start_keepalive(self) -> None:
+        """Begin to ping the client."""
+        self.pings.add(self)
+
+    def stop_keepalive(self) -> None:
+        """Ping the client no more."""
+        self.pings.remove(self)
+
+    def handle_pong(self, event: Frame) -> None:
+        """Note that the client is there."""
+        self._awaits_pong = False
+
+    def ping(self) -> bool:
+        """Send a ping, or close the websocket if the last one got no pong."""
+        if self.close_sent or self.transport.is_closing():
+            return False
+        if self._awaits_pong:
+            self.fail(INTERNAL_ERROR, "keepalive ping timeout")
+            return False
+        self._awaits_pong = True
+        self.transport.write(PING)
+        return True
+
     def fail(self, code: int, reason: str) -> None:
         """Drop the unfinished message and close the websocket."""
         self._end_deadline()
@@ -107,6 +136,6 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._deadline = None
 
 
-def socket_protocol(unfinished: UnfinishedMessages) -> type[SocketProtocol]:
-    """Return the protocol of the websockets that share the bounds of `unfinished`."""
-    return type("BoundedSocketProtocol", (SocketProtocol,), {"unfinished": unfinished})
+def socket_protocol(unfinished: UnfinishedMessages, pings: Pings) -> type[SocketProtocol]:
+    """Return the protocol of the websockets that share `unfinished` and `pings`."""
+    return type("BoundedSocketProtocol", (SocketProtocol,), {"unfinished": unfinished, "pings": pings})
