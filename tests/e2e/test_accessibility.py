@@ -241,7 +241,7 @@ async def settings(page: Page, stage: Stage) -> None:
 
 async def palette(page: Page, stage: Stage) -> None:
     await page.keyboard.press("Control+k")
-    await expect(page.get_by_role("combobox", name="Go to or do")).to_be_visible()
+    await expect(page.get_by_role("combobox", name="Views and commands")).to_be_visible()
 
 
 async def one_run(page: Page, stage: Stage) -> None:

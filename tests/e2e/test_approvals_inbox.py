@@ -118,7 +118,7 @@ async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) ->
         await expect(page).to_have_title("Approvals · Banksman")
         stage.resources[PATH] = {"items": [{**scenes.pending(1), "escalated": True}], "next": None}
         await stage.send({"type": "approvals.changed"})
-        await expect(page.get_by_text("asked again")).to_be_visible()
+        await expect(page.get_by_text("escalated")).to_be_visible()
         await expect(page).to_have_title("(1) Approvals · Banksman")
     assert [frame for frame in stage.received if frame["type"] == "approval.reply"] == []
 

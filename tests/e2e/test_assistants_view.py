@@ -73,7 +73,7 @@ async def test_two_revisions_are_compared_and_the_earlier_one_is_restored(stage:
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/assistants/cranes")
         await page.get_by_text("Earlier revisions").click()
-        difference = page.get_by_role("region", name="What differs")
+        difference = page.get_by_role("region", name="Differences")
         await expect(difference.locator(".row.removed")).to_contain_text("You know ships.")
         await expect(difference.locator(".row.added")).to_contain_text("You know cranes.")
         await page.get_by_role("button", name="Restore revision 3").click()

@@ -29,7 +29,7 @@ async def test_a_change_names_its_revision_keeps_secrets_and_shows_each_error_at
         address = dialog.get_by_role("textbox", name="Address")
         value = dialog.get_by_label("Value")
         await expect(dialog.get_by_role("textbox", name="Name").first).to_have_value("X-Team")
-        await expect(value).to_have_attribute("placeholder", "stays as it is")
+        await expect(value).to_have_attribute("placeholder", "unchanged")
 
         error = {"code": "bad_request", "message": "no public address", "field": "transport.url"}
         stage.failures[f"PUT {PATH}"] = (400, error)
@@ -60,7 +60,7 @@ async def test_a_change_names_its_revision_keeps_secrets_and_shows_each_error_at
         await value.fill("new")
         await dialog.get_by_role("button", name="Save").click()
         await expect(dialog.get_by_role("alert")).to_contain_text("Someone else has changed this server")
-        await dialog.get_by_role("button", name="Read it again").click()
+        await dialog.get_by_role("button", name="Reload; your changes are lost").click()
         await expect(address).to_have_value("https://issues.example.org/mcp")
         await expect(dialog.get_by_role("textbox", name="Description")).to_have_value("By grace")
 

@@ -107,7 +107,7 @@ async def test_the_text_of_a_rule_has_room_beside_the_list_of_conversations(stag
     async with opened(stage.url) as page:
         await page.set_viewport_size({"width": 900, "height": 800})
         await page.goto(f"{stage.url}/#/rules")
-        await expect(page.get_by_label("Its text")).to_have_value("rm -rf build/*")
+        await expect(page.get_by_label("Text pattern")).to_have_value("rm -rf build/*")
         assert await page.evaluate(SIDEWAYS, ".policy input") == []
 
 

@@ -72,7 +72,7 @@ async def test_the_open_runs_of_one_tenant_are_shown_from_its_row(stage: Stage) 
         await expect(tenant).to_contain_text("1 request waits for a person")
         await tenant.get_by_role("button", name="Show the open runs of acme").press("Enter")
         await expect(rows).to_have_text([re.compile("acme.*c7-r1.*Workflow, queued or running")])
-        await expect(page.get_by_text("Only those of acme.")).to_be_visible()
+        await expect(page.get_by_text("Only runs of acme.")).to_be_visible()
         await page.get_by_role("button", name="Show all tenants").click()
         await expect(rows).to_have_count(3)
 

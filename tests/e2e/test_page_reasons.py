@@ -83,7 +83,7 @@ async def test_a_german_page_says_why_in_german_and_adds_the_words_of_the_servic
 
         await in_german(page)
         await page.goto(f"{stage.url}/#/c/c1")
-        spent = "Der Agent hat alle erlaubten Iterationen verbraucht"
+        spent = "Der Agent hat die Grenze der Iterationen erreicht"
         await expect(page.locator(".outcome")).to_contain_text(f"{spent} ({SPENT.removesuffix('.')})")
         await page.get_by_role("button", name="Details").click()
         await page.locator(".tool-head").click()

@@ -48,7 +48,7 @@ async def test_an_administrator_adds_a_rule_and_withdraws_a_remembered_decision(
         added = form.get_by_role("listitem").nth(1)
         await added.get_by_label("Argument").fill("command")
         await added.get_by_label("Argument").press("Tab")
-        await added.get_by_label("Its text").fill("*rm *")
+        await added.get_by_label("Text pattern").fill("*rm *")
         await form.get_by_label("Two people approve each request").check()
         await form.get_by_role("button", name="Save").click()
         await expect(page.get_by_text("Rules saved")).to_be_visible()

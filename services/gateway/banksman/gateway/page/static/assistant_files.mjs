@@ -1,4 +1,4 @@
-/** Files of an assistant as they are stored: those that a user picks, and folders that are skills. */
+/** Prepare picked files and folders (skills) as files of an assistant. */
 
 import { dataUrl } from './attachments.mjs';
 
@@ -7,7 +7,7 @@ const DESCRIPTION = 'SKILL.md';
 
 /** @typedef {{path: string, content: string, encoding?: 'base64', executable?: boolean}} AssistantFile */
 
-/** @param {File} file @returns {Promise<AssistantFile>} scripts are executable; what is no text is written as base64 */
+/** @param {File} file @returns {Promise<AssistantFile>} scripts are executable; content that is not text is encoded as base64 */
 export async function assistantFile(file, path = file.name) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   const isScript = bytes[0] === 0x23 && bytes[1] === 0x21;
@@ -23,10 +23,10 @@ async function contentOf(file, bytes) {
 }
 
 /**
- * The files of a picked folder, in the place of skills.
+ * The files of a picked folder, below the folder of skills.
  *
  * @param {File[]} picked whose paths begin with the name of the folder
- * @returns {Promise<AssistantFile[] | null>} null if the folder is no skill
+ * @returns {Promise<AssistantFile[] | null>} null if the folder is not a skill
  */
 export async function skillFiles(picked) {
   const folder = folderOf(picked);

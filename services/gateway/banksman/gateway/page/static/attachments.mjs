@@ -5,7 +5,7 @@ const IMAGES_BYTES = 160 * 1024;
 const LONGEST_PX = 1568;
 const FOLDER = 'uploads';
 
-/** Types that models see. */
+/** Image types that models accept. */
 const SEEN = /^image\/(?:png|jpeg|gif|webp)$/;
 
 export const isImage = (file) => SEEN.test(file.type);

@@ -1,11 +1,11 @@
 /**
- * The paths through a conversation whose messages were edited, or replied to again. Pure.
+ * The paths through a conversation with edited messages or repeated replies. Pure.
  *
- * A run follows the newest one, or the run with the message that its `branch` names. Runs that follow the same run
+ * A run follows the newest run, or the run of the message that its `branch` names. Runs that follow the same run
  * are versions of each other, of which one is shown.
  */
 
-/** The key of what precedes the first run. */
+/** The key of the position before the first run. */
 export const START = '';
 
 /**
@@ -24,7 +24,7 @@ export const START = '';
  * @returns {Place[]}
  */
 export function pathOf({ runs }, chosen = {}) {
-  // The usual case, and a conversation may have thousands of runs.
+  // The usual case is fast, because a conversation may have thousands of runs.
   if (!runs.some((run) => run.branch)) return runs.map((run, at) => ({ run, parent: at ? runs[at - 1].id : START, at: 1, versions: [run.id] }));
   const parents = parentsOf(runs);
   const byId = new Map(runs.map((run) => [run.id, run]));
@@ -46,13 +46,13 @@ export function endOf(path) {
   return path.length ? lastMessageOf(path.at(-1).run) : null;
 }
 
-/** The message that the message of a run follows: a new version of it follows the same. @param {Place[]} path */
+/** The message before the message of a run, which a new version of that message follows, too. @param {Place[]} path */
 export function before(path, runId) {
   const at = path.findIndex(({ run }) => run.id === runId);
   return path[at].run.branch ? path[at].run.branch.after : endOf(path.slice(0, at));
 }
 
-/** Whether a path ends with the newest run, which a message follows without a branch. */
+/** Whether a path ends with the newest run, so that its next message needs no branch. */
 export function isNewest({ runs }, path) {
   return path.at(-1)?.run === runs.at(-1);
 }
@@ -62,7 +62,7 @@ function parentsOf(runs) {
   return new Map(runs.map((run, at) => [run.id, parentOf(run, at ? runs[at - 1].id : START, owners)]));
 }
 
-/** A message that a summary replaced has no run: what follows it stays behind the newest run. */
+/** If a summary replaced the message of a branch, the run follows the previous run. */
 function parentOf(run, previous, owners) {
   if (!run.branch) return previous;
   return run.branch.after === null ? START : (owners.get(run.branch.after) ?? previous);

@@ -1,15 +1,15 @@
-/** What a message box completes: workflows after `/` at its beginning, files of the workspace after `@`. Pure. */
+/** Completion in the message box: workflows after a leading `/`, files of the workspace after `@`. Pure. */
 
 const COMMAND = /^\/([\w-]*)$/;
 const FILE = /(?:^|\s)@([^\s@]*)$/;
 const MAX_SHOWN = 8;
 
 /**
- * What is completed at the caret.
+ * The word to complete at the caret.
  *
  * @param {string} text
  * @param {number} caret
- * @returns {{kind: 'workflow' | 'file', query: string, from: number} | null} `from` is where the word begins
+ * @returns {{kind: 'workflow' | 'file', query: string, from: number} | null} `from` is the index of the word
  */
 export function wantedAt(text, caret) {
   const before = text.slice(0, caret);
@@ -20,7 +20,7 @@ export function wantedAt(text, caret) {
 }
 
 /**
- * The options that fit, those that begin with the query first.
+ * The matching options; options that begin with the query come first.
  *
  * @param {{name: string, text: string}[]} options
  */

@@ -1,11 +1,11 @@
-/** What a user decides on an approval request: the edited arguments of its calls, and the reply. Pure. */
+/** The decision of a user on an approval request: the edited arguments of its calls, and the reply. Pure. */
 
 import { argumentFields, readArguments } from './forms.mjs';
 import { firstViolation } from './schema_checks.mjs';
 import { t } from './strings.mjs';
 
 /**
- * @typedef {object} Draft what is in the fields of a call: one field for each argument, or all as JSON
+ * @typedef {object} Draft the fields of a call: one field for each argument, or all arguments as JSON
  * @property {{name: string, label: string, text: string, isText: boolean}[]} [fields]
  * @property {string} [json]
  */
@@ -19,7 +19,7 @@ import { t } from './strings.mjs';
  */
 
 /**
- * The shortest reply: `all` if no call is edited and no reason is given. It names the calls that were shown.
+ * The shortest reply: `all` if no call is edited and no reason is given. It contains the digests of the shown calls.
  *
  * @param {object[]} items the calls of the request
  * @param {(item: object) => 'approve' | 'reject'} decisionOf
@@ -35,7 +35,7 @@ export function replyFor(items, decisionOf, { edits, reason, remember }) {
 
 export { AWAITING_SECOND } from './events.mjs';
 
-/** The reply that approves exactly what the first of two users approved. */
+/** The reply that approves the same arguments as the first of two users. */
 export function confirmed(items, first) {
   const digests = items.map((item) => item.digest);
   return { decisions: first.decisions, ...(first.remember ? { remember: first.remember } : {}), digests };
@@ -47,7 +47,7 @@ function decisionFor(item, decision, edit, reason) {
   return reason ? { ...base, reason } : base;
 }
 
-/** The edits with that of a call begun, or undone. @param {Record<string, Edit>} edits by the id of the call */
+/** The edits after the edit of one call has begun or was undone. @param {Record<string, Edit>} edits by the id of the call */
 export function toggled(edits, item) {
   if (item.editable === false) return edits;
   const { [item.tool_call_id]: open, ...rest } = edits;

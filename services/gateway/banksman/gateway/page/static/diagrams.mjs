@@ -1,4 +1,4 @@
-/** Draw diagrams in a sandboxed frame of an opaque origin, and return them as pictures. */
+/** Draw diagrams in a sandboxed frame with an opaque origin, and return them as pictures. */
 
 import { t } from './strings.mjs';
 

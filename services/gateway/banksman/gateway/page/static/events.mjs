@@ -115,7 +115,7 @@ export function activity(run, isGiven = () => false) {
 }
 
 /**
- * What is shown of the end of a run besides its messages; null if it completed.
+ * The outcome of a run as shown after its messages; null if the run completed.
  *
  * @returns {{title: string, text: string, code: string | null} | null} `text` adds to the title, or is empty
  */
@@ -145,9 +145,9 @@ function withRun(conversation, runId, change) {
 }
 
 /**
- * Put a run at its place in the log when its first durable event arrives.
+ * Move a run to its position in the log when its first durable event arrives.
  *
- * Acknowledgements and queue positions of several clients arrive in a different order in each of them.
+ * Acknowledgements and queue positions arrive in a different order at each client.
  */
 function inLogOrder(conversation, runId) {
   if (!runId) return conversation;
@@ -174,13 +174,13 @@ function applyConversation(conversation, data) {
   };
 }
 
-/** A workflow that a user started in the conversation has a run in a log of its own. */
+/** A workflow that was started in the conversation has a run in its own log. */
 function withLink(conversation, { seq, data }) {
   const link = { id: `workflow-${seq}`, after: conversation.runs.at(-1)?.id ?? null, ...data };
   return { ...conversation, links: [...conversation.links, link] };
 }
 
-/** Say what the log lost where it was lost: in the run that was open, or after the last one. */
+/** Show lost events where they were: in the open run, or after the last run. */
 function applyCut(conversation, frame) {
   const text = cutText(conversation, frame.data);
   const open = openRun(conversation);

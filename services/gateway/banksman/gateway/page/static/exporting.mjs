@@ -19,7 +19,7 @@ export async function exported(api, id, form) {
   return { name: `${name}.md`, blob: new Blob([markdownOf(record, events)], { type: 'text/markdown' }) };
 }
 
-/** The path of a conversation that is shown, with the calls of its runs. */
+/** The shown path of a conversation, with the calls of its runs. */
 export function markdownOf(record, events) {
   const conversation = foldReplayDone(events.reduce((state, frame) => fold(state, frame), emptyConversation(record.conversation_id)));
   const cuts = (after) => conversation.cuts.filter((cut) => cut.after === after).map(({ text }) => `> ${text}`);

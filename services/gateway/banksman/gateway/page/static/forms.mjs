@@ -31,13 +31,13 @@ export function fieldsOf(schema) {
   });
 }
 
-/** A name of a field as a label. @param {string} name */
+/** The name of a field as a label. @param {string} name */
 export function humanise(name) {
   const words = name.replaceAll(/[_-]+/g, ' ').trim();
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** Hints that select a control of their own for a text. */
+/** Hints that select a special control for a text. */
 const TEXT_HINTS = new Set(['secret', 'date', 'file']);
 
 function kindOf(node, root) {
@@ -63,7 +63,7 @@ function kindOfList(items) {
   return items.type === 'string' ? 'strings' : 'json';
 }
 
-/** The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen places of `several`. */
+/** The initial raw values of a form: text for most fields, a boolean for a checkbox, the chosen indexes of `several`. */
 export function initialValues(fields) {
   return Object.fromEntries(fields.map((field) => [field.name, initialValue(field)]));
 }
@@ -150,7 +150,7 @@ function checked(field, value) {
 }
 
 /**
- * The form of a call's arguments: text is edited as it is, other values as JSON.
+ * The form of a call's arguments: text is edited without JSON escapes, other values as JSON.
  *
  * @returns {{name: string, label: string, text: string, isText: boolean}[]}
  */

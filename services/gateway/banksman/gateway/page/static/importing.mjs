@@ -3,14 +3,14 @@
 import { t } from './strings.mjs';
 
 export const MAX_FILE_BYTES = 64 * 1024 * 1024;
-/** What the gateway reads; results of calls are the most of a file and are not imported. */
+/** The events that the gateway imports. Results of calls, most of a file, are not imported. */
 const READ = new Set(['run.started', 'message.completed', 'run.finished']);
 
 /**
  * @param {import('./client/api.mjs').Api} api
  * @param {File} file
  * @returns {Promise<string>} the id of the new conversation
- * @throws {Error} with a reason for the user; `ApiError` for what the gateway refuses
+ * @throws {Error} with a reason for the user; `ApiError` if the gateway refuses the conversation
  */
 export async function imported(api, file) {
   if (file.size > MAX_FILE_BYTES) throw new Error(t('import.tooLarge'));
@@ -20,10 +20,10 @@ export async function imported(api, file) {
 }
 
 /**
- * The title and the events of an export that matter.
+ * The title and the importable events of an export.
  *
  * @param {string} text
- * @throws {Error} if the text is no export
+ * @throws {Error} if the text is not an export
  */
 export function readExport(text) {
   let data;

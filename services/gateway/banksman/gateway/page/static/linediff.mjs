@@ -13,7 +13,7 @@ const CONTEXT_LINES = 3;
  * @param {string | null} before `null` when the file is new
  * @param {string} after
  * @returns {{rows: {kind: 'same' | 'added' | 'removed' | 'skipped', text: string}[], added: number, removed: number}}
- *   a stretch of unchanged lines becomes one `skipped` row; `added` and `removed` count lines
+ *   a long run of unchanged lines becomes one `skipped` row; `added` and `removed` count lines
  */
 export function lineRows(before, after) {
   const rows = comparable(before, after) ? compared(before ?? '', after) : replaced(before ?? '', after);

@@ -21,7 +21,7 @@ const api = new Api({
 });
 const store = new Store({ api, session: sessionStorage, preferences: localStorage });
 
-// The provider sends the user back with a `state`; no other visit needs the module.
+// Only a user who returns from the provider has a `state`; other visits do not need the module.
 const signIn = new URLSearchParams(location.search).has('state') ? await import('./signin.mjs') : null;
 const signedIn = await signIn?.complete(api, { session: sessionStorage, preferences: localStorage, location, history });
 if (signedIn?.token) sessionStorage.setItem('banksman.token', signedIn.token);
@@ -33,7 +33,7 @@ render(html`<${StoreContext.Provider} value=${store}><${App} /><//>`, document.g
 store.start();
 sessionStorage.removeItem('banksman.starts');
 
-// What most conversations show next, after the page can be used.
+// Preload the modules that most conversations need next, once the page is usable.
 const whenIdle = globalThis.requestIdleCallback ?? ((action) => setTimeout(action, 500));
 whenIdle(() => import('./offline.mjs').then(({ register }) => register(), () => {}));
 whenIdle(() => Promise.allSettled([import('./components/content.mjs'), import('./components/approval.mjs')]));

@@ -6,7 +6,7 @@ import { isImageData } from './text.mjs';
 
 const OPENING = /^ {0,3}(`{3,}|~{3,})/;
 
-/** `$$…$$` and `\\[…\\]` between blank lines, `\\(…\\)` and `$…$` in text. A dollar before a digit is a price. */
+/** `$$…$$` and `\\[…\\]` between blank lines, `\\(…\\)` and `$…$` in text. A dollar sign before a digit is a price. */
 const DISPLAY_MATHS = /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])[ \t]*(?:\n|$)/;
 const INLINE_MATHS = /^(?:\$\$([^$\n]+?)\$\$|\\\(([^\n]+?)\\\)|\$(?!\s)([^$\n]*[^\s$\\])\$(?!\d))/;
 
@@ -32,8 +32,8 @@ marked.use({
     html({ text }) {
       return withPlainTags(text);
     },
-    // The browser would fetch an image from any host that the model names, and its address could carry data out;
-    // a link needs a click.
+    // The browser would fetch an image from any host that the model names, and the URL could leak data. A
+    // link needs a click.
     image({ href, text }) {
       return `<a href="${escapeHtml(href)}">${escapeHtml(text || href)}</a>`;
     },
@@ -66,7 +66,7 @@ export function withPlainTags(text) {
   return text.replaceAll(/<[^>]*>?|[^<]+/g, (piece) => (PLAIN_TAG.test(piece) ? piece : escapeHtml(unescaped(piece))));
 }
 
-/** Undo the entities that the text already holds, so that they are not escaped twice. */
+/** Decode entities in the text, so that they are not escaped twice. */
 function unescaped(text) {
   return text.replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&quot;', '"').replaceAll('&#39;', "'").replaceAll('&amp;', '&');
 }
@@ -84,7 +84,7 @@ export function fenceClosed(raw) {
   return last.length >= fence.length && [...last].every((character) => character === fence[0]);
 }
 
-/** True if the text may hold maths. @param {string} text */
+/** True if the text may contain maths. @param {string} text */
 export function mayHoldMaths(text) {
   return /\$[^$]+\$|\\[[(]/.test(text);
 }
@@ -94,7 +94,7 @@ export function mayHoldMaths(text) {
  *
  * @param {string} text
  * @param {((source: string, display: boolean) => string | null) | null} maths returns markup; without it, or if it
- *   returns null, maths is shown as it is written
+ *   returns null, maths is shown as source
  * @returns {({kind: 'html', html: string} | {kind: 'code', language: string, source: string, closed: boolean}
  *   | {kind: 'image', address: string, text: string})[]} `html` is not sanitised yet
  */
@@ -112,7 +112,7 @@ export function blocksOf(text, maths = null) {
   });
 }
 
-/** The images of a paragraph that holds nothing else; null for other blocks, and where one may not be loaded. */
+/** The images of a paragraph that contains only images; null for other blocks, or if an image must not be loaded. */
 function imagesOf(token) {
   if (token.type !== 'paragraph') return null;
   const parts = token.tokens.filter((part) => part.type !== 'br' && part.raw.trim() !== '');
@@ -122,7 +122,7 @@ function imagesOf(token) {
 }
 
 
-/** The path of an image in the workspace; null for any other address, as a request to it could leak data. */
+/** The path of an image in the workspace; null for any other address, because a request to it could leak data. */
 export function imagePath(address) {
   const path = decoded(address).replace(/^(?:\.\/)+/, '');
   const isRelative = !/^[\\/]|:|[?#]|(?:^|\/)\.\.(?:\/|$)/.test(path);

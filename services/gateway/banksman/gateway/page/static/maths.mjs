@@ -1,4 +1,4 @@
-/** Maths as MathML, which the browser draws without styles or fonts of its own. The library is loaded on first use. */
+/** Maths as MathML, which the browser draws without further styles or fonts. The library is loaded on first use. */
 
 import { signal } from '@preact/signals';
 
@@ -6,7 +6,7 @@ import { mayHoldMaths } from './markdown.mjs';
 
 const MAX_SOURCE_CHARACTERS = 4_000;
 const MAX_REMEMBERED = 500;
-/** Expansions of macros in one formula, and the largest size in em: both are chosen by the model. */
+/** Maximum macro expansions in one formula, and maximum size in em. The formula is untrusted text of the model. */
 const LIMITS = { maxExpand: 200, maxSize: 20, trust: false, strict: 'ignore', throwOnError: true };
 
 const library = signal(null);

@@ -1,4 +1,4 @@
-/** The form of a server of the Model Context Protocol: what it begins with, what it sends, and which field an error concerns. */
+/** The form of an MCP server: its initial values, the body that it sends, and the field of an error. */
 
 const EMPTY = { id: '', type: 'http', url: '', command: '', secrets: [], description: '', trusted: false, timeoutS: '60' };
 
@@ -18,7 +18,7 @@ export function draftOf(server) {
   };
 }
 
-/** Whether the stored values of a server may stay: another address or program never receives them. */
+/** Whether the stored values of a server may stay. They are never sent to another address or program. */
 export function placeStays(draft, server) {
   if (draft.type !== server?.transport.type) return false;
   return draft.type === 'http' ? draft.url === server.transport.url : String(wordsOf(draft.command)) === String(server.transport.command);
@@ -29,7 +29,7 @@ export function valueStays({ name }, draft, server) {
   return placeStays(draft, server) && server.transport.secrets.includes(name);
 }
 
-/** What a form sends. A value that stays is null. @param {object} [server] the stored server that it changes */
+/** The body that a form sends. An unchanged value is null. @param {object} [server] the stored server that it changes */
 export function bodyOf(draft, server) {
   const { id, type, url, command, description, trusted, timeoutS } = draft;
   const values = Object.fromEntries(
@@ -49,18 +49,18 @@ const CONTROLS = [
   [/^timeout_s$/, 'timeoutS'],
 ];
 
-/** The control that an error concerns; null for the whole form. @param {{field?: string | null}} error */
+/** The control of an error; null if the error concerns the whole form. @param {{field?: string | null}} error */
 export function controlOf({ field }) {
   return CONTROLS.find(([pattern]) => pattern.test(field ?? ''))?.[1] ?? null;
 }
 
-/** The words of a command: separated by spaces that are not in quotes. */
+/** The words of a command, separated by spaces outside quotes. */
 export function wordsOf(command) {
   const words = command.match(/(?:"[^"]*"|'[^']*'|[^\s"'])+/g) ?? [];
   return words.map((word) => word.replaceAll(/"([^"]*)"|'([^']*)'/g, '$1$2'));
 }
 
-/** The command of words: `wordsOf` returns the same words. */
+/** The command of words, for which `wordsOf` returns the same words. */
 export function commandOf(words) {
   return words.map((word) => (/^[^\s"']+$/.test(word) ? word : word.split('"').map((part) => `"${part}"`).join(`'"'`))).join(' ');
 }

@@ -1,4 +1,4 @@
-/** The page without a network, by a service worker. Browsers allow one on https and on this machine. */
+/** The offline page, served by a service worker. Browsers allow one only on https and on localhost. */
 
 export async function register() {
   if (!navigator.serviceWorker) return;
@@ -8,13 +8,13 @@ export async function register() {
   if (worker) await store();
 }
 
-/** Let the worker store what was loaded before it began to serve this page. */
+/** Let the worker store the files that were loaded before it began to serve this page. */
 async function store() {
   await navigator.serviceWorker.ready;
   const cache = await caches.open('banksman-page');
   const base = new URL('./', document.baseURI).href;
   const files = performance.getEntriesByType('resource').map(({ name }) => name);
   const versioned = [...new Set(files)].filter((name) => name.startsWith(`${base}static/v`));
-  // The browser has them all: this reads its own cache.
+  // The browser has already loaded all files: these requests read its cache.
   await Promise.all([base, ...versioned].map(async (name) => (await cache.match(name)) ?? cache.add(name)));
 }

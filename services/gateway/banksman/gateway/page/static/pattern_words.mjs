@@ -1,4 +1,4 @@
-/** Regular expressions in words: an expression is no text for users. */
+/** Regular expressions in words, because users do not read expressions. */
 
 import { t } from './strings.mjs';
 
@@ -11,7 +11,7 @@ const CLASS_WORDS = [
 ];
 const PIECE = /(?:\[([^\]^\\][^\]\\]*)\]|(\\d)|([\w -]))(\{\d+(?:,\d*)?\}|[+*?])?/y;
 
-/** What a pattern requires, in words: a regular expression is no text for users. */
+/** The requirement of a pattern in words. */
 export function patternProblem({ pattern, examples }) {
   const words = patternWords(pattern);
   if (words) return t('check.pattern', { pattern: words });

@@ -27,7 +27,7 @@ export async function register(api, preferences) {
   }
 }
 
-/** Remove this device. A gateway that cannot be reached learns of it from the push service. */
+/** Remove this device. If the gateway cannot be reached, the push service reports the removal to it. */
 export async function remove(api, preferences) {
   const id = preferences.getItem(DEVICE);
   if (!id) return;
@@ -43,7 +43,7 @@ async function manager() {
   return known ? (await navigator.serviceWorker.ready).pushManager : null;
 }
 
-/** A subscription is for one key: a changed one needs another. */
+/** A subscription belongs to one key: another key needs another subscription. */
 async function subscribed(push, key) {
   const current = await push.getSubscription();
   if (current && encoded(current.options.applicationServerKey) === key) return current;

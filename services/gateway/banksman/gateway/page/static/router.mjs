@@ -11,7 +11,7 @@ const VIEW = /^#\/([a-z]+)(?:\/(.*))?$/;
  * @param {string} hash
  * @param {Record<string, unknown>} views
  * @returns {{view: string, conversationId: string | null, path: string[]}} the view is `chat` for conversations and
- *   for unknown addresses; `path` holds the decoded segments after the view's name
+ *   for unknown addresses; `path` contains the decoded segments after the view's name
  */
 export function routeOf(hash, views) {
   const conversationId = CONVERSATION.exec(hash)?.[1] ?? null;

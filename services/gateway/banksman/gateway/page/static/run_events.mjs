@@ -3,7 +3,7 @@
 import { t } from './strings.mjs';
 import { codePoints, contentText } from './text.mjs';
 
-/** What a runner sends of a command's output while it runs. */
+/** The live output of a command while it runs. */
 export const LIVE_OUTPUT_CHARACTERS = 100_000;
 
 /** @param {string} id */
@@ -24,7 +24,7 @@ export function emptyRun(id) {
     entries: [],
     finished: null,
     finishedAt: null,
-    /** Whether the log has an event of it. */
+    /** Whether the log has an event of the run. */
     logged: false,
   };
 }
@@ -77,7 +77,7 @@ const RUN_EVENTS = {
   'history.compacted': (run, data, frame) => addNotice(run, frame, 'info', compactedText(data), true),
   'workflow.progress': (run, data) => ({ ...run, status: 'running', progress: data }),
   'workflow.linked': (run, data, frame) => addEntry(run, { kind: 'workflow', id: `workflow-${frame.seq}`, ...data }),
-  // The step that waits for the value is recorded as a call of no tool.
+  // The step that waits for the value is recorded as a call without a tool.
   'input.requested': (run, data) => ({
     ...addEntry(withoutCall(run, data.tool_call_id), { kind: 'input', id: data.request_id, message: data.message, schema: data.schema, resolved: null }),
     status: 'awaiting_input',
@@ -106,7 +106,7 @@ function changeEntry(run, kind, id, change) {
   return { ...run, entries: run.entries.with(at, change(run.entries[at])) };
 }
 
-/** Drop messages that a takeover or a malformed reply cut off: the next message replaces them. */
+/** Drop messages that a takeover or a malformed reply interrupted: the next message replaces them. */
 function withoutDrafts(run, exceptId) {
   if (!run.entries.some((entry) => isDraft(entry) && entry.id !== exceptId)) return run;
   return { ...run, entries: run.entries.filter((entry) => !isDraft(entry) || entry.id === exceptId) };
@@ -141,11 +141,11 @@ function draft(kind, data, frame) {
 }
 
 /**
- * Return what a delta changes in a message, or null. Offsets count code points.
+ * Return the changes of a message by a delta, or null. Offsets count code points.
  *
- * Text is never appended over a gap, as after the end of a gateway: the stored message replaces all of it. A delta
- * with other text than was received at its offset begins the rest again: another model continues, or the same one
- * after an error.
+ * Text is never appended after a gap, such as a restart of the gateway: the stored message replaces the whole
+ * text. A delta whose offset was already received with another text replaces the rest: another model
+ * continues, or the same model after an error.
  */
 function continued({ text, skipped }, offset, addition) {
   const have = skipped + codePoints(text);
@@ -257,7 +257,7 @@ function finish(run, data, frame) {
   return showsContent(named, data) ? named : addEntry(named, contentEntry(data, frame));
 }
 
-/** Keep text that was streamed when the run ended, also if the agent died before it stored it as a message. */
+/** Keep text that was streamed before the run ended, even if the agent died before it stored the message. */
 function withPartialText(run, status) {
   const entries = run.entries
     .filter((entry) => !isDraft(entry) || entry.text)

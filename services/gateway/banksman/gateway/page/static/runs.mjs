@@ -1,6 +1,6 @@
-/** What the steps of a run add up to. Pure. */
+/** Totals and order of the steps of a run. Pure. */
 
-/** Steps of models, which have a usage. */
+/** Kinds of steps that have a usage. */
 const isModel = (step) => step.kind === 'model' || step.kind === 'compaction';
 const isWait = (step) => step.kind === 'approval' || step.kind === 'input' || step.kind === 'queue';
 
@@ -25,7 +25,7 @@ export function totalsOf(run, steps) {
   };
 }
 
-/** The step that cost most with its part of the whole, if that part says something; else null. */
+/** The most expensive step with its share of the cost; null if the share is not significant. */
 export function mostExpensive(steps, cost) {
   const priced = steps.filter((step) => step.usage?.cost_usd);
   if (!cost || priced.length < 2) return null;
@@ -41,28 +41,28 @@ export function ordered(steps, order) {
   return steps.toSorted((a, b) => weight(b) - weight(a));
 }
 
-/** When a step began in milliseconds: a call waits for its decision first. */
+/** The start of a step in milliseconds. For a call, this includes the wait for its decision. */
 function beginOf({ kind, began_at: began, ended_at: ended, duration_ms: took }) {
   return kind === 'tool' && ended && took !== null ? Date.parse(ended) - took : Date.parse(began);
 }
 
-/** Where a step lies in its run: fractions of the time from the first step's beginning to the last one's end. */
+/** The position of a step in its run: fractions of the time from the start of the first step to the end of the last. */
 export function placeOf(step, steps, now = Date.now()) {
   const begins = steps.map((one) => Date.parse(one.began_at));
   const ends = steps.map((one) => (one.ended_at ? Date.parse(one.ended_at) : now));
   const from = Math.min(...begins);
   const whole = Math.max(1, Math.max(...ends) - from);
   const end = step.ended_at ? Date.parse(step.ended_at) : now;
-  // A call waits for a decision first: the bar shows its execution.
+  // A call may wait for a decision first; the bar shows only its execution.
   const took = step.kind === 'tool' && step.duration_ms !== null ? step.duration_ms : end - Date.parse(step.began_at);
   const width = Math.min(1, Math.max(0, took / whole));
   return { start: Math.min(1 - width, Math.max(0, (end - took - from) / whole)), width };
 }
 
 /**
- * What a run needs to be repeated at its place: its message, and the message before it.
+ * The data for repeating a run at its place: its message, and the message before it.
  *
- * @param {object} request of the first model request of the run
+ * @param {object} request the first model request of the run
  * @param {string} messageId of the run's message
  */
 export function repetitionOf(request, messageId) {

@@ -1,4 +1,4 @@
-/** The coming starts of schedules by day of the reader's time zone. Pure. */
+/** The coming starts of schedules by day in the reader's time zone. Pure. */
 
 export const DAYS = 14;
 
@@ -9,7 +9,7 @@ export const DAYS = 14;
  */
 
 /**
- * The days from today on, each with the schedules that start on it, the earliest first. What is due now is of today.
+ * The days from today on, each with the schedules that start on it, earliest first. Overdue starts belong to today.
  *
  * @param {Coming[]} coming
  * @param {Date} now

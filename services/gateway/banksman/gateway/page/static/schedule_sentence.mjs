@@ -1,8 +1,7 @@
 /**
  * Times in words, such as “every weekday at 9”, as a cron expression. Pure.
  *
- * A sentence with any word that has no meaning here is not understood: “every day except Friday” must not become
- * every day.
+ * A sentence with an unknown word is not understood: “every day except Friday” must not become every day.
  */
 
 const DAYS = { sun: 0, mon: 1, tue: 2, wed: 3, thu: 4, fri: 5, sat: 6, so: 0, mo: 1, di: 2, mi: 3, do: 4, fr: 5, sa: 6 };
@@ -46,13 +45,13 @@ function daysOf(words) {
   const { days, dates, group, monthly, time } = found;
   const dated = dates.length > 0;
   const kinds = [days.length > 0, group !== null, dated || monthly].filter(Boolean).length;
-  // A day of the month and of the week together would mean either of them in cron.
+  // In cron, a day of the month together with a day of the week means either of them.
   if (kinds !== 1 || dated !== monthly) return null;
   const { hour, minute } = time ?? { hour: DEFAULT_HOUR, minute: 0 };
   return `${minute} ${hour} ${dated ? dates.join(',') : '*'} * ${days.length ? [...new Set(days)].sort().join(',') : (group ?? '*')}`;
 }
 
-/** Read one word into what was found; false if it has no meaning, or a second one of its kind. */
+/** Add one word to the result; return false if the word is unknown, or the second of its kind. */
 function take(word, found) {
   const ordinal = ORDINAL.exec(word);
   if (ordinal && Number(ordinal[1]) >= 1 && Number(ordinal[1]) <= 31) return found.dates.push(Number(ordinal[1])) > 0;

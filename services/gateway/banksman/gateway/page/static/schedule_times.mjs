@@ -25,13 +25,13 @@ export function weekday(day) {
   return format.format(new Date(SUNDAY + day * 86_400_000));
 }
 
-/** What a user reads for the times of a schedule. @param {{at: string | null, cron: string | null, timezone: string}} schedule */
+/** The times of a schedule in words. @param {{at: string | null, cron: string | null, timezone: string}} schedule */
 export function describeTimes({ at, cron, timezone }) {
   if (at) return t('schedule.once', { when: formatMoment(at) });
   return t('schedule.in', { times: describeCron(cron), timezone });
 }
 
-/** The choice of the form that stands for a cron expression, with its fields; null for none, and for each hour. @param {string} cron */
+/** The choice of the form for a cron expression, with its fields; null if none fits, and for `hourly`. @param {string} cron */
 export function choiceOf(cron) {
   const [, minute, hour, , days] = WRITTEN.exec(cron) ?? [];
   const at = { minute, hour, day: days };

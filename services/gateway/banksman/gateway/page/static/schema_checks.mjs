@@ -1,4 +1,4 @@
-/** What a value lacks of a JSON Schema, in words. Unsupported keywords are ignored: the server checks them. */
+/** Violations of a JSON Schema, in words. Unsupported keywords are ignored: the server checks them. */
 
 import { patternProblem } from './pattern_words.mjs';
 import { t } from './strings.mjs';
@@ -30,7 +30,7 @@ function singleType(node) {
   return types.length === 1 ? { ...node, type: types[0], nullable: types.length < node.type.length } : without(node, 'type');
 }
 
-/** The values that a schema allows; none if it names no values. */
+/** The values that a schema lists; none if it lists no values. */
 export function choicesOf(node) {
   if (node.enum) return node.enum;
   return 'const' in node ? [node.const] : [];

@@ -1,6 +1,6 @@
 /*
- * The page without a network: the last page that was loaded, and the files that it names. And notifications of
- * approval requests while the page is closed.
+ * Serves the last loaded page and its files without a network, and shows notifications of approval requests
+ * while the page is closed.
  *
  * The page itself always comes from the network if there is one. Its files have addresses that change with their
  * content, so a stored file is never stale. Nothing else is stored: no conversation, and no reply of the API.
@@ -28,13 +28,13 @@ self.addEventListener('notificationclick', (event) => {
   event.waitUntil(show(event.notification.data.address));
 });
 
-/** Show what a gateway pushed. Browsers end the subscription of a worker that shows nothing. */
+/** Show the pushed message of a gateway. Browsers end the subscription of a worker that shows nothing. */
 async function notify({ type, approval_id: id, calls, tool, text }) {
   const words = await (await caches.match(`${BASE.href}push-words.json`))?.json();
   let title = words?.one.replace('{tool}', () => tool) ?? tool;
   if (type === 'approval.escalated') title = words?.escalated ?? 'Banksman';
   else if (calls > 1) title = words?.several.replace('{calls}', calls) ?? `${calls} × ${tool}`;
-  // A request is one notification: that of its escalation replaces the first one.
+  // A request has one notification: that of its escalation replaces the first.
   await self.registration.showNotification(title, { body: text, tag: id, data: { address: `${BASE.href}#/approvals/${encodeURIComponent(id)}` } });
 }
 
@@ -56,7 +56,7 @@ async function page(request) {
   }
 }
 
-/** Store a page, and drop the files of other versions than its own. */
+/** Store a page and drop the files of other versions. */
 async function replace(cache, response) {
   const text = await response.clone().text();
   const version = /static\/(v[0-9a-f]{12})\//.exec(text)?.[1];

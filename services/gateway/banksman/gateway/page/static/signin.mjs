@@ -1,8 +1,8 @@
 /**
  * Sign-in through an OpenID Connect provider: authorization code with PKCE (RFC 7636).
  *
- * The page keeps `state` and the verifier for this tab, sends the user to the provider, and when the user is
- * back hands the code to the gateway, which exchanges it for a token.
+ * The page stores `state` and the verifier for this tab and sends the user to the provider. After the return
+ * it sends the code to the gateway, which exchanges it for a token.
  */
 
 import { explain, t } from './strings.mjs';
@@ -13,12 +13,12 @@ const SIGNED_OUT = 'banksman.signedOut';
 const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replace(/\+/g, '-').replace(/\//g, '_').replace(/=+$/, '');
 const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
 
-/** The address of this page without its parameters: where the provider sends the user back to. */
+/** The address of this page without its parameters, to which the provider sends the user back. */
 const here = (location) => location.origin + location.pathname;
 
 /**
  * Send the user to the provider. After a sign-out or a refused account the provider asks for the password
- * again: its own session may still be that of the user before.
+ * again: its session may still belong to the previous user.
  *
  * @param {{authorization_endpoint: string, client_id: string, scope: string}} provider
  * @param {{session: Storage, preferences: Storage, location: Location, draft: string}} page
@@ -45,8 +45,8 @@ export async function begin(provider, { session, preferences, location, draft })
 /**
  * Complete a sign-in if the provider has sent the user back to this page.
  *
- * @returns {Promise<{token?: string, error?: string, draft: string} | null>} null if the user does not come from
- * the provider; `draft` is the message that the user was writing
+ * @returns {Promise<{token?: string, error?: string, draft: string} | null>} null if the user did not return from
+ *   the provider; `draft` is the message that the user was writing
  */
 export async function complete(api, { session, preferences, location, history }) {
   const returned = new URLSearchParams(location.search);
@@ -64,7 +64,7 @@ export async function complete(api, { session, preferences, location, history })
     preferences.removeItem(SIGNED_OUT);
     return { draft, token };
   } catch (failure) {
-    // Else the next attempt would bring back the same account.
+    // Otherwise the provider would sign in the same account at the next attempt.
     preferences.setItem(SIGNED_OUT, 'yes');
     return { draft, error: explain(failure) };
   }

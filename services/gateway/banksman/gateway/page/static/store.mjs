@@ -30,7 +30,7 @@ export class Store {
     this.toasts = signal([]);
     this.panel = signal(null);
     this.sidebar = signal(false);
-    /** Whether the workflows are shown; an object for the form of one, with the values that it begins with. */
+    /** Whether the workflows are shown; an object for the form of one workflow with its initial values. */
     this.workflowsOpen = signal(false);
     /** Counts the changes of workspaces, whose files are then read again. */
     this.filesVersion = signal(0);
@@ -93,7 +93,7 @@ export class Store {
     this.socket.connect();
   }
 
-  /** Show the form to sign in to a user who works without a key. */
+  /** Show the sign-in form to a user who works without a key. */
   signIn() {
     this.socket.close();
     this.connection.value = { phase: 'unauthorized', optional: true, since: Date.now() };
@@ -199,7 +199,7 @@ export class Store {
   }
 
   /**
-   * Show the filled form of the workflow that a command names. A text that names none is sent as a message.
+   * Show the filled form of the workflow that a command names. A text that names no workflow is sent as a message.
    *
    * @param {string} text
    */
@@ -275,11 +275,11 @@ export class Store {
     }
   }
 
-  /** Let a model write the title of a conversation that has one from its first message, once for each visit. */
+  /** Let a model write the title of a conversation whose title is its first message, once for each visit. */
   #requestTitle(id) {
     if (this.#titled.has(id) || (this.list.find(id)?.title_by ?? 'message') !== 'message') return;
     this.#titled.add(id);
-    // The title is an event of the log. Without one the first message stays the title.
+    // The new title arrives as an event of the log. If this fails, the first message remains the title.
     this.api.generateTitle(id).catch(() => {});
   }
 

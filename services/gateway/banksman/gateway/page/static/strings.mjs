@@ -1,7 +1,7 @@
 /**
  * The texts of the page, from one catalogue for each language.
  *
- * A text holds `{name}` for each value. A text that depends on a number is an object of plural forms, chosen by
+ * A text contains `{name}` for each value. A text that depends on a number is an object of plural forms, chosen by
  * the value `count`; numbers are written as the language writes them.
  */
 
@@ -24,7 +24,7 @@ export function languageFor(wanted) {
   return wanted.map((tag) => tag?.split('-')[0].toLowerCase()).find((tag) => tag in LANGUAGES) ?? 'en';
 }
 
-/** Load a language before the first text is shown: texts that are on the page do not change. @param {string} chosen */
+/** Load a language before the first text is shown, because shown texts do not change. @param {string} chosen */
 export async function setLanguage(chosen) {
   texts = await LOADERS[chosen]();
   language = chosen;
@@ -45,7 +45,7 @@ export function known(key, fallback) {
   return key in texts ? t(key) : fallback;
 }
 
-/** A sentence that a server sends in English, in the language of the page if it is the one of a key. */
+/** A sentence of a server in the language of the page if it equals the English text of a key; otherwise unchanged. */
 export function translated(key, sentence) {
   return english[key] === sentence ? t(key) : sentence;
 }
@@ -62,12 +62,12 @@ export function explain(error) {
   return known(`error.${code}`, null) ?? reasonOf(`reason.${code}`, error.message);
 }
 
-/** The language in which services explain themselves. */
+/** The language in which services write reasons. */
 const OF_SERVICES = 'en';
 
 /**
- * A reason of a service in the language of the page: the text of its code, with the service's own text as detail. On
- * an English page it is the service's text alone, which says more than the code.
+ * A reason of a service in the language of the page: the text of its code, with the service's own text as
+ * detail. On an English page it is only the service's text, which is more precise than the code.
  *
  * @param {string} key of the text of the code; a newer server may send a code without one
  * @param {string | null | undefined} detail what the service wrote

@@ -31,7 +31,7 @@ const NAMES = new Map([
  * Split a string at its hidden characters.
  *
  * @param {string} text
- * @returns {{text: string, hidden: boolean}[]} pieces in order; a hidden piece holds the character's name
+ * @returns {{text: string, hidden: boolean}[]} pieces in order; a hidden piece contains the character's name
  *   (`RLO`) or code point (`U+200B`).
  */
 export function reveal(text) {
@@ -73,7 +73,7 @@ function withDecimals(value, digits, style = {}) {
 export function formatDuration(milliseconds) {
   if (milliseconds < 1000) return t('duration.ms', { n: Math.round(milliseconds) });
   if (milliseconds < 9_950) return t('duration.s', { n: Math.round(milliseconds / 100) / 10 });
-  // Rounded before it is divided: 119.7 s are two minutes, not one and 60 seconds.
+  // Rounded before the division, so that 119.7 s are 2 min and not 1 min 60 s.
   const seconds = Math.round(milliseconds / 1000);
   if (seconds < 60) return t('duration.s', { n: seconds });
   const minutes = Math.floor(seconds / 60);
@@ -136,7 +136,7 @@ export function codePoints(text) {
 
 const MAX_IMAGE_DATA_CHARACTERS = 2_000_000;
 
-/** True for an image within the text itself. SVG is left out: it is a document with references of its own. */
+/** True for a data URL of an image. SVG is excluded, because it is a document that may contain references. */
 export function isImageData(address) {
   return address.length <= MAX_IMAGE_DATA_CHARACTERS && /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/.test(address);
 }

@@ -1,4 +1,4 @@
-/** The theme of the page: that of the system, or the user's choice. */
+/** The theme of the page: the theme of the system, or the user's choice. */
 
 import { computed, signal } from '@preact/signals';
 

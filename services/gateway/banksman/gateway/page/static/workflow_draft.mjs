@@ -23,7 +23,7 @@ export const NEW_STEPS = {
   approval: () => ({ message: '' }),
 };
 
-/** The name in the address and in references. @param {string} title */
+/** The name in addresses and references, derived from the title. @param {string} title */
 export function nameOf(title) {
   const plain = title.normalize('NFKD').replaceAll(/[\u0300-\u036f]/g, '').toLowerCase();
   return plain.replaceAll(/[^a-z0-9]+/g, '_').replaceAll(/^_+|_+$/g, '').slice(0, 48);
@@ -46,7 +46,7 @@ export function moved(items, at, step) {
   return next;
 }
 
-/** What the texts of the step at `at` may refer to. @returns {string[]} */
+/** The references that the texts of the step at `at` may contain. @returns {string[]} */
 export function referencesAt({ fields, steps }, at) {
   const parameters = fields.filter(({ name }) => name).map(({ name }) => `{{parameters.${name}}}`);
   return [...parameters, ...steps.slice(0, at).map(({ name }) => `{{steps.${name}}}`)];
@@ -54,7 +54,7 @@ export function referencesAt({ fields, steps }, at) {
 
 export const EMPTY = { title: '', description: '', category: 'general', timeout_s: 3600, fields: [], steps: [], result: '', name: null, revision: null };
 
-/** The draft of a stored workflow. A property of a kind that the form does not know stays as it is. */
+/** The draft of a stored workflow. A property of an unknown kind stays unchanged. */
 export function draftOf({ name, title, description, category, timeout_s, parameters_schema: schema, built, revision }) {
   const required = new Set(schema?.required ?? []);
   const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => ({ name: field, label: property.title ?? '', kind: kindOf(property), choices: property.enum ?? property.items?.enum ?? [], required: required.has(field), property }));

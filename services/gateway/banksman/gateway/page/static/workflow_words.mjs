@@ -13,12 +13,12 @@ export async function categoriesOf(api) {
   }));
 }
 
-/** A definition of a workflow with its texts and those of its form. @param {object} workflow */
+/** A definition of a workflow with the texts of its form in the language of the page. @param {object} workflow */
 export function workflowInWords(workflow) {
   const { name, title, description, parameters_schema: schema } = workflow;
   const key = `builtin.${name}`;
   const about = translated(`${key}.about`, description);
-  // Another workflow may have the name of one of the platform, and fields of the same names.
+  // A tenant's workflow may have the name and field names of a workflow of the platform.
   if (about === description) return workflow;
   const fields = Object.entries(schema?.properties ?? {}).map(([field, property]) => [field, inWords(`${key}.${field}`, field, property)]);
   return { ...workflow, title: translated(key, title), description: about, parameters_schema: { ...schema, properties: Object.fromEntries(fields) } };

@@ -27,7 +27,7 @@ function folderOf(names, folders) {
 }
 
 /**
- * What the calls of a conversation changed as a whole: a file that was created and deleted again is left out.
+ * The total changes of files by the calls of a conversation; a file that was created and deleted is omitted.
  *
  * @param {{runs: object[]}} conversation
  * @returns {{path: string, change: 'created' | 'modified' | 'deleted', before: string | null | undefined}[]} `before` is
@@ -49,7 +49,7 @@ function joined(earlier, change) {
   return earlier === null ? (change === 'deleted' ? null : 'created') : change;
 }
 
-/** The content of a file before its first approved change, which the approval request holds. */
+/** The content of a file before its first approved change, as in the approval request. */
 function firstContent(entries, path) {
   const items = entries.filter((entry) => entry.kind === 'approval').flatMap((entry) => entry.items);
   return items.find((item) => item.preview?.path === path && typeof item.preview.old === 'string')?.preview.old;

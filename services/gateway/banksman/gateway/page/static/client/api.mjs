@@ -1,6 +1,6 @@
 /** The HTTP API: conversations, workflows, assistants and files. Paths are relative to the gateway's URL. */
 
-/** An HTTP response that is not a success, or none (status 0). */
+/** An HTTP response that is not a success; status 0 if no response arrived. */
 export class ApiError extends Error {
   constructor(status, message, { code = null, field = null } = {}) {
     super(message);
@@ -97,7 +97,7 @@ export class Api {
     return this.#json('POST', 'context/conversations/import', exported);
   }
 
-  /** Let a model write the title; one that a person chose stays. */
+  /** Let a model write the title, unless a person has chosen it. */
   generateTitle(id) {
     return this.#json('POST', `context/conversations/${id}/title`);
   }
@@ -152,7 +152,7 @@ export class Api {
     return this.#json('GET', 'context/push');
   }
 
-  /** Let a device get approval requests, or renew it. */
+  /** Register a device for approval requests, or renew its registration. */
   registerDevice(subscription) {
     return this.#json('PUT', 'context/push/devices', subscription);
   }
@@ -171,7 +171,7 @@ export class Api {
     return this.#json('PUT', 'context/policy', policy);
   }
 
-  /** The decisions that apply to further calls. */
+  /** The remembered decisions, which apply to further calls. */
   async remembered() {
     return (await this.#json('GET', 'context/remembered')).items;
   }
@@ -190,7 +190,7 @@ export class Api {
     return this.#json('GET', `context/runs/${id}`);
   }
 
-  /** Calls of a run with whole parameters and results: a page, with `after` of the next one as `next`. */
+  /** A page of the calls of a run with complete parameters and results. `next` is the `after` of the next page. */
   calls(runId, { after = 0, limit = 50 } = {}) {
     return this.#json('GET', `context/runs/${runId}/tool-calls?after=${after}&limit=${limit}`);
   }
@@ -284,12 +284,12 @@ export class Api {
     return this.#json('DELETE', `context/schedules/${id}`);
   }
 
-  /** Start what a schedule starts now. */
+  /** Start a schedule now. */
   runSchedule(id) {
     return this.#json('POST', `context/schedules/${id}/run`);
   }
 
-  /** The servers of the Model Context Protocol; needs the right `admin`, as those below. */
+  /** The servers of the Model Context Protocol; needs the right `admin`, as do the methods below. */
   async mcpServers() {
     return (await this.#json('GET', 'context/mcp-servers')).items;
   }
@@ -316,7 +316,7 @@ export class Api {
     return this.#json('POST', `context/mcp-servers/${id}/look`);
   }
 
-  /** Offer the tools of a server as they were shown. @param {string} digest its `changes_digest` */
+  /** Approve the shown tools of a server. @param {string} digest its `changes_digest` */
   approveMcpServer(id, digest) {
     return this.#json('POST', `context/mcp-servers/${id}/approve`, { digest });
   }
@@ -344,12 +344,12 @@ export class Api {
     return this.#json('DELETE', `context/keys/${id}`);
   }
 
-  /** The identity providers of the gateway, and the roles there that people of the tenant need. */
+  /** The identity providers of the gateway, with the roles that people of the tenant need. */
   async identityProviders() {
     return (await this.#json('GET', 'context/identity-providers')).items;
   }
 
-  /** What the system holds and what waits in it; needs the right `operator`, as those below. */
+  /** The state of queues and streams; needs the right `operator`, as do the methods below. */
   operatorOverview() {
     return this.#json('GET', 'operator/overview');
   }
@@ -367,7 +367,7 @@ export class Api {
   /**
    * A page of the audit trail, newest first.
    *
-   * @param {{action?: string, actor?: string, tenant?: string}} wanted what is empty selects all
+   * @param {{action?: string, actor?: string, tenant?: string}} wanted an empty value selects all
    * @param {number} [after] `next` of the page before
    */
   audit(wanted, after) {
@@ -477,7 +477,7 @@ async function errorOf(response) {
   }
 }
 
-/** A query of the parameters that have a value. */
+/** The query string of the parameters that have a value. */
 function queryOf(parameters) {
   const given = Object.entries(parameters).filter(([, value]) => value);
   return `?${new URLSearchParams(given)}`;

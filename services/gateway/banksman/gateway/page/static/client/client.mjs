@@ -65,7 +65,7 @@ export class Client extends Api {
     });
   }
 
-  /** Disconnect; what waits is rejected. Runs continue. */
+  /** Disconnect and reject waiting requests. Runs continue. */
   close() {
     this.#connection.close();
     this.#end(new RequestError({ code: 'closed', message: 'The client was closed.' }));
@@ -91,7 +91,7 @@ export class Client extends Api {
     return this.request({ type: 'run.cancel', run_id: idOf(run), reason }, options);
   }
 
-  /** Decide an approval request; `already_resolved` in the reply says that an earlier decision counts. */
+  /** Decide an approval request. `already_resolved` in the reply means that an earlier decision counts. */
   reply(approvalId, { all, decisions, remember, digests, ...options }) {
     return this.request({ type: 'approval.reply', approval_id: approvalId, all, decisions, remember, digests }, options);
   }
@@ -126,7 +126,7 @@ export class Client extends Api {
   }
 
   /**
-   * Send a frame and return its reply. It is sent again after a reconnection and after a refusal for the moment,
+   * Send a frame and return its reply. It is sent again after a reconnection and after a temporary refusal,
    * always under the same id, so that it has one effect.
    */
   async request(frame, { requestId = newId(), timeoutS = REQUEST_TIMEOUT_S } = {}) {

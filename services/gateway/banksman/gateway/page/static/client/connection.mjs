@@ -47,8 +47,9 @@ export function reactionTo(code) {
 }
 
 /**
- * Seconds before attempt `n` (from 0): full jitter between 0.5 and a limit. It is 2 for the first twelve, about 15
- * seconds, so that a client is back within 2 s of a gateway that restarts; then it doubles up to 30.
+ * Seconds before attempt `n` (from 0): full jitter between 0.5 and a limit. The limit is 2 for the first
+ * twelve attempts, about 15 seconds, so that a client returns within 2 s of the restart of a gateway; then it
+ * doubles up to 30.
  */
 export function backoff(n, random = Math.random) {
   const bound = Math.min(BACKOFF_MAX_S, RESTART_BOUND_S * 2 ** Math.max(0, Math.min(n, 20) - RESTART_ATTEMPTS + 1));

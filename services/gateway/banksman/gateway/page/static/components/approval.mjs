@@ -140,7 +140,7 @@ function Pending({ approval }) {
   </section>`;
 }
 
-/** What the first of two users approved: the second one approves exactly this. */
+/** The arguments that the first of two users approved. The second user must approve exactly the same. */
 function First({ first, items }) {
   const byCall = new Map(first.decisions.map((decision) => [decision.tool_call_id, decision]));
   return html`<div class="approval-first" role="note">

@@ -29,7 +29,7 @@ export function useDroppedFiles(onFiles) {
   const latest = useRef(onFiles);
   latest.current = onFiles;
   useEffect(() => {
-    // The panel of the workspace takes its files itself.
+    // The panel of the workspace handles dropped files itself.
     const isOurs = (event) => !event.defaultPrevented && [...event.dataTransfer.items].some(({ kind }) => kind === 'file');
     const onDragOver = (event) => {
       setOver(isOurs(event));

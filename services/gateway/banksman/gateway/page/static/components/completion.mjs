@@ -1,4 +1,4 @@
-/** The list of what can be completed in the message box. Loaded with the first `/` or `@`. */
+/** The list of completions of the message box. Loaded with the first `/` or `@`. */
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 

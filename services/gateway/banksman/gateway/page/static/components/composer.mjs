@@ -12,7 +12,7 @@ const Completion = lazy(() => import('./completion.mjs'), 'Completion');
 const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');
 
 const MAX_FILES = 10;
-/** What may be completed, at the end of the text before the caret; `completion.mjs` decides. */
+/** Matches a word before the caret that may be completed; `completion.mjs` decides. */
 const COMPLETABLE = /(?:^\/[\w-]*|(?:^|\s)@[^\s@]*)$/;
 /** A message that may start a workflow. */
 const COMMAND = /^\/[\w-]+(?=\s|$)/;
@@ -109,7 +109,7 @@ function ModeChoice({ mode, onMode }) {
   </span>`;
 }
 
-/** Which assistant a new conversation begins with. */
+/** The assistant of a new conversation. */
 function AssistantHint() {
   const store = useStore();
   const assistant = store.outbox.assistant.value;
@@ -120,7 +120,7 @@ function AssistantHint() {
   </p>`;
 }
 
-/** That the next message follows an earlier one. */
+/** A notice that the next message follows an earlier message. */
 function ContinuingHint() {
   const store = useStore();
   const continuing = store.outbox.continuing.value;
@@ -160,7 +160,7 @@ function useCardInView(id) {
       drawn.disconnect();
       seen.observe(card);
     };
-    // The module of the card is still being loaded when the first request of a visit arrives.
+    // When the first request of a visit arrives, the module of the card may still be loading.
     const drawn = new MutationObserver(observe);
     drawn.observe(document.querySelector('.log'), { childList: true, subtree: true });
     observe();

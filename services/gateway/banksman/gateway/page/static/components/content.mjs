@@ -34,7 +34,7 @@ const Block = memo(function Block({ kind, html: markup, language, source, closed
 
 const MAX_IMAGE_BYTES = 10 * 1024 * 1024;
 
-/** An image of the workspace or within the text. The browser requests nothing else for a message. */
+/** An image of the workspace or a data URL. The browser sends no other requests for a message. */
 export const MessageImage = memo(function MessageImage({ address, text }) {
   const store = useStore();
   const [shown, setShown] = useState(isImageData(address) ? { url: address } : null);

@@ -1,4 +1,4 @@
-/** What a user can do with a conversation, in the list and above it. */
+/** The actions for a conversation, in the list and in its header. */
 
 import { addressOf } from '../router.mjs';
 import { explain, t } from '../strings.mjs';

@@ -28,7 +28,7 @@ export function FilePanel() {
     files.upload(event.dataTransfer.files);
   };
   const onKeyDown = (event) => {
-    // Escape in the editor leaves a completion or a selection, and must not drop what was typed.
+    // Escape in the editor ends a completion or a selection, and must not discard the typed text.
     if (event.key === 'Escape' && event.target.tagName !== 'TEXTAREA') opened ? setOpened(null) : close();
   };
   return html`<aside class="panel" aria-label=${t('files.label')} tabindex="-1" ref=${panel} onDragOver=${(event) => event.preventDefault()} onDrop=${drop} onKeyDown=${onKeyDown}>
@@ -69,7 +69,7 @@ function FileList({ files, onOpen }) {
   return html`<${FileTree} items=${items} onOpen=${onOpen} menuOf=${menuOf} />`;
 }
 
-/** The files of a workspace, read again when they change, and what a user can do with them. */
+/** The files of a workspace with their actions. The list is read again after changes. */
 function useFiles(id) {
   const store = useStore();
   const [items, setItems] = useState(null);

@@ -55,12 +55,12 @@ export function icon(name) {
 
 const TOOL_ICONS = { bash: 'terminal', read_file: 'file', write_file: 'pencil', web_fetch: 'globe' };
 
-/** The icon of a category of workflows. Others than the platform's may name none, or one that is not here. */
+/** The icon of a category of workflows. Categories of tenants may name no icon, or an unknown one. */
 export function categoryIcon({ icon: name }) {
   return PATHS[name] ? name : 'workflow';
 }
 
-/** The icon that stands for a tool. */
+/** The icon of a tool. */
 export function toolIcon(tool) {
   return TOOL_ICONS[tool] ?? 'tool';
 }

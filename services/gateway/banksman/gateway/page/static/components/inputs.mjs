@@ -1,4 +1,4 @@
-/** Requests of workflows to their users: a value, or yes or no, which one click decides. */
+/** Requests of workflows for a value of a user, or for yes or no with one click. */
 
 import { useState } from 'preact/hooks';
 
@@ -7,7 +7,7 @@ import { html, useStore } from './ui.mjs';
 import { Value } from './value.mjs';
 import { SchemaForm } from './workflows.mjs';
 
-/** The hint of an approval point. */
+/** The hint of an approval step. */
 const APPROVAL = 'approval';
 
 export function InputCard({ request }) {
@@ -27,7 +27,7 @@ function Form({ schema, onSubmit }) {
   return html`<${SchemaForm} schema=${wrapped} submitLabel=${t('input.submit')} onSubmit=${({ value }) => onSubmit(value)} />`;
 }
 
-/** Two buttons: a box that a user forgot to check would mean no. */
+/** Two buttons instead of a checkbox: an overlooked checkbox would mean no. */
 function Choice({ schema, onSubmit }) {
   const [sending, setSending] = useState(false);
   const [failure, setFailure] = useState(null);

@@ -7,7 +7,7 @@ import { html } from './ui.mjs';
 /**
  * @param {() => Promise<object>} load imports the module
  * @param {string} name the export that is the component
- * @param {Function} Placeholder is shown with the same properties until then, and if the module cannot be loaded
+ * @param {Function} Placeholder is shown with the same properties until the module is loaded, and if loading fails
  */
 export function lazy(load, name, Placeholder = () => null) {
   let Loaded = null;

@@ -36,7 +36,7 @@ function wantedBy(event) {
   return event.key === '?' && !typing && !event.ctrlKey && !event.metaKey ? 'map' : null;
 }
 
-/** Every view, action and listed conversation by a few letters. */
+/** A search over views, actions and listed conversations. */
 function Palette({ onClose }) {
   const store = useStore();
   const [query, setQuery] = useState('');

@@ -1,6 +1,6 @@
 /**
- * How a conversation scrolls: its end stays in view, and content is drawn once it comes near the view, so that a
- * conversation of thousands of messages costs what is read.
+ * Scrolling of a conversation: its end stays in view, and content is drawn only near the view, so that a
+ * conversation of thousands of messages costs only the messages that are read.
  */
 
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
@@ -67,7 +67,7 @@ function drawNext() {
  *
  * @param {{current: Element}} scroller
  * @param {string | null} id the conversation: another one is shown from its end, and none from its top
- * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} whether the user left the end
+ * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} `away`: whether the user has left the end
  */
 export function useFollow(scroller, id) {
   const atEnd = useRef(true);
@@ -80,8 +80,8 @@ export function useFollow(scroller, id) {
   const onScroll = () => {
     const { scrollTop, scrollHeight } = scroller.current;
     const near = endOf(scroller.current) - scrollTop < NEAR_END_PX;
-    // Growing content moves the end away from the user, and shrinking content moves the view up, as text does that
-    // becomes Markdown. Only scrolling up counts as leaving the end.
+    // Growing content moves the end away, and shrinking content moves the view up, for example when text
+    // becomes Markdown. Therefore only scrolling up counts as leaving the end.
     const left = scrollTop < last.current.top && scrollHeight >= last.current.height;
     atEnd.current = near || (atEnd.current && !left);
     last.current = { top: scrollTop, height: scrollHeight };
@@ -93,7 +93,7 @@ export function useFollow(scroller, id) {
     scroller.current.scrollTop = 0;
   }, [id]);
   useLayoutEffect(() => {
-    // Never back: the user may read or edit the lower part of a request that does not fit.
+    // Never scroll back: the user may read or edit the lower part of a request that does not fit.
     const grown = new ResizeObserver(() => atEnd.current && scroller.current.scrollTop < endOf(scroller.current) && toEnd());
     grown.observe(scroller.current.firstElementChild);
     grown.observe(scroller.current);

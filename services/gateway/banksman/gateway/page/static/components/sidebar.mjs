@@ -29,7 +29,7 @@ export function Sidebar() {
     <${Search} />
     <ul class="conversations">
       ${[
-        // One list of keys: a row that becomes pinned moves, and its open menu stays.
+        // One list with keys, so that a row that becomes pinned keeps its open menu.
         pinned.length > 0 && heading('pinned'),
         ...pinned.map(row),
         (pinned.length > 0 || archived) && heading(archived ? 'archived' : 'others'),
@@ -110,7 +110,7 @@ function Search() {
   </div>`;
 }
 
-/** A message that contains what is searched. */
+/** A message that contains the searched text. */
 function Hit({ hit }) {
   return html`<li class="conversation">
     <a href=${`#/c/${hit.conversation_id}`}>

@@ -44,7 +44,7 @@ export function Timeline() {
   </div>`;
 }
 
-/** What the log lost after a run, and the workflows that were started then; with null, before the first run. */
+/** The events lost after a run, and the workflows started after it; null is the position before the first run. */
 export function Between({ conversation, after }) {
   const cuts = conversation.cuts.filter((cut) => cut.after === after);
   const links = conversation.links.filter((link) => link.after === after);
@@ -91,7 +91,7 @@ function Outgoing({ entry }) {
   </article>`;
 }
 
-/** A run. One that has ended is an empty box until it comes near the view, except for the last one. */
+/** A run. An ended run is an empty box until it comes near the view, except the last run. */
 export const Run = memo(function Run({ run, parent = '', at = 1, versions = '', details, isLast = true }) {
   const always = isLast || !run.finished;
   const [box, drawn] = useNearby(always);
@@ -176,7 +176,7 @@ function partialText({ endedBy, unstored }) {
   return unstored ? `${text} ${t('timeline.unstored')}` : text;
 }
 
-/** The object or list that a result holds as JSON; undefined for text. */
+/** The object or list that a result contains as JSON; undefined for text. */
 function parsed(text) {
   if (!/^\s*[{[]/.test(text)) return undefined;
   try {
@@ -186,7 +186,7 @@ function parsed(text) {
   }
 }
 
-/** Calls that failed on the way to a success are shown with the details only. */
+/** Calls that failed before a successful one are shown only with details. */
 function Calls({ group, runId, succeeded, onExpand }) {
   const { calls, shown } = group;
   if (shown) {
@@ -234,7 +234,7 @@ function Activity({ run }) {
 
 function Outcome({ run, isLast, place }) {
   const outcome = outcomeOf(run.finished);
-  // The text that was stopped is marked as such, which states the cancellation already.
+  // The interrupted text is marked, which already states the cancellation.
   const isMarked = run.status === 'cancelled' && run.entries.at(-1)?.partial && !outcome.text;
   return html`
     ${outcome &&

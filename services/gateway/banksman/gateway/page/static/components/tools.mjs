@@ -97,7 +97,7 @@ function WholeOutput({ runId, callId }) {
   return html`<button type="button" class="link" onClick=${download}>${t('tool.truncated')}</button>`;
 }
 
-/** Hand a blob to the browser as a download. */
+/** Download a blob. */
 export function saveBlob(blob, name) {
   const url = URL.createObjectURL(blob);
   const link = Object.assign(document.createElement('a'), { href: url, download: name });

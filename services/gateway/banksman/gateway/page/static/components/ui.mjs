@@ -79,7 +79,7 @@ export function Exact({ text }) {
   )}</bdo>`;
 }
 
-/** A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key arrives. */
+/** A modal dialog. The `dialog` element traps the focus and returns it. It opens before the next key press. */
 export function Dialog({ title, onClose, children, wide }) {
   const ref = useRef(null);
   useLayoutEffect(() => {

@@ -1,4 +1,4 @@
-/** Versions of a message: edit and send it again, request another reply, and move between what there is. */
+/** Versions of a message: edit and resend it, request another reply, and switch between versions. */
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
@@ -19,7 +19,7 @@ export function VersionChoice({ place }) {
   </span>`;
 }
 
-/** The form in the place of a message that is edited. */
+/** The form that replaces a message while the user edits it. */
 export function MessageEditor({ run, onClose }) {
   const store = useStore();
   const [text, setText] = useState(writtenText(run.prompt.content));
@@ -48,7 +48,7 @@ export function MessageEditor({ run, onClose }) {
   </form>`;
 }
 
-/** What a user can do with a message of their own. */
+/** The actions for a message of the user. */
 export function MessageTools({ run, place, onEdit }) {
   const store = useStore();
   if (run.status === 'queued') {
@@ -63,7 +63,7 @@ export function MessageTools({ run, place, onEdit }) {
   </span>`;
 }
 
-/** What a user can do with the end of a run: request another reply, or continue here. */
+/** The actions at the end of a run: request another reply, or continue here. */
 export function ReplyTools({ run, isLast }) {
   const store = useStore();
   if (!run.finished || !run.prompt) return null;

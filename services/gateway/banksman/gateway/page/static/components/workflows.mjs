@@ -106,7 +106,7 @@ function WorkflowForm({ workflow, filled, onBack, onStarted }) {
     <${SchemaForm} schema=${schema} submitLabel=${t('workflow.start')} onSubmit=${start} />`;
 }
 
-/** What a command or a model gave that the form does not take. A missing value is not shown: its field is empty. */
+/** The values of a command or a model that the form rejects. Missing values are not listed: their fields are empty. */
 function Problems({ problems, fields }) {
   const wrong = problems.filter(({ parameter, value }) => hasValue(value) || !(parameter in fields));
   if (!wrong.length) return null;
@@ -181,7 +181,7 @@ function Label({ field }) {
   return html`${field.label}${field.required ? html`<span class="required" aria-hidden="true"> *</span>` : html`<span class="optional"> ${t('form.optional')}</span>`}`;
 }
 
-/** A group of checkboxes, whose value has the places of the chosen ones. */
+/** A group of checkboxes. Its value contains the indexes of the checked ones. */
 function Several({ id, field, value, common, onChange, children }) {
   const toggle = (at, on) => onChange(field.name, field.choices.flatMap((_, one) => ((one === at ? on : value.includes(String(one))) ? [String(one)] : [])));
   return html`<fieldset class="form-field several" aria-describedby=${common['aria-describedby']}>

@@ -9,9 +9,9 @@ import { AWAITING_SECOND } from '../events.mjs';
 import { explain, t } from '../strings.mjs';
 
 const READ_DELAY_MS = 150;
-/** Clocks differ a little: the list is read again this long after a request goes to further users. */
+/** Clocks differ a little, so the list is read again this long after the escalation of a request. */
 const ESCALATION_DELAY_MS = 2_000;
-/** A browser fires later timers at once. */
+/** The maximum delay of a timer: a browser fires timers with a longer delay at once. */
 const MAX_TIMER_MS = 86_400_000;
 const NOTIFY = 'banksman.notify';
 
@@ -27,7 +27,7 @@ const entryOf = (item) => ({
   items: item.items,
   first: item.first ?? null,
   terms: item.terms ?? null,
-  /** False for one that the user set aside, and for one that goes to the user later. */
+  /** False for a request that the user set aside, and for one that will be escalated to the user later. */
   forYou: item.for_you ?? true,
   escalated: item.escalated ?? false,
   escalatesAt: item.escalates_at ?? null,
@@ -47,16 +47,16 @@ export class Inbox {
     Object.assign(this, { api, request, preferences, show, onDecided });
     this.state = signal({ items: [], loading: true, error: null });
     this.notifies = signal(preferences.getItem(NOTIFY) === 'on' && globalThis.Notification?.permission === 'granted');
-    /** Whether they arrive while the page is closed, too; null while this is unknown. */
+    /** Whether notifications arrive while the page is closed, too; null while this is unknown. */
     this.pushes = signal(null);
     /** Requests that wait for the user now, oldest first. */
     this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
     this.known = null;
-    /** The link of a message that leads to a request: a decision on it uses the link up. */
+    /** The link of a message to a request. A link allows one decision. */
     this.link = null;
   }
 
-  /** Follow the requests on a new connection. An older gateway does not know the frame. */
+  /** Follow the requests on a new connection. An older gateway refuses the unknown frame. */
   start() {
     this.request({ type: 'approvals.subscribe' }).catch(() => {});
     this.changed();
@@ -87,7 +87,7 @@ export class Inbox {
     this.changed();
   }
 
-  /** Let this device notify the user, who is asked for the permission. */
+  /** Let this device notify the user; the browser requests the permission. */
   async setNotifies(on) {
     const allowed = on && (await Notification.requestPermission()) === 'granted';
     this.preferences.setItem(NOTIFY, allowed ? 'on' : 'off');
@@ -96,7 +96,7 @@ export class Inbox {
     else await this.endPush();
   }
 
-  /** Let nothing arrive here while the page is closed, for example because the user signs out. */
+  /** Stop notifications on this device while the page is closed, for example after a sign-out. */
   async endPush() {
     this.pushes.value = null;
     await (await import('../push.mjs')).remove(this.api, this.preferences);
@@ -117,7 +117,7 @@ export class Inbox {
     }
   }
 
-  /** A request that goes to further users by its time changes without a notice. */
+  /** An escalation by time sends no notice, so a timer reads the list. */
   #readWhenEscalated() {
     const times = this.state.value.items.filter((item) => item.escalatesAt && !item.escalated).map((item) => Date.parse(item.escalatesAt) - Date.now());
     clearTimeout(this.escalation);

@@ -1,4 +1,4 @@
-/** The list of conversations: its pages, the pinned ones and what a search finds. */
+/** The list of conversations: its pages, the pinned conversations and search results. */
 
 import { signal } from '@preact/signals';
 
@@ -16,7 +16,7 @@ export class ConversationList {
     this.pinned = signal([]);
   }
 
-  /** Read the first page, once for calls that follow each other. */
+  /** Read the first page, once for several calls in a row. */
   refresh() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#read(null), REFRESH_DELAY_MS);
@@ -43,7 +43,7 @@ export class ConversationList {
     this.#read(null);
   }
 
-  /** The entry of a conversation; undefined if the pages that were read have none. @param {string} id */
+  /** The entry of a conversation; undefined if the loaded pages do not contain it. @param {string} id */
   find(id) {
     return this.state.value.items.find((item) => item.conversation_id === id);
   }

@@ -40,7 +40,7 @@ export class OpenConversations {
    */
   constructor({ api, socket, currentId, details, listed, onEvent }) {
     Object.assign(this, { api, socket, currentId, details, listed, onEvent });
-    /** By conversation, the chosen versions: see `pathOf`. */
+    /** The chosen versions by conversation; see `pathOf`. */
     this.chosen = signal({});
     this.current = computed(() => {
       this.#count.value;
@@ -65,7 +65,7 @@ export class OpenConversations {
     return view.state;
   }
 
-  /** Receive the output of running commands, also without details, until the returned function is called. */
+  /** Receive the output of running commands, even without details, until the returned function is called. */
   followOutput(on) {
     this.#output = on;
     this.subscribeAgain();

@@ -1,4 +1,4 @@
-/** The messages of the user: the one that is written, and those that are sent or could not be sent. */
+/** The messages of the user: the draft, and messages that are being sent or could not be sent. */
 
 import { batch, signal } from '@preact/signals';
 
@@ -39,17 +39,17 @@ export class Outbox {
     /** @type {import('@preact/signals').Signal<Entry[]>} */
     this.entries = signal([]);
     this.draft = signal('');
-    /** The message that the next one follows, where a user chose an earlier one. */
+    /** The message that the next message follows, if the user chose an earlier one. */
     this.continuing = signal(null);
     /** The assistant of the next new conversation; null for the default one. */
     this.assistant = signal(null);
-    /** The model of the next messages; null for that of the assistant. */
+    /** The model of the next messages; null for the model of the assistant. */
     this.model = signal(null);
   }
 
   /**
-   * Send a message, in a new conversation if none is open. It is shown at once, and stays with its error
-   * if it could not be sent.
+   * Send a message, in a new conversation if none is open. It is shown at once, and remains with its error if
+   * it could not be sent.
    */
   async send(content, { mode, files = [], model = this.model.value, branch = mode === 'steer' ? null : this.#branch() } = {}) {
     const conversationId = this.opened.currentId.value;
@@ -76,7 +76,7 @@ export class Outbox {
     document.getElementById('composer')?.focus();
   }
 
-  /** Take a message that waits back into the message box. */
+  /** Move a waiting message back into the message box. */
   async editQueued(run) {
     await this.cancel(run.id);
     this.draft.value = [writtenText(run.prompt.content), this.draft.value].filter(Boolean).join('\n\n');
@@ -95,7 +95,7 @@ export class Outbox {
     this.entries.value = this.entries.value.filter((item) => item.key !== key);
   }
 
-  /** Where the next message continues the conversation; null for after the newest message. */
+  /** The message after which the next message continues the conversation; null for the newest message. */
   #branch() {
     const conversation = this.opened.current.value;
     const path = this.opened.path.value;

@@ -1,4 +1,4 @@
-/** The inbox: every approval request of the tenant that waits for a decision, or the one that a link names. */
+/** The inbox: all open approval requests of the tenant, or the request that a link names. */
 
 import { ApprovalList } from '../components/inbox.mjs';
 import { Icon, html, useStore } from '../components/ui.mjs';
@@ -10,7 +10,7 @@ export default function ApprovalsView({ path }) {
   return path.length ? html`<${OneRequest} id=${path[0]} link=${path[1]} />` : html`<${AllRequests} />`;
 }
 
-/** The request that a message in a chat or an e-mail led to. */
+/** The request of a link in a chat message or an e-mail. */
 function OneRequest({ id, link }) {
   const { inbox } = useStore();
   inbox.link = link ? { id, link } : null;

@@ -12,7 +12,7 @@ import { explain, t } from '../strings.mjs';
 const NEW = 'new';
 const EMPTY = { name: '', model: null, system_prompt: '', tools: { enabled: true }, limits: {}, approval_policy: [], variables: {}, files: [] };
 
-/** @param {{path: string[]}} properties nothing for the list, the id of an assistant, or `new` */
+/** @param {{path: string[]}} properties empty for the list, the id of an assistant, or `new` */
 export default function AssistantsView({ path: [id] }) {
   return id ? html`<${OneAssistant} key=${id} id=${id} />` : html`<${AssistantList} />`;
 }

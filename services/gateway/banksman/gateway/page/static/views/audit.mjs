@@ -51,7 +51,7 @@ function Entries({ items, tenants }) {
   return html`<${Records} title=${t('audit.entries')} columns=${columns} rows=${rows} empty=${t('audit.none')} />`;
 }
 
-/** What was changed: its id, and what describes the change. Names may be of users, so that they are shown exactly. */
+/** The changed object: its id and details of the change. Names may come from users, so hidden characters are shown. */
 function Subject({ entry }) {
   const details = Object.entries(entry.details).filter(([, value]) => value !== null && value !== '' && !(Array.isArray(value) && !value.length));
   return html`<code><${Exact} text=${entry.target} /></code>

@@ -1,4 +1,4 @@
-/** Servers of the Model Context Protocol: what they are connected as, their tools, and the sign-in at them. */
+/** MCP servers: their state, tools and sign-ins. */
 
 import { useEffect, useState } from 'preact/hooks';
 
@@ -10,7 +10,7 @@ import { Frame } from '../components/view.mjs';
 import { addressOf } from '../router.mjs';
 import { explain, t } from '../strings.mjs';
 
-/** @param {{path: string[]}} properties nothing for the list, or the id of a server, and `ended` after a sign-in that was not finished in time */
+/** @param {{path: string[]}} properties empty for the list, or the id of a server; then `ended` after a sign-in that expired */
 export default function McpView({ path: [id, note] }) {
   return id ? html`<${OneServer} key=${id} id=${id} ended=${note === 'ended'} />` : html`<${ServerList} />`;
 }

@@ -25,7 +25,7 @@ export default function PeopleView() {
   const read = () => store.api.keys().then((items) => (setKeys(items), setError(null)), (failure) => setError(explain(failure)));
   useEffect(() => {
     read();
-    // Without this list, people are invited by keys.
+    // If the list cannot be read, people are invited with keys only.
     store.api.identityProviders().then((items) => setProviders(items.filter((one) => one.on_page)), () => {});
   }, []);
   const actions = html`<button type="button" class="button primary" onClick=${() => (store.token ? setInviting : setStarting)(true)}><${Icon} name="plus" size=${16} />${t('people.invite')}</button>`;
@@ -54,7 +54,7 @@ function KeyTable({ keys, onWithdraw }) {
   return html`<${Records} title=${t('people.keys')} columns=${columns} rows=${rows} keys=${keys.map((entry) => entry.id)} empty="" />`;
 }
 
-/** The key of the first person, who may do everything. From then on everyone needs one. */
+/** The key of the first person, who has all rights. From then on, everyone needs a key. */
 function FirstKey({ onClose, onCreated }) {
   const store = useStore();
   const [user, setUser] = useState('');
@@ -64,7 +64,7 @@ function FirstKey({ onClose, onCreated }) {
     event.preventDefault();
     try {
       const entry = await store.api.createKey({ user: user.trim(), rights: store.welcome.value?.rights ?? RIGHTS });
-      // At once: without the key, the next request would lead to the sign-in, and the key would never be shown.
+      // Used at once: the next request without the key would lead to the sign-in, and the key would never be shown.
       store.login(entry.key);
       setCreated(entry);
     } catch (failure) {
@@ -136,7 +136,7 @@ function Invitation({ providers, onClose }) {
   <//>`;
 }
 
-/** With what the person signs in: a key, or an account at a provider. */
+/** The means of sign-in: a key, or an account at a provider. */
 function Means({ providers, chosen, onChoose }) {
   const choose = (event) => onChoose(providers.find((one) => one.issuer === event.target.value) ?? null);
   return html`<label class="form-field"><span>${t('people.means')}</span>
@@ -155,7 +155,7 @@ function Expiry({ days, onChange }) {
   </label>`;
 }
 
-/** The key, which is stored nowhere and shown only here. It is never part of an address. */
+/** The key, which is not stored and shown only here. It is never part of an address. */
 function Created({ entry, onClose }) {
   return html`<${Dialog} title=${t('people.createdTitle', { user: entry.user })} onClose=${onClose}>
     <div class="dialog-body">

@@ -1,4 +1,4 @@
-/** A conversation to read: whoever has the link and may read the tenant's conversations sees it, and changes nothing. */
+/** A read-only conversation, for every user of the tenant who has the link and may read its conversations. */
 
 import { pathOf } from '../branches.mjs';
 import { Between, Run } from '../components/timeline.mjs';

@@ -95,5 +95,5 @@ function RememberedItem({ one, onWithdraw }) {
   </li>`;
 }
 
-/** The argument that says most about a call. */
+/** The most important argument of a call. */
 const textOf = (given) => given.command ?? given.path ?? given.url ?? JSON.stringify(given);

@@ -1,4 +1,4 @@
-/** One run: what it did, what that took and cost, and the exact request and result of each step. */
+/** One run: its steps with their exact requests and results, its time and its cost. */
 
 import { useEffect, useState } from 'preact/hooks';
 
@@ -16,7 +16,7 @@ import { formatWhen } from '../text.mjs';
 const COMPARE = 'with';
 const isOpen = (run) => run && !run.finished_at;
 
-/** The conversation of a run: its id begins the run's id. */
+/** The conversation of a run, whose id is the beginning of the run's id. */
 const conversationOf = (runId) => runId.slice(0, runId.lastIndexOf('-'));
 
 /** @param {{path: string[]}} properties `{run}`, `{run}/{step}` or `{run}/with/{other run}` */
@@ -52,7 +52,7 @@ function useRun(id) {
   const store = useStore();
   const [read, setRead] = useState({ run: null, steps: [], error: null });
   const open = isOpen(read.run);
-  // An open run is followed; one that has ended does not change.
+  // Only an open run is followed, because an ended run does not change.
   const events = open ? store.opened.follow(conversationOf(id)).value.lastSeq : null;
   useEffect(() => {
     let current = true;
@@ -72,7 +72,7 @@ function Compared({ run, steps, other }) {
   return html`<${Comparison} first=${{ run, steps }} second=${second} />`;
 }
 
-/** The other runs of the conversation, one of which is compared. */
+/** The other runs of the conversation, one of which can be compared. */
 function Siblings({ run, other }) {
   const store = useStore();
   const [runs, setRuns] = useState([]);

@@ -69,7 +69,7 @@ function Schedule({ schedule, onChange }) {
   </section>`;
 }
 
-/** What became of a run that was due, with a link to its conversation. */
+/** The result of a start of a schedule, with a link to its conversation. */
 function Outcome({ run }) {
   const result = known(`schedule.result.${run.result}`, run.result);
   const text = run.status ? known(`schedule.status.${run.status}`, run.status) : result;
@@ -94,7 +94,7 @@ function titleOf({ title, start }) {
   return title || start.workflow || start.content;
 }
 
-/** The part of a schedule that a client sends. */
+/** The fields of a schedule that a client may send. */
 function bodyOf({ title, start, at, cron, timezone, missed }) {
   return { title, start, ...(cron ? { cron, timezone } : { at }), missed };
 }

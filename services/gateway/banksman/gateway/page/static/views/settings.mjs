@@ -1,4 +1,4 @@
-/** What a user chooses for this browser: theme, language and notifications; and the keyboard map. */
+/** Settings of this browser: theme, language and notifications; and the keyboard map. */
 
 import { KeyboardMap } from '../components/keyboard_map.mjs';
 import { html, useStore } from '../components/ui.mjs';

@@ -14,7 +14,7 @@ import { categoriesOf } from '../workflow_words.mjs';
 const NEW = 'new';
 const STORED = 'stored';
 
-/** @param {{path: string[]}} properties nothing for the list, the name of a workflow without code, or `new` */
+/** @param {{path: string[]}} properties empty for the list, the name of a workflow without code, or `new` */
 export default function WorkflowsView({ path: [name] }) {
   return name ? html`<${OneWorkflow} key=${name} name=${name} />` : html`<${WorkflowList} />`;
 }

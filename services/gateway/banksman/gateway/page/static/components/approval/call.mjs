@@ -1,4 +1,4 @@
-/** One call of an approval request: what it does, its exact arguments, and the fields to edit them. */
+/** One call of an approval request: its effect, its exact arguments, and the fields to edit them. */
 
 import { useEffect, useRef } from 'preact/hooks';
 
@@ -30,7 +30,7 @@ export function Call({ item, single, choice, onChoice, edit, onToggleEdit, onEdi
   </li>`;
 }
 
-/** One field for each argument, so that the content of a file is edited as it is; JSON for a new argument. */
+/** One field for each argument, so that file content is edited without JSON escapes; JSON for a new argument. */
 function Editor({ id, edit, onEdit }) {
   const root = useRef(null);
   const { draft } = edit;

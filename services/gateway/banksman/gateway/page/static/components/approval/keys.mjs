@@ -3,9 +3,9 @@
 import { useEffect, useRef } from 'preact/hooks';
 
 /**
- * Handle A, R and E while the focus is in the card, which never takes it by itself: a key that was meant for
- * something else decides nothing. A and R decide every call, so all of them must be visible; otherwise the key
- * shows the first one that is not.
+ * Handle A, R and E while the focus is in the card. The card never takes the focus by itself, so a key meant
+ * for another element decides nothing. A and R decide every call, so all calls must be visible; otherwise the
+ * key shows the first hidden call.
  *
  * @param {{current: Element}} card
  * @param {Record<string, () => void>} actions by key
@@ -29,7 +29,7 @@ export function useCardKeys(card, actions) {
   }, []);
 }
 
-/** The first call of a card that is not completely in view; undefined if all are. */
+/** The first call of a card that is not completely in view; undefined if all calls are. */
 function firstHidden(card) {
   const view = card.closest('.scroller').getBoundingClientRect();
   return [...card.querySelectorAll('[data-call]')].find((call) => {

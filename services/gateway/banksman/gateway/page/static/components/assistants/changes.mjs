@@ -1,4 +1,4 @@
-/** The difference of two versions of an assistant, line by line: what a save would change, or two revisions. */
+/** The difference of two versions of an assistant by line: the effect of a save, or two revisions. */
 
 import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';

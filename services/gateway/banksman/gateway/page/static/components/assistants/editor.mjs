@@ -1,4 +1,4 @@
-/** The form of one assistant, with the prompt that its runs begin with and what a save would change. */
+/** The form of one assistant, with its system prompt and the changes that a save would store. */
 
 import { useEffect, useState } from 'preact/hooks';
 
@@ -13,7 +13,7 @@ import { PromptPreview } from './preview.mjs';
 import { Terms } from './terms.mjs';
 import { ToolChoice } from './tools.mjs';
 
-/** Limits of a run: the field, and the steps of its number. A limit without a number does not apply. */
+/** Limits of a run: the field and the step of its number input. An empty limit does not apply. */
 const LIMITS = [
   { name: 'run_timeout_s', min: 1, step: 1, required: true },
   { name: 'calls_per_reply', min: 1, step: 1, required: true },
@@ -22,7 +22,7 @@ const LIMITS = [
   { name: 'max_cost_usd', min: 0.0001, step: 'any' },
 ];
 
-/** What is sent: the fields that a user sets, and the revision that is replaced. */
+/** The body of the request: the fields that a user sets, and the revision to replace. */
 const bodyOf = ({ id, ...draft }) => draft;
 
 export function AssistantEditor({ stored, onStored, onReload }) {
@@ -66,7 +66,7 @@ export function AssistantEditor({ stored, onStored, onReload }) {
   </form>`;
 }
 
-/** Ask before a change is lost with the page. */
+/** Ask for confirmation before the page closes with unsaved changes. */
 function useWarning(changed) {
   useEffect(() => {
     if (!changed) return undefined;

@@ -1,4 +1,4 @@
-/** The rules that decide which calls wait for approval. The first one that matches a call counts. */
+/** The rules that decide which calls wait for approval. The first rule that matches a call decides. */
 
 import { t } from '../../strings.mjs';
 import { IconButton, html } from '../ui.mjs';

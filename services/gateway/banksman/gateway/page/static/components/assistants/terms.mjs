@@ -1,4 +1,4 @@
-/** How approval requests are decided: by one user or by two, and to whom they go when they are left. */
+/** The terms of approval: whether one or two users decide, and to whom open requests are escalated. */
 
 import { t } from '../../strings.mjs';
 import { html } from '../ui.mjs';

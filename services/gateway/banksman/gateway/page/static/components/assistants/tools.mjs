@@ -9,7 +9,7 @@ import { html, useStore } from '../ui.mjs';
 export function ToolChoice({ tools, onChange }) {
   const store = useStore();
   const [offered, setOffered] = useState([]);
-  // Without the right to list tools, those that the assistant names can still be removed.
+  // A user without the right to list tools can still remove the tools that the assistant names.
   useEffect(() => void store.api.tools().then((items) => setOffered(items.map((tool) => tool.name)), () => {}), []);
   const allowed = tools.allowed_tools ?? null;
   const names = [...new Set([...offered, ...(allowed ?? [])])];

@@ -19,7 +19,7 @@ export function NewServer({ onClose }) {
   return html`<${ServerForm} title=${t('mcp.add')} submitLabel=${t('mcp.connect')} onSubmit=${create} onClose=${onClose} />`;
 }
 
-/** @param {{server: object, onChanged: (server: object) => void, onClose: () => void}} properties the server as it is stored */
+/** @param {{server: object, onChanged: (server: object) => void, onClose: () => void}} properties the stored server */
 export function ChangedServer({ server, onChanged, onClose }) {
   const store = useStore();
   const replace = async (body) => {
@@ -82,7 +82,7 @@ function ServerForm({ title, submitLabel, server, onSubmit, onReload, onClose })
 
 const problemId = (control) => `mcp-problem-${control}`;
 
-/** One line of the form. An error about it is shown below it, and gets the focus there. */
+/** One line of the form. Its error is shown below and gets the focus. */
 function Field({ of: control, label, hint, error, input }) {
   const ref = useRef(null);
   const wrong = error?.control === control;

@@ -1,4 +1,4 @@
-/** One server: its state and why, the sign-in at it, what it changed, and the tools that agents are offered. */
+/** One server: its state with the reason, its sign-in, its changed tools, and the tools offered to agents. */
 
 import { useEffect, useState } from 'preact/hooks';
 
@@ -12,7 +12,7 @@ import { SignIn } from './sign_in.mjs';
 import { State, placeOf } from './state.mjs';
 import { Approved, Changes } from './tools.mjs';
 
-/** @param {{id: string, ended: boolean}} properties `ended` after a sign-in whose time was over when the browser returned */
+/** @param {{id: string, ended: boolean}} properties `ended`: true if the sign-in had expired when the browser returned */
 export function OneServer({ id, ended }) {
   const store = useStore();
   const { server, error, busy, act } = useServer(store, id);
@@ -32,7 +32,7 @@ export function OneServer({ id, ended }) {
   <//>`;
 }
 
-/** A server as the last request returned it. `act` makes another request, one at a time. */
+/** The server in the last reply. `act` sends another request, one at a time. */
 function useServer(store, id) {
   const [state, setState] = useState({ server: null, error: null, busy: true });
   const act = async (request) => {
@@ -47,7 +47,7 @@ function useServer(store, id) {
   return { ...state, act };
 }
 
-/** Approve what is shown. If it is not what the server has now, nothing is approved, and the error has the server as it is. */
+/** Approve the shown tools. After a change of the server nothing is approved, and the error contains the current server. */
 async function approved(api, server) {
   try {
     return await api.approveMcpServer(server.id, server.changes_digest);

@@ -1,4 +1,4 @@
-/** The sign-in at a server that demands OAuth: the browser goes to its authorization server and returns here. */
+/** The OAuth sign-in at a server: the browser goes to its authorization server and returns here. */
 
 import { useState } from 'preact/hooks';
 

@@ -1,11 +1,11 @@
-/** What is known of a server in a word. */
+/** The state of a server as a short text. */
 
 import { t } from '../../strings.mjs';
 import { html } from '../ui.mjs';
 
 const TONES = { signIn: 'failed', failed: 'failed', waits: 'running', ready: 'done', unknown: '' };
 
-/** Where a server is: its address, or the program with its arguments. */
+/** The address of a server, or its program with arguments. */
 export function placeOf({ transport }) {
   return transport.url ?? transport.command.join(' ');
 }

@@ -1,4 +1,4 @@
-/** The tools of a server: those that agents are offered, and those that wait until an administrator has read them. */
+/** The tools of a server: those offered to agents, and those that wait for the approval of an administrator. */
 
 import { t } from '../../strings.mjs';
 import { Diff } from '../diff.mjs';
@@ -43,13 +43,13 @@ function Tool({ tool, mark, children }) {
   </li>`;
 }
 
-/** A server that takes a change back serves the tool as it was approved. */
+/** If a server reverts a change, the tool equals its approved version again. */
 function kindOf(tool) {
   if (!tool.replaces) return 'new';
   return textOf(tool.replaces) === textOf(tool) ? 'restored' : 'changed';
 }
 
-/** What an administrator approves of a tool, as lines. */
+/** The parts of a tool that an administrator approves, as lines. */
 function textOf({ description, input_schema: schema, requires_approval: asks }) {
   return `${description}\n\n${JSON.stringify(schema, null, 2)}\n\n${t(asks ? 'mcp.asks' : 'mcp.asksNot')}\n`;
 }

@@ -17,7 +17,7 @@ export function useDeadLetters(store) {
 export function DeadLetters({ items, next, error, readMore, refresh }) {
   const store = useStore();
   const [shown, setShown] = useState(null);
-  // Where further pages are shown, a message that was handled stays in its place.
+  // If further pages are shown, the list is not read again, so handled messages are marked in place.
   const [handled, setHandled] = useState(new Set());
   const done = (id) => (setHandled((before) => new Set([...before, id])), refresh());
   const replay = ({ id }) => store.api.replayDeadLetter(id).then(() => done(id), (failure) => store.toast(explain(failure)));
@@ -80,7 +80,7 @@ function Field({ label, text }) {
   return html`<div class="field"><div class="field-head"><span>${label}</span><${CopyButton} text=${text} /></div><pre tabindex="0" aria-label=${label} role="group"><${Exact} text=${text} /></pre></div>`;
 }
 
-/** JSON on several lines; other text, and JSON of which the end is missing, as it is. */
+/** JSON with line breaks and indentation. Other text, and truncated JSON, is returned unchanged. */
 function readable(payload) {
   try {
     return JSON.stringify(JSON.parse(payload), null, 2);

@@ -1,4 +1,4 @@
-/** The runs that have not ended, of all tenants or of one: what they wait for, and how an operator cancels one. */
+/** The open runs of all tenants or of one: their states, with a button to cancel each. */
 
 import { useState } from 'preact/hooks';
 
@@ -13,7 +13,7 @@ const STATES = ['awaiting_approval', 'awaiting_input', 'queued', 'queued_workflo
 const REFRESH_MS = 5_000;
 const END = { items: [], next: null };
 
-/** The open runs: each page has the next ones of every state. @param {string | null} tenant null for all tenants */
+/** The open runs: each page contains the next runs of every state. @param {string | null} tenant null for all tenants */
 export function useOpenRuns(store, tenant) {
   const load = async (nexts) => {
     const wanted = (state, at) => (nexts && !nexts[at] ? END : store.api.openRuns(state, { after: nexts?.[at], tenant }));
@@ -53,7 +53,7 @@ export function OpenRuns({ items, next, error, readMore, refresh, tenant, onAll 
     ${chosen && html`<${Cancellation} run=${chosen} onDone=${done} onClose=${() => setChosen(null)} />`}`;
 }
 
-/** The id of a run. It is a link in the operator's own tenant: of others, an operator may not read what a run did. */
+/** The id of a run. It is a link only in the operator's own tenant, because operators may not read runs of other tenants. */
 function RunName({ run }) {
   const own = run.tenant === useStore().welcome.value?.tenant;
   const name = html`<code>${run.run_id}</code>`;

@@ -5,18 +5,18 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain } from '../../strings.mjs';
 
 /**
- * A list from its beginning, and further pages on request. While only the first page is shown, it is read again from
- * time to time: a list that grew under its reader would move.
+ * A list from its beginning, and further pages on request. Only while the first page alone is shown, it is
+ * read again from time to time, because later pages would move under the reader.
  *
  * @param {(next: unknown) => Promise<{items: object[], next: unknown}>} load requests a page by `next` of the one before;
  *   null for the first page, and at the end
  * @param {{everyMs?: number, of?: unknown}} options `everyMs`: milliseconds between two reads of the first page; without
- *   it, the list is read again on request alone. `of`: what is listed; another value begins the list again
+ *   it, the list is read again only on request. `of`: the subject of the list; another value restarts it
  */
 export function usePages(load, { everyMs, of } = {}) {
   const [state, setState] = useState({ items: null, next: null, error: null });
   const further = useRef(false);
-  // The last request alone is shown: an earlier one may end after it.
+  // Only the result of the last request is shown, because an earlier request may end later.
   const last = useRef(0);
   const show = (page, before) => {
     const request = ++last.current;
@@ -33,7 +33,7 @@ export function usePages(load, { everyMs, of } = {}) {
     further.current = true;
     return show(load(state.next), state.items);
   };
-  /** Read the first page again, unless others are shown below it. */
+  /** Read the first page again, unless further pages are shown. */
   const refresh = () => (further.current ? undefined : read());
   useEffect(() => {
     read();

@@ -1,4 +1,4 @@
-/** The processes of the system: which are ready, why others are not, and what each one does. */
+/** The processes of the system: whether each is ready, the reason if it is not, and its work. */
 
 import { formatNumber, known, reasonOf, t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
@@ -25,12 +25,12 @@ function Readiness({ process }) {
     ${reasons.map((reason) => html`<p class="reason">${reason}</p>`)}`;
 }
 
-/** The version of a process, and since when it is there. */
+/** The version of a process, and the time of its start. */
 function Begun({ process }) {
   return html`${process.version ?? ''} ${process.started_at && html`<span class="muted">${t('operator.since', { when: formatWhen(process.started_at) })}</span>`}`;
 }
 
-/** The NATS servers, and the space that they have. */
+/** The NATS servers and their storage. */
 export function NatsServers({ nats }) {
   const rows = nats.servers.map((server) => [
     html`<strong>${server.name}</strong>`,
@@ -56,7 +56,7 @@ export function Runners({ runners }) {
   return html`<${Records} title=${t('operator.runners')} columns=${columns} rows=${rows} empty=${t('operator.noRunners')} />`;
 }
 
-/** Why a runner accepts no calls: it shuts down, or its sandbox does not isolate them. */
+/** Why a runner accepts no calls: it is shutting down, or its sandbox does not isolate calls. */
 function problemOf({ problem }) {
   return problem === 'draining' ? t('operator.check.draining') : reasonOf('operator.check.sandbox', problem);
 }

@@ -1,11 +1,11 @@
-/** Queues and streams: what waits for services, and what is stored. */
+/** Queues and streams: waiting messages, and stored bytes. */
 
 import { formatNumber, known, t } from '../../strings.mjs';
 import { formatBytes, formatWhen } from '../../text.mjs';
 import { html } from '../ui.mjs';
 import { Records } from './records.mjs';
 
-/** Share of its limit from which a stream is marked. */
+/** A stream that fills this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
 
 export function Queues({ queues }) {

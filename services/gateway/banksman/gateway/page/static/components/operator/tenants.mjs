@@ -6,12 +6,12 @@ import { html } from '../ui.mjs';
 import { usePages } from './pages.mjs';
 import { Records } from './records.mjs';
 
-/** Share of its limit from which a consumption is marked. */
+/** Usage that reaches this share of its limit is marked. */
 const NEARLY_FULL = 0.8;
-/** Limits that are shown with what they bound, and not among the others. */
+/** Limits that are shown beside the usage that they bound, and not among the other limits. */
 const CONSUMPTION = ['tokens_per_day', 'tokens_per_month', 'cost_usd_per_day', 'cost_usd_per_month'];
 
-/** The tenants, page by page. They are read again on request alone: a page takes hundreds of reads of the broker. */
+/** The tenants, page by page. They are read again only on request, because a page takes hundreds of reads from the broker. */
 export function useTenants(store) {
   return usePages((after) => store.api.tenants(after));
 }
@@ -34,7 +34,7 @@ export function Tenants({ items, next, error, readMore, onRuns }) {
     ${next && html`<button type="button" class="button" onClick=${readMore}>${t('operator.moreTenants')}</button>`}`;
 }
 
-/** How many runs of a tenant have not ended, and what they do. */
+/** The number of open runs of a tenant, by state. */
 function Runs({ tenant, runs, onShow }) {
   const counted = ['queued', 'queued_workflows', 'parked'].filter((name) => runs[name]);
   if (!counted.length) return t('app.none');
@@ -42,7 +42,7 @@ function Runs({ tenant, runs, onShow }) {
     <button type="button" class="link" aria-label=${t('operator.runsOf', { tenant })} onClick=${() => onShow(tenant)}>${t('operator.show')}</button>`;
 }
 
-/** What a tenant consumed in a day or month, each with its limit if it has one. */
+/** The usage of a tenant in a day or month, each with its limit if there is one. */
 function Consumed({ window }) {
   const tokens = window.input_tokens + window.output_tokens;
   return html`<div>${parts('operator.tokens', { used: html`<${Used} used=${tokens} limit=${window.max_tokens} format=${formatNumber} />` })}</div>

@@ -4,11 +4,11 @@ import { locale, t } from '../../strings.mjs';
 import { CopyButton, html } from '../ui.mjs';
 import { Address, Line, pageAddress } from './sent.mjs';
 
-/** The issuer as people read it: without its scheme. */
+/** The issuer without its scheme. */
 export const providerName = ({ issuer }) => issuer.replace(/^https?:\/\//, '');
 
 /**
- * What the account needs for exactly the chosen rights, and the button that submits the form: nothing is stored.
+ * The roles that an account needs for exactly the chosen rights. Submitting the form stores nothing.
  *
  * @param {{provider: object, rights: string[]}} properties
  */

@@ -1,4 +1,4 @@
-/** What a person is sent to use Banksman. */
+/** The texts to send to an invited person. */
 
 import { parts, t } from '../../strings.mjs';
 import { CopyButton, html } from '../ui.mjs';

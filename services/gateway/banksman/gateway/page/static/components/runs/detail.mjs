@@ -56,7 +56,7 @@ function ModelRequest({ request }) {
     <//>`;
 }
 
-/** A message of the request: the last one is open, which the model replied to. */
+/** A message of the request. The last one, to which the model replied, is expanded. */
 function Message({ message, last }) {
   const calls = (message.calls ?? []).map((call) => ({ name: call.name, arguments: call.arguments }));
   const text = message.role === 'tool' ? json(message.result.content) : contentText(message.content);
@@ -65,7 +65,7 @@ function Message({ message, last }) {
   return html`<li><${Folded} title=${title} note=${body.split('\n')[0].slice(0, 120)} open=${last}><${Pre} text=${body} /><//></li>`;
 }
 
-/** The fields of an object: texts as they are, other values as JSON. */
+/** The fields of an object: texts unchanged, other values as JSON. */
 function Fields({ value }) {
   const shown = Object.entries(value).filter(([, one]) => one !== null && one !== '' && !(Array.isArray(one) && !one.length));
   return html`<dl class="step-fields">

@@ -1,4 +1,4 @@
-/** What a run took and cost as a whole, and what most of the cost is. */
+/** The totals of a run, and the step that cost most. */
 
 import { addressOf } from '../../router.mjs';
 import { mostExpensive, totalsOf } from '../../runs.mjs';
@@ -6,7 +6,7 @@ import { formatNumber, known, parts, t } from '../../strings.mjs';
 import { formatCost, formatDuration } from '../../text.mjs';
 import { html } from '../ui.mjs';
 
-/** The figures of a run: the key of the label, the value as text, and the number that two runs are compared by. */
+/** The figures of a run: the key of the label, the value as text, and the number for comparisons of two runs. */
 export function figuresOf(run, steps) {
   const totals = totalsOf(run, steps);
   const tokens = (value) => formatNumber(value);

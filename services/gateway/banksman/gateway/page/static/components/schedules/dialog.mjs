@@ -71,7 +71,7 @@ function Times({ times, onChange }) {
     <div class="form-field check"><label><input type="checkbox" checked=${times.missed === 'run_once'} onChange=${(event) => onChange({ ...times, missed: event.target.checked ? 'run_once' : 'skip' })} />${t('schedule.missed')}</label></div>`;
 }
 
-/** Times in words. What was understood is shown, and is in the fields below for confirmation. */
+/** Times in words. The interpretation is shown, and fills the fields below for confirmation. */
 function InWords({ times, onChange }) {
   const [text, setText] = useState('');
   const cron = cronOf(text);
@@ -92,7 +92,7 @@ function initialTimes() {
   return { repeat: 'daily', at: local.toISOString().slice(0, 16), time: '09:00', day: '1', cron: '', timezone, missed: 'run_once' };
 }
 
-/** The fields of the request. A field that is empty is sent, so that the server names what is missing. */
+/** The fields of the request. Empty fields are sent, too, so that the server names the missing ones. */
 function timesOf({ repeat, at, time, day, cron, timezone }) {
   if (repeat === ONCE) return { at: at ? new Date(at).toISOString() : at };
   if (repeat === CUSTOM) return { cron: cron.trim(), timezone };

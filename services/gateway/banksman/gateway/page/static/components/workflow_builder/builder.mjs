@@ -1,4 +1,4 @@
-/** Build a workflow without code: its name, the form that starts it, its steps, and what the user reads at the end. */
+/** Build a workflow without code: its name, the form that starts it, its steps, and its result. */
 
 import { useEffect, useState } from 'preact/hooks';
 
@@ -65,7 +65,7 @@ export function WorkflowBuilder({ stored, onStored }) {
   </form>`;
 }
 
-/** The tools that a step may call; a user without the right to list them types the name of none. */
+/** The tools that a step may call; none for a user without the right to list tools. */
 function useTools(store) {
   const [tools, setTools] = useState([]);
   useEffect(() => void store.api.tools().then(setTools, () => {}), []);

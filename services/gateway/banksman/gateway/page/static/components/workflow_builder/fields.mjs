@@ -1,4 +1,4 @@
-/** The form fields of a workflow: what its users fill in when they start it. */
+/** The fields of the form that starts a workflow. */
 
 import { FIELD_KINDS, moved, nameOf } from '../../workflow_draft.mjs';
 import { t } from '../../strings.mjs';
@@ -31,7 +31,7 @@ export function Fields({ fields, onChange }) {
   </fieldset>`;
 }
 
-/** A stored field keeps its name: steps refer to it. */
+/** A stored field keeps its name, because steps refer to it. */
 function labelled(field, label) {
   return field.property ? { label } : { label, name: nameOf(label) };
 }

@@ -62,7 +62,7 @@ function ToolStep({ step, tools, references, onChange }) {
 
 const written = (value) => (value === undefined ? '' : typeof value === 'string' ? value : JSON.stringify(value));
 
-/** A value that is no text is written as JSON; a reference stays a text. */
+/** A value that is not text is written as JSON; a reference stays text. */
 function read(text, schema) {
   if (!text || !schema?.type || schema.type === 'string' || text.includes('{{')) return text;
   try {

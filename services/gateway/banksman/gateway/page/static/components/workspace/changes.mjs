@@ -1,4 +1,4 @@
-/** What the agent changed in the files since the conversation began. */
+/** The changes of the agent to files since the conversation began. */
 
 import { useEffect, useState } from 'preact/hooks';
 

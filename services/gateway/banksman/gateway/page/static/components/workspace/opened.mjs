@@ -63,7 +63,7 @@ async function textOf(blob) {
   }
 }
 
-/** A text area over the same text with colours. A file that a command changed meanwhile is not overwritten unasked. */
+/** A text area over the highlighted text. A file that has changed meanwhile is overwritten only after confirmation. */
 function Editor({ id, file, before, onClose }) {
   const store = useStore();
   const [text, setText] = useState(before);
@@ -71,7 +71,7 @@ function Editor({ id, file, before, onClose }) {
   const [busy, setBusy] = useState(false);
   const colours = useRef(null);
   const language = languageOf(file.path);
-  // A last line that is empty takes no room in `pre`, and does in the text area.
+  // An empty last line has no height in `pre`, but has one in the text area.
   const markup = useMemo(() => highlighted(language, `${text}\n`), [language, text]);
   const save = async (anyway) => {
     setBusy(true);

@@ -1,4 +1,4 @@
-/** The commands of a conversation as in a terminal: their output while they run, and the whole of it afterwards. */
+/** The commands of a conversation as in a terminal: live output while they run, the complete output afterwards. */
 
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 
@@ -9,7 +9,7 @@ import { commandsOf } from '../../workspace.mjs';
 import { Exact, Icon, html, memo, useStore } from '../ui.mjs';
 
 const NEAR_END_PX = 40;
-/** Characters of one whole output that are shown; a longer one is downloaded. */
+/** Maximum shown characters of one output; a longer output is offered as a download. */
 const MAX_SHOWN_CHARACTERS = 500_000;
 
 export function Terminal() {
@@ -19,9 +19,9 @@ export function Terminal() {
   const run = openRun(conversation);
   const scroller = useRef(null);
   const atEnd = useRef(true);
-  // What they printed before is sent again with their result only.
+  // Earlier output arrives only with the result of the command.
   const [late] = useState(() => new Set(store.details.value ? [] : commands.filter(({ call }) => call.status === 'running').map(({ call }) => call.id)));
-  // The output of running commands is sent to those who show it.
+  // The gateway sends live output only to clients that request it.
   useEffect(() => store.opened.followOutput(true), []);
   useLayoutEffect(() => void (atEnd.current && (scroller.current.scrollTop = scroller.current.scrollHeight)));
   const onScroll = ({ target }) => (atEnd.current = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR_END_PX);

@@ -5,7 +5,7 @@ import { formatBytes, formatWhen } from '../../text.mjs';
 import { treeOf } from '../../workspace.mjs';
 import { Icon, Menu, html } from '../ui.mjs';
 
-/** Folders with more files than this begin closed. */
+/** Folders with more files than this are collapsed initially. */
 const OPEN_FILES = 30;
 
 /** @param {{items: object[], onOpen: (file: object) => void, menuOf: (file: object) => object[]}} properties */
