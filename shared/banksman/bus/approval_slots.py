@@ -20,7 +20,7 @@ from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApprova
 from banksman.runtime.failpoints import reach
 
 ESCALATION_TIMER = "escalation"
-"""The kind of the timers by which approval requests go to further users."""
+"""The kind of the timers that escalate approval requests."""
 EXPIRY_TIMER = "approval"
 """The kind of the timers that expire approval requests."""
 REMOVAL_TIMER = "answered"
@@ -109,7 +109,7 @@ class ApprovalSlots:
                 await set_timer(self._bus, kind, request.tenant, request.approval_id, at=at, payload=payload)
 
     async def store_request(self, request: ApprovalRequest) -> ApprovalRequest:
-        """Store a request unless it is stored; return the stored one.
+        """Store a request unless the slot holds one; return the stored request.
 
         Raises:
             Overloaded, MessageTooLarge, Unavailable: As `durable`.
@@ -130,10 +130,10 @@ class ApprovalSlots:
         return written.stored or reply
 
     async def store_first(self, first: FirstApproval) -> FirstApproval:
-        """Store the first of two approvals unless one is stored; return the stored one.
+        """Store the first of two approvals unless one is stored; return the stored approval.
 
         Raises:
-            Poison: The stored one cannot be decoded.
+            Poison: The stored approval cannot be decoded.
             Overloaded, Unavailable: As `durable`.
         """
         subject = subjects.approval_note(first.tenant, first.approval_id, FIRST)
@@ -144,7 +144,7 @@ class ApprovalSlots:
         """Return the first of two approvals; None if no user approved yet.
 
         Raises:
-            Poison: It cannot be decoded.
+            Poison: The stored approval cannot be decoded.
             Unavailable: The broker did not respond.
         """
         message = await self._last(subjects.approval_note(tenant, approval_id, FIRST))
@@ -156,7 +156,7 @@ class ApprovalSlots:
         """Return the stored request and the stored reply, as the leader of their stream has them.
 
         Raises:
-            Poison: One of them cannot be decoded.
+            Poison: The request or the reply cannot be decoded.
             Unavailable: The broker did not respond.
         """
         request = await self._last(subjects.approval_request(tenant, approval_id))
@@ -180,7 +180,7 @@ class ApprovalSlots:
             tenant: The tenant; `subjects.ANY` for all.
             limit: The most requests to return; None for all.
             after: Only requests with a higher stream sequence.
-            inputs: True for the requests for a value, False for those that list calls.
+            inputs: True returns requests for a value, False requests that list calls.
         """
         # Replies are read first and may be missed, so a request that is replied to in between can be
         # returned; the slot of its reply still accepts only one decision.
@@ -216,7 +216,7 @@ class ApprovalSlots:
         await store_slot(self._bus, APPROVALS, subject, aside, new_id("aside-"))
 
     async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
-        """Store the use of a link unless one is stored; return the stored one.
+        """Store the use of a link unless a use is stored; return the stored use.
 
         Raises:
             Overloaded, Unavailable: As `durable`.
@@ -226,7 +226,7 @@ class ApprovalSlots:
         return written.stored or use
 
     async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
-        """Return what is recorded of a tenant's requests, by approval id and name."""
+        """Return the notes on a tenant's requests, by approval id and name."""
         found: dict[str, dict[str, StoredMessage]] = {}
         every = subjects.approval_note(tenant, subjects.ANY, subjects.ANY)
         async for message in direct.read(self._bus, APPROVALS, every, current=True):
@@ -249,7 +249,7 @@ class ApprovalSlots:
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def schedule_removal(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:
-        """Schedule the time at which to look whether an approval may be removed."""
+        """Schedule the check whether an approval may be removed."""
         await set_timer(self._bus, REMOVAL_TIMER, tenant, approval_id, at=at, payload=payload)
 
     async def forget(self, tenant: str, approval_id: str) -> None:

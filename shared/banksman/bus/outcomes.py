@@ -19,16 +19,17 @@ from banksman.runtime.backoff import Backoff, retry
 logger = logging.getLogger(__name__)
 
 ACK_BUDGET_S = 10.0
-"""Seconds for which an ack is repeated. Then the message is redelivered, and its handler does nothing."""
+"""Seconds for which an ack is repeated. After them the message is redelivered, and its handler has no
+effect."""
 MOST_FAILURES = 10
-"""Deliveries, some 30 s, after which a message that its handler fails on is dead-lettered. Passing faults (no
-broker, storage full) do not count; a message of a newer version is left to other processes for as long."""
+"""Failed deliveries, in about 30 s, after which a message is dead-lettered. Temporary faults (no broker,
+storage full) do not count. A message of a newer version is left to other processes for the same number."""
 DEAD_LETTER_RETRY_S = 30.0
 """Seconds until a poison message is redelivered if it could not be dead-lettered."""
 
 DAMAGED_RETRY_S = 10.0
-"""Seconds until a message of a damaged log is redelivered. It is handled like any other once an operator has
-accepted the loss or restored a backup."""
+"""Seconds until a message of a damaged log is redelivered. Once an operator has accepted the loss or restored
+a backup, it is handled like any other message."""
 
 NAK = b"-NAK"
 IN_PROGRESS = b"+WPI"
@@ -48,9 +49,9 @@ class WorkMessage:
     num_delivered: int
     """The server's count of deliveries; a crash of the server loses the latest ones."""
     handlings: int | None = None
-    """How often this process handled it, this time included; None for as often as it was delivered."""
+    """How often this process handled the message, this time included; None means `num_delivered`."""
     without_slot: Callable[[], AbstractAsyncContextManager[None]] = field(default=nullcontext, compare=False)
-    """Its context gives the slot of the handler back while the handler only waits."""
+    """Returns a context in which the handler has no slot, for a handler that only waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +73,9 @@ class Leave:
 
 Outcome = Done | Later | Leave
 Handler = Callable[[WorkMessage], Awaitable[Outcome]]
-"""Handles a message; safe to run twice. May raise `Poison` of the message's own subject (to the dead
-letters, then acknowledged), `Fenced` or `Refused` (like `Leave`); after anything else the message is
-redelivered too, and dead-lettered when that has happened `MOST_FAILURES` times."""
+"""Handles a message; safe to run twice. It may raise `Poison` of the message's own subject, which
+dead-letters and acks the message, and `Fenced` or `Refused`, which count as `Leave`. After any other error
+the message is redelivered, and dead-lettered after `MOST_FAILURES` failures."""
 
 
 async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) -> Outcome:
@@ -84,7 +85,7 @@ async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) 
     except (Fenced, Refused) as pause:
         logger.info("%s: it will be delivered again: %s", message.subject, pause)
     except LogDamaged as damaged:
-        # It is delivered again every few seconds until an operator acts, and `/readyz` names the log.
+        # The message is redelivered every few seconds until an operator acts, and `/readyz` names the log.
         level = logging.WARNING if message.num_delivered == 1 else logging.DEBUG
         logger.log(level, "%s: kept: %s", message.subject, damaged)
         return Later(DAMAGED_RETRY_S)

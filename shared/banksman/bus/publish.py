@@ -75,20 +75,21 @@ async def durable(
         budget_s: Seconds for which the publish is retried.
         attempt_s: Seconds to wait for the acknowledgement of one attempt.
         overlap_s: Seconds after which the next attempt starts while the earlier ones still wait; None starts
-            it when they have failed. For messages that one of several processes relays: a partitioned one
-            does not reply.
-        urgent: True does not wait for other publishes: a lease must not expire behind results and outputs.
+            the next attempt when the previous one has failed. For messages that one of several processes
+            relays: a partitioned process does not reply.
+        urgent: True skips the limit of publishes in flight: a lease must not expire behind results and
+            outputs.
 
     Raises:
         SlotTaken: The subject is write-once and holds another message.
         WrongLastSequence: The last message is not the expected one. If the acknowledgement of an earlier
-            attempt was lost, that one may be stored before the last message: compare ids.
+            attempt was lost, that attempt may have stored the message before the last one: compare ids.
         Overloaded: Storage is full.
         MessageTooLarge: The message exceeds the limit of the stream or of the server.
         Forbidden: This user may not publish on the subject.
         PublishRefused: The server refused the message for another reason.
-        Unavailable: The budget ran out, or clients wait and the server cannot store (then earlier). Whether
-            the message is stored is unknown.
+        Unavailable: The budget ran out, or earlier if clients wait and the server cannot store. Whether the
+            message is stored is unknown.
     """
     sent = _headers(
         message_id(subject, msg_id), expect_last_subject_seq, headers, schedule_at, schedule_target
@@ -152,17 +153,17 @@ class Publication:
     timeout_s: float
     """Seconds to wait for the acknowledgement of the next attempt."""
     tries: int = 1
-    """Attempts that may have stored the message."""
+    """Number of attempts that may have stored the message."""
 
     def repeated(self) -> None:
-        """Note that an attempt starts while another one waits, which may have stored the message."""
+        """Note that an attempt starts while an earlier one waits, which may have stored the message."""
         self.tries += 1
 
     async def attempt(self) -> PubAck:
         """Publish the message and wait for its acknowledgement.
 
         Raises:
-            RetryableRefusal: It may be published again.
+            RetryableRefusal: The message may be published again.
             BanksmanError: As `durable`.
         """
         try:
@@ -177,7 +178,7 @@ class Publication:
             self.tries += again.may_be_stored
             # A server with a full disk responds but never sends a PubAck, and retries do not help. A client
             # then gets an error early; other callers use the whole budget. A server that was frozen responds
-            # again too, so a short second attempt decides which of the two it is.
+            # again too, so a short second attempt distinguishes the two cases.
             if isinstance(again.__cause__, TimedOut):
                 if self.timeout_s == LEADER_TIMEOUT_S:
                     text = "NATS responds but cannot store messages; its disk may be full"
@@ -222,7 +223,7 @@ class Publication:
 
 
 async def _has_leader(bus: Bus, subject: str) -> bool:
-    """Return whether the stream has a leader although it did not acknowledge; False where no client waits.
+    """Return whether the stream has a leader although it did not acknowledge; False if no client waits.
 
     During an election the stream has no leader, and `STREAM.INFO` gets no reply.
     """

@@ -1,7 +1,7 @@
 """Write-once slots: subjects whose stream takes one message each.
 
-The first writer decides, and all others read what is stored. This module has the slots of
-calls, for their starts and results; `bus.approval_slots` has those of approvals.
+The first writer decides, and all others read the stored message. This module has the slots of calls, for
+their starts and results; `bus.approval_slots` has those of approvals.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class CallSlots:
             Poison: What is stored cannot be decoded; it is dead-lettered.
             Unavailable: The broker did not respond.
         """
-        # The result first: otherwise a start and its result could both be stored between the two reads, and
-        # the result would be seen without its start. (An idempotent call has no start.)
+        # The result is read first: otherwise a start and its result could both be stored between the two
+        # reads, and the result would be returned without its start. (An idempotent call has no start.)
         result = await jetstream.last_message(self._bus, RESULTS, subjects.tool_result(tenant, attempt))
         started = await jetstream.last_message(self._bus, RESULTS, subjects.tool_started(tenant, attempt))
         return AttemptSlots(
@@ -134,13 +134,13 @@ class CallSlots:
         )
 
     async def forget(self, tenant: str, attempts: Iterable[str]) -> None:
-        """Have both slots of attempts removed whose results are committed."""
+        """Remove both slots of attempts whose results are committed, in the background."""
         # The server removes the oldest message first, and the result last: an owner that does not know yet
         # that it is fenced still finds it.
         self._remove(subjects.tool_slots(tenant, attempt) for attempt in attempts)
 
     async def forget_results(self, tenant: str, attempts: Iterable[str]) -> None:
-        """Have the committed results of attempts removed. Their starts stay until the stream expires them."""
+        """Remove the committed results of attempts, in the background. The stream expires their starts."""
         self._remove(subjects.tool_result(tenant, attempt) for attempt in attempts)
 
     def _remove(self, slots: Iterable[str]) -> None:

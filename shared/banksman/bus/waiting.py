@@ -1,8 +1,9 @@
 """Deliveries that wait for a slot of this process, and which of them starts next.
 
-A worker pulls also when its slots are taken: behind the messages of one tenant there may be those of another
-one, which finds a slot at once. What cannot start waits here for a moment, the oldest first, so that a freed
-slot is used at once. Messages beyond that go back to the queue and are delivered again later, to any worker.
+A worker also pulls while its slots are taken: behind the messages of one tenant there may be messages of
+another one that finds a slot at once. Messages that cannot start wait here for a moment, the oldest first, so
+that a freed slot is used at once. Messages over the limit go back to the queue, which delivers them again
+later, to any worker.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from banksman.bus.outcomes import WorkMessage
 from banksman.runtime.shares import Shares
 
 MAX_HELD = 16
-"""Messages that wait in a process; of more, the youngest of the tenant with most of them go back."""
+"""Maximum number of messages that wait in a process. Above it, the tenant with the most messages returns its
+youngest one."""
 HOLD_S = 0.5
-"""Seconds after which a waiting message goes back, because another worker may have a free slot. With the time
-until the next check far shorter than `ack_wait`."""
+"""Seconds after which a waiting message goes back, because another worker may have a free slot. Far shorter
+than `ack_wait`, even with the time until the next check."""
 RETURNS_PER_S = 100
-"""Messages of one tenant that come back in a second. It bounds what a long queue costs, and is more than the
-runs that a process ends in a second."""
+"""Redeliveries of one tenant per second. This bounds the cost of a long queue, and is more than the runs that
+a process ends in a second."""
 ALL_RETURNS_PER_S = 1000
-"""Messages of all tenants that come back in a second."""
+"""Redeliveries of all tenants per second."""
 _GRAIN_S = 0.05
-"""The server scans its unacknowledged messages whenever one is due, so they are due together."""
+"""Redeliveries are due at multiples of this: the server scans all unacknowledged messages whenever one is
+due."""
 
 
 def tenant_of(message: WorkMessage) -> str:
@@ -42,19 +45,19 @@ class Delivery:
     reply: str
     tenant: str
     at: float
-    """When it arrived, by the clock of the event loop."""
+    """The time of arrival, by the clock of the event loop."""
 
 
 class WaitingMessages:
-    """The deliveries without a slot. Times are those of the event loop, in seconds."""
+    """The deliveries without a slot. Times are seconds of the event loop's clock."""
 
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
         self._held: dict[int, Delivery] = {}
         self._due: list[tuple[float, str]] = []
-        """A heap: when messages that went back are due, and their tenants."""
+        """A heap with the due times of returned messages and their tenants."""
         self._last_due: dict[str, float] = {}
-        """By tenant: when the last of its messages is due."""
+        """The due time of the last returned message, by tenant."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -64,9 +67,9 @@ class WaitingMessages:
         self._held[delivery.message.stream_seq] = delivery
 
     def next(self) -> Delivery | None:
-        """Remove and return the delivery that takes the next slot; None if none may.
+        """Remove and return the delivery that takes the next slot; None if no tenant may take one.
 
-        It is the oldest message of the tenant that uses the fewest slots.
+        The next delivery is the oldest message of the tenant that uses the fewest slots.
         """
         oldest_first = sorted(self._held)
         tenant = self.shares.next_of(self._held[seq].tenant for seq in oldest_first)
@@ -75,7 +78,7 @@ class WaitingMessages:
         return self._held.pop(next(seq for seq in oldest_first if self._held[seq].tenant == tenant))
 
     def surplus(self, now: float) -> list[tuple[Delivery, float]]:
-        """Remove and return the deliveries that are too many, each with its delay in seconds."""
+        """Remove and return the deliveries above `MAX_HELD`, each with its delay in seconds."""
         found: list[tuple[Delivery, float]] = []
         while len(self._held) > MAX_HELD:
             ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
@@ -94,7 +97,7 @@ class WaitingMessages:
         return held
 
     def _delay_s(self, tenant: str, now: float) -> float:
-        """Return the delay of a message: those of a tenant come back one after another, in their order."""
+        """Return the delay of a message in seconds; the messages of a tenant come back one after another."""
         while self._due and self._due[0][0] <= now:
             at, of = heapq.heappop(self._due)
             if self._last_due.get(of) == at:

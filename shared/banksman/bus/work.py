@@ -4,7 +4,7 @@ A pull requests as many messages as slots are free. A message is not redelivered
 because `in progress` is sent every 0.8 s and `ack_wait` is 3 s. When the process dies, another process gets
 the message.
 
-Where tenants share the slots, a pull is outstanding also while none is free: see `bus.waiting`.
+Where tenants share the slots, a pull is outstanding even while no slot is free: see `bus.waiting`.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def work(
     """Handle the messages of a durable consumer until `stop` is set.
 
     Continues after reconnects, server restarts and elections. After `stop` it pulls no more, waits `grace_s`
-    seconds for the running handlers, cancels the rest, whose messages are redelivered to other processes, and
-    returns.
+    seconds for the running handlers, cancels the others and returns. The messages of cancelled handlers are
+    redelivered to other processes.
 
     Args:
         bus: The connection.
@@ -78,7 +78,7 @@ async def work(
         handler: Called for each message, for up to `slots` messages concurrently; a message that is
             redelivered while its handler runs does not start a second one in this process.
         slots: The maximum number of messages in work, or how tenants share the slots.
-        waiting: How tenants share the places of handlers that wait without a slot; None for no such places.
+        waiting: How tenants share the places of handlers that wait without a slot; None keeps every slot.
         stop: Starts the drain; None runs until the connection is closed.
         grace_s: Seconds that running handlers get to end.
 
@@ -95,7 +95,7 @@ class _InWork:
 
     message: WorkMessage
     reply: str
-    """The subject for its ack; that of the newest delivery, because older ones may have expired."""
+    """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
     tenant: str | None = None
     """The tenant whose share its slot counts for; None where tenants do not share the slots."""
     waited: bool = False
@@ -244,7 +244,7 @@ class _Worker:
                 self._handlings.pop(item.message.stream_seq, None)
             await settle(self._bus, item.message, item.reply, outcome)
         except asyncio.CancelledError:
-            # The handler has stopped, so another process may take the message before `ack_wait` expires.
+            # The handler has stopped, so another process need not wait until `ack_wait` expires.
             await send_status(self._bus, item.reply, NAK)
             raise
         finally:
@@ -269,7 +269,8 @@ class _Worker:
         try:
             yield
         finally:
-            # Also above the number of slots: the handler is in memory, and none starts until one is free.
+            # Even above the number of slots: this handler is in memory, and no other one starts until a slot
+            # is free.
             slots.take(tenant)
             places.give_back(tenant)
 

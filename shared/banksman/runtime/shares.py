@@ -1,8 +1,8 @@
 """Fair shares of a number of places: slots of an agent, commands of a runner, places of a queue.
 
-A tenant that is alone may take three quarters of the places, and the rest stays free, so that the next tenant
-finds places at once. It need not wait until a place is given back: a model request or a command that holds
-one may take minutes, and to end it would waste what was paid for.
+A tenant that is alone may take three quarters of the places. The rest stays free, so that the next tenant
+finds places at once and need not wait for one to be given back: the model request or command that holds it
+may take minutes, and ending it would waste what was paid for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 LENT = 3
-"""A tenant may take another place while it has fewer than this many times the free ones. Of n tenants that
+"""A tenant may take another place while it has fewer than this many times the free places. Of n tenants that
 take all they can, each gets 3 of 3n + 1 parts, and one part stays free."""
 
 
@@ -29,8 +29,8 @@ def _unlimited(_tenant: str) -> int | None:
 class Shares:
     """Counts the places that tenants use, and decides who may take another.
 
-    A tenant that uses none may also take one above the number of places, up to twice as many: where there are
-    few places or many tenants, it could find all of them taken.
+    A tenant that uses no place may also take one above the number of places, up to twice as many: with few
+    places or many tenants, it could find all of them taken.
     """
 
     def __init__(
@@ -67,10 +67,12 @@ class Shares:
         return within_share(used, self.free) or (not used and self._total < self._most)
 
     def next_of(self, tenants: Iterable[str]) -> str | None:
-        """Return the tenant that takes the next place: of those that may, the one that uses fewest places.
+        """Return the tenant that takes the next place; None if no tenant may take one.
+
+        Of the tenants that may, the one with the fewest places is next; of equal ones, the first.
 
         Args:
-            tenants: The tenants that wait; of equal ones, the first is chosen.
+            tenants: The tenants that wait.
         """
         allowed = [tenant for tenant in dict.fromkeys(tenants) if self.allows(tenant)]
         return min(allowed, key=self._used.__getitem__, default=None)
