@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers import anthropic_request, openai_request
+from banksman.agent.providers import anthropic_request, openai
 from banksman.contracts.messages import (
     AssistantMessage,
     FilePart,
@@ -80,12 +80,12 @@ def test_every_history_is_valid_for_both_vendors(
 
     parse_message(body_of(anthropic_request.body(request, "anthropic")))
     if history:
-        parse_chat_completion(body_of(openai_request.body(request, "openai", own=True)))
+        parse_chat_completion(body_of(openai.body(request, "openai", own=True)))
 
 
 @given(histories)
 def test_every_call_has_one_result_directly_after_it(history: tuple[Message, ...]) -> None:
-    sent: list[Any] = openai_request.messages(ModelRequest("m", "", history, (BASH,)), "openai")
+    sent: list[Any] = openai.messages(ModelRequest("m", "", history, (BASH,)), "openai")
 
     open_calls: list[str] = []
     for message in sent:

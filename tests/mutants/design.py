@@ -111,8 +111,8 @@ MUTANTS = (
         "R34",
         "only the first call of a reply is in its approval request",
         AGENT + "replies.py",
-        "        events.append(_approval_request(run, reply, waiting))\n",
-        "        events.append(_approval_request(run, reply, waiting[:1]))\n",
+        "append(approval_requested(reply.approval_id, items, terms,",
+        "append(approval_requested(reply.approval_id, items[:1], terms,",
         SCENARIOS + "test_approvals.py::test_several_calls_of_one_reply_are_one_approval_request",
     ),
     Mutant(

@@ -16,7 +16,7 @@ from banksman.agent.compaction import KEPT_SHARE, SUMMARY_SHARE, cut
 from banksman.agent.context import Size, context_tokens, size_of
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers import anthropic_request, openai_request
+from banksman.agent.providers import anthropic_request, openai
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
     EventBody,
@@ -185,7 +185,7 @@ def check_history(log: Log) -> None:
         prepared = protocol_for(protocol).prepare(request(history))
         parse_message(json.loads(json.dumps(anthropic_request.body(prepared, "anthropic"))))
         if history:
-            parse_chat_completion(json.loads(json.dumps(openai_request.body(prepared, "openai", own=True))))
+            parse_chat_completion(json.loads(json.dumps(openai.body(prepared, "openai", own=True))))
 
 
 @settings(max_examples=100, deadline=None)

@@ -26,7 +26,6 @@ from banksman.agent.protocols.base import (
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.replies import (
     PartialReply,
-    RecordedReply,
     Reply,
     end_events,
     failure_events,
@@ -128,7 +127,7 @@ class ModelStep:
         text = (
             f"The model's reply and what is shown of its calls take {error.size} bytes: too many for the log."
         )
-        consumed = partial(paid_events, reply=reply.reply) if isinstance(reply, RecordedReply) else nothing
+        consumed = partial(paid_events, reply=reply) if isinstance(reply, Reply) else nothing
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
@@ -153,7 +152,7 @@ class ModelStep:
                 return partial(_failure, owned, refusal, await self._partial(owned, prepared, deltas))
             if reply is None:
                 return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
-            return RecordedReply(reply)
+            return reply
 
     async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
         """Return what was streamed of a reply that the end of its run cut off. Clients show this text."""

@@ -11,7 +11,6 @@ from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, Requ
 from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.events import (
-    ApprovalRequested,
     EventBody,
     MessageCompleted,
     ProtocolRetry,
@@ -41,7 +40,7 @@ from banksman.runtime.redaction import redacted
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply that was read, and everything that is recorded of it."""
+    """A reply that was read, and everything that is recorded of it: the `Build` of its commit."""
 
     reading: Reading
     text: str
@@ -50,13 +49,13 @@ class Reply:
     approval_id: str
     """The id of the approval request, for calls that need one."""
     requested_at: datetime
-    """The time of its approval request."""
+    """The time of the approval request."""
     expires_at: datetime
     call_ids: tuple[str, ...]
-    """One for each call."""
+    """One id for each call."""
     usage: Usage
     model: str
-    """`provider:model` that wrote it."""
+    """The model that wrote the reply, as `provider:model`."""
     provider: str
     provider_state: JsonObject | None
     tools: Mapping[str, ToolDefinition]
@@ -68,38 +67,27 @@ class Reply:
     approvals_full: str | None
     """Why the tenant may store no further approval request; None if it may."""
 
-
-@dataclass(frozen=True, slots=True)
-class RecordedReply:
-    """What a reply becomes in the log; see `runs.owner.Build`."""
-
-    reply: Reply
-
     def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
-        """Return the events of the reply."""
-        return reply_events(state, self.reply)
-
-
-def reply_events(state: Conversation, reply: Reply) -> tuple[EventBody, ...]:
-    """Return the events of a reply. If the run was cancelled meanwhile, its calls are left out."""
-    run = state.run
-    if run is None:
-        return ()
-    if run.cancel is not None:
-        return paid_events(state, reply, None if isinstance(reply.reading, Malformed) else reply.reading.text)
-    match reply.reading:
-        case Final(text, finish_reason):
-            return (_message(run, reply, text).model_copy(update={"finish_reason": finish_reason}),)
-        case Malformed() as malformed:
-            return (_retry(run, reply, malformed),)
-        case Calls(text, calls):
-            return _call_events(state, run, reply, text, calls)
-        case _:
-            assert_never(reply.reading)
+        """Return the events of the reply; without its calls if the run was cancelled meanwhile."""
+        run = state.run
+        if run is None:
+            return ()
+        if run.cancel is not None:
+            text = None if isinstance(self.reading, Malformed) else self.reading.text
+            return paid_events(state, self, text)
+        match self.reading:
+            case Final(text, finish_reason):
+                return (_message(run, self, text).model_copy(update={"finish_reason": finish_reason}),)
+            case Malformed() as malformed:
+                return (_retry(run, self, malformed),)
+            case Calls(text, calls):
+                return _call_events(state, run, self, text, calls)
+            case _:
+                assert_never(self.reading)
 
 
 def paid_events(state: Conversation, reply: Reply, text: str | None = None) -> tuple[EventBody, ...]:
-    """Return what is recorded of a reply that has no effect: what it consumed counts all the same."""
+    """Return the message of a reply that has no effect; its usage counts all the same."""
     if state.run is None:
         return ()
     message = _message(state.run, reply, text)
@@ -113,14 +101,15 @@ class PartialReply:
     text: str
     message_id: str
     model: str
-    """`provider:model` that was requested first."""
+    """The model that was requested first, as `provider:model`."""
     usage: Usage
     """An estimate: vendors report the usage at the end of a reply."""
 
 
 def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
     """Return the streamed text as a message, once; nothing if no text was streamed."""
-    # A refused commit may be stored all the same, and this one leaves the model request open.
+    # The broker may have stored a commit that it refused. This one leaves the model request open, so the loop
+    # would record the text again.
     stored = any(getattr(message, "message_id", None) == reply.message_id for message in state.history)
     if state.run is None or stored or not reply.text:
         return ()
@@ -194,15 +183,21 @@ def _call_events(
         ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
     ]
     events += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
-    waiting = [one.call for one in calls if one.needs_approval]
-    if waiting:
-        events.append(_approval_request(run, reply, waiting))
+    items = tuple(
+        approval_item(one.call, old_content=reply.old_contents.get(str(one.call.arguments.get("path"))))
+        for one in calls
+        if one.needs_approval
+    )
+    if items:
+        now, expires_at = reply.requested_at, reply.expires_at
+        terms = run.settings.approvals
+        events.append(approval_requested(reply.approval_id, items, terms, now=now, expires_at=expires_at))
     events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
     return (message, *events)
 
 
 def _over_limit(requested: RequestedCall, call_id: str, most: int) -> ToolCallRequested:
-    """Return a call that is not executed, without its arguments: one commit must hold hundreds of them."""
+    """Return a call that is not executed, without its arguments: one commit must hold hundreds of calls."""
     return ToolCallRequested(
         call=ToolCall(id=call_id, name=requested.name, provider_call_id=requested.provider_call_id),
         arguments_error=f"a reply may request at most {most} calls.",
@@ -234,7 +229,7 @@ class _CheckedCall:
 
     call: ToolCall
     arguments_error: str | None
-    """Why its arguments cannot be read; `runs.steps` gives such a call its result."""
+    """Why the arguments cannot be read; `runs.steps` gives such a call its result."""
     refusal: ToolResult | None
     """The result of a call that is not executed; None for one that may be."""
     needs_approval: bool
@@ -293,14 +288,3 @@ class _CallPolicy:
 
 def _refused(call: ToolCall, kind: ErrorKind, text: str) -> _CheckedCall:
     return _CheckedCall(call, None, failed(call.id, kind, text), False)
-
-
-def _approval_request(run: Run, reply: Reply, calls: list[ToolCall]) -> ApprovalRequested:
-    items = tuple(
-        approval_item(call, old_content=reply.old_contents.get(str(call.arguments.get("path"))))
-        for call in calls
-    )
-    terms = run.settings.approvals
-    return approval_requested(
-        reply.approval_id, items, terms, now=reply.requested_at, expires_at=reply.expires_at
-    )

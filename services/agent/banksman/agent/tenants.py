@@ -1,22 +1,17 @@
-"""The limits of tenants: runs start within them, and model requests need something left of them."""
+"""What tenants have consumed of their limits: a model request needs something left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from banksman.agent.tenant_room import ApprovalRoom
 from banksman.agent.usage import UsageLedger
-from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
-from banksman.contracts.work import StartRun
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Ownership
 from banksman.runtime.tenants import TenantLimits, TenantSettings
-
-N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +21,6 @@ class Tenants:
     settings: TenantSettings
     usage: UsageLedger
     approvals: ApprovalRoom
-
-    def capped(self, start: StartRun) -> StartRun:
-        """Return a start with its settings cut to the tenant's limits, as the log will record them."""
-        settings = _cut_to_limits(start.settings, self.settings.of(start.tenant))
-        return start.model_copy(update={"settings": settings})
 
     async def used_up(self, owned: Ownership) -> Ending | None:
         """Return how a run ends whose tenant has used up a limit; None while something is left.
@@ -43,27 +33,6 @@ class Tenants:
             return None
         consumed = await self.usage.consumed(owned.state.tenant, owned.state.stream_seq)
         return _used_up(limits, consumed, owned.ports.clock.now())
-
-
-def _cut_to_limits(settings: RunSettings, limits: TenantLimits) -> RunSettings:
-    """Return the settings of a run, cut to the tenant's limits."""
-    tools, bounds = settings.tools, settings.limits
-    return settings.model_copy(
-        update={
-            "tools": tools.model_copy(
-                update={"max_iterations": _least(tools.max_iterations, limits.max_iterations)}
-            ),
-            "limits": bounds.model_copy(
-                update={
-                    "run_timeout_s": _least(bounds.run_timeout_s, limits.run_timeout_s),
-                    "calls_per_reply": _least(bounds.calls_per_reply, limits.calls_per_reply),
-                    "max_calls_per_run": _least(bounds.max_calls_per_run, limits.max_calls_per_run),
-                    "max_tokens_per_run": _least(bounds.max_tokens_per_run, limits.max_tokens_per_run),
-                    "max_cost_usd": _least(bounds.max_cost_usd, limits.max_cost_usd_per_run),
-                }
-            ),
-        }
-    )
 
 
 def _any_counted(limits: TenantLimits) -> bool:
@@ -92,7 +61,3 @@ def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now
         f"It frees at {frees}."
     )
     return Ending("failed", code, text, "not_executed")
-
-
-def _least(requested: N | None, most: N | None) -> N | None:
-    return min((bound for bound in (requested, most) if bound is not None), default=None)

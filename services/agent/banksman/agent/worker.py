@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -47,6 +48,8 @@ from banksman.runtime.tracing import traced
 
 logger = logging.getLogger(__name__)
 
+N = TypeVar("N", int, float)
+
 RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 DELETE_RETRY_S = 0.5
 """Seconds until a deletion checks again whether the open run has ended."""
@@ -86,8 +89,8 @@ class Worker:
         before = await self._state_before(work, message)
         show_activity = partial(record_activity, self.ports, work.tenant, work.conversation_id)
         async with self.quarantine.turn(is_suspect(before), show_activity) as turn:
-            capped = self.model_step.tenants.capped(work) if isinstance(work, StartRun) else work
-            owned = await accept(self.ports, capped, message.stream_seq, on_commit=turn.end)
+            work = self._capped(work) if isinstance(work, StartRun) else work
+            owned = await accept(self.ports, work, message.stream_seq, on_commit=turn.end)
             claims = before.claims_in_row if owned is None else owned.state.claims_in_row
             if owned is not None:
                 with traced(owned.run.settings.traceparent):
@@ -120,6 +123,22 @@ class Worker:
             return False
         return True
 
+    def _capped(self, start: StartRun) -> StartRun:
+        """Return a start with its settings cut to the tenant's limits, as the log will record them."""
+        most = self.model_step.tenants.settings.of(start.tenant)
+        tools, limits = start.settings.tools, start.settings.limits
+        iterations = _least(tools.max_iterations, most.max_iterations)
+        cut = {
+            "run_timeout_s": _least(limits.run_timeout_s, most.run_timeout_s),
+            "calls_per_reply": _least(limits.calls_per_reply, most.calls_per_reply),
+            "max_calls_per_run": _least(limits.max_calls_per_run, most.max_calls_per_run),
+            "max_tokens_per_run": _least(limits.max_tokens_per_run, most.max_tokens_per_run),
+            "max_cost_usd": _least(limits.max_cost_usd, most.max_cost_usd_per_run),
+        }
+        tools = tools.model_copy(update={"max_iterations": iterations})
+        settings = {"tools": tools, "limits": limits.model_copy(update=cut)}
+        return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
+
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
         """Return the log before a redelivered message is handled. A first delivery saves the read."""
         if message.num_delivered > 1:
@@ -137,8 +156,8 @@ class Worker:
             case CancelRun():
                 await handlers.on_cancel(self.ports, signal)
             case SteerRun():
-                start = self.model_step.tenants.capped(signal.start)
-                await handlers.on_steer(self.ports, signal.model_copy(update={"start": start}))
+                capped = signal.model_copy(update={"start": self._capped(signal.start)})
+                await handlers.on_steer(self.ports, capped)
             case RenameConversation():
                 await handlers.on_rename(self.ports, signal)
             case ImportConversation():
@@ -191,3 +210,7 @@ class Worker:
         removal = self.ports.clock.now() + timedelta(seconds=REMOVE_AFTER_S)
         await self.approvals.schedule_removal(approval.tenant, approval.approval_id, message.data, at=removal)
         return Done()
+
+
+def _least(requested: N | None, most: N | None) -> N | None:
+    return min((bound for bound in (requested, most) if bound is not None), default=None)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.protocols.flatten import prose_call, result_text
 from banksman.agent.providers.history import Exchange, exchanges
-from banksman.agent.providers.openai_request import EMPTY_MESSAGE, tool_param
+from banksman.agent.providers.openai import EMPTY_MESSAGE, tool_param
 from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.wire import JsonObject

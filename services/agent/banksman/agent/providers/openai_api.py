@@ -73,8 +73,13 @@ class OpenAIApi:
             ) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
-                async for event in _event_data(response.content, _END):
-                    yield self._chunk(event)
+                events = Events()
+                async for piece in response.content.iter_any():
+                    for data in events.complete(piece):
+                        if data.startswith(_END):
+                            await _read_to_end(response.content)
+                            return
+                        yield self._chunk(data)
         except aiohttp.SocketTimeoutError as error:
             raise TimeoutError from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -148,23 +153,6 @@ async def _beginning(content: aiohttp.StreamReader) -> bytes:
     while len(read) < _MAX_ERROR_BYTES and (piece := await content.read(_MAX_ERROR_BYTES - len(read))):
         read += piece
     return bytes(read)
-
-
-async def _event_data(content: aiohttp.StreamReader, end: bytes) -> AsyncGenerator[bytes]:
-    """Yield the data of each event up to the one whose data begins with `end`.
-
-    Events without data, such as comments, are left out; so is one without the empty line that ends it.
-
-    Raises:
-        TransientFault: An event is too long.
-    """
-    events = Events()
-    async for piece in content.iter_any():
-        for data in events.complete(piece):
-            if data.startswith(end):
-                await _read_to_end(content)
-                return
-            yield data
 
 
 class Events:
