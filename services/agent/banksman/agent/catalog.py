@@ -1,4 +1,4 @@
-"""The tools that a run may offer: those of the workspace, and registered ones."""
+"""The tools that a run may offer: workspace tools and registered tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from banksman.runs.placement import Placements
 logger = logging.getLogger(__name__)
 
 WORKSPACE_NAMES = frozenset(tool.name for tool in WORKSPACE_TOOLS)
-"""No other tool may have one of these names."""
+"""Reserved names, which no other tool may have."""
 DEFAULT_AWAY_S = 15.0
 """Seconds that a tool server may take to restart before its tools are withdrawn."""
 
@@ -38,7 +38,7 @@ class ToolCatalog:
         Args:
             bus: The connection.
             placements: The live runners and tool servers.
-            enabled: False offers no tools.
+            enabled: Whether any tools are offered.
             away_s: Seconds that a tool server without a process counts as away, and is expected back.
         """
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
@@ -47,7 +47,7 @@ class ToolCatalog:
         self._away_s = away_s
         self._began_at = float("-inf")
         self._runner_served: bool | None = None
-        """Whether the last runner that was seen accepted calls; None before the first one."""
+        """Whether the runners that were last seen accepted calls; None before the first runner."""
 
     async def __aenter__(self) -> Self:
         await self.registered.__aenter__()
@@ -62,13 +62,13 @@ class ToolCatalog:
     def offered(
         self, tenant: str, settings: ToolSettings, history: Iterable[Message] = ()
     ) -> tuple[ToolDefinition, ...]:
-        """Return the tools that a run offers: those that can be called now and that its assistant allows.
+        """Return the tools that a run offers: its assistant allows them, and they can be called now.
 
         A tool that the conversation has used is also offered while its runner or tool server is away: a call
-        waits for it. While a runner restarts, every conversation is offered the workspace tools.
+        waits for its return. While a runner restarts, every conversation is offered the workspace tools.
 
-        No tools are offered when they are off for the system or the assistant, or when the filter leaves none
-        (R82, R84, R86).
+        No tools are offered if they are disabled for the system or the assistant, or if the filter leaves
+        none (R82, R84, R86).
         """
         if not (self._enabled and settings.enabled):
             return ()
@@ -114,7 +114,7 @@ class ToolCatalog:
     def _served(self, one: ToolRegistration) -> bool:
         server = one.definition.server
         if server is None:
-            # A tool of a server of the Model Context Protocol, which runners call.
+            # A tool of an MCP server, which runners call.
             return self._runner_serves()
         return any(instance.serving for instance in self._placements.instances(server, one.tenant))
 

@@ -1,4 +1,4 @@
-"""Sends a model request, to the next model if a provider is unavailable, until the run is cancelled."""
+"""Sends a model request, falls back to the next model, and cancels the request with its run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def complete_with_fallback(
         deadline_s: Seconds for all models together.
 
     Raises:
-        ProviderFailed: The last model is unavailable, or one refused the request.
+        ProviderFailed: The last model is unavailable, or a model refused the request.
         BadInput: A model is unknown.
     """
     until = time.monotonic() + deadline_s
@@ -89,12 +89,12 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
         while not task.done():
             notified = await _done_or_notified(owned, task)
             if notified and not task.done():
-                # While the broker is away the model continues: the commit of its reply finds a cancel too.
+                # While the broker is away, the model continues: the commit of its reply will find a cancel.
                 with contextlib.suppress(Refused):
                     await owned.refresh()
                 run = owned.state.run
                 ended = run is None or run.cancel is not None or owned.state.deleted
-                # A reply that arrived meanwhile was paid for, and is recorded.
+                # A reply that arrived meanwhile was paid for, so it is recorded.
                 if ended and not task.done():
                     return None
         return task.result()
@@ -104,8 +104,8 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
 
 
 async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> bool:
-    """Wait until `task` is done or something was stored; return whether there may be commits of others."""
-    # The provider ends the request at the deadline; the wait is longer, so that its error is what is
+    """Wait until `task` is done or something was stored; return whether others may have committed."""
+    # The provider ends the request at the deadline. The wait is longer, so that the error of the provider is
     # reported.
     until = deadline_of(owned.run) + timedelta(seconds=5)
     notified = asyncio.create_task(owned.ports.notifications.wait(owned.state, until))

@@ -1,4 +1,4 @@
-"""One model request: from the folded log to the events of its reply, with the text streamed meanwhile."""
+"""One model request: from the folded log to the events of its reply, whose text is streamed meanwhile."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class _Prepared:
     protocol: Protocol
     request: ModelRequest
     tools: tuple[ToolDefinition, ...]
-    """The tools that are offered, also where the protocol writes them into the prompt."""
+    """The offered tools, including those that the protocol writes into the prompt."""
     dropped: frozenset[str]
-    """Names of the tools that the budget left no room for."""
+    """Names of the tools that exceed the budget of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class ModelStep:
     schemas: SchemaChecker
 
     async def complete(self, owned: Ownership) -> Build:
-        """Request the next reply of a run; return what it becomes in the log.
+        """Request the next reply of a run; return the `Build` of its commit.
 
-        Where the history is too long for the model, the result is a compaction instead, and the loop requests
+        If the history is too long for the model, the commit is a compaction instead, and the loop requests
         the reply in its next step.
 
         Raises:
             Fenced: A higher claim owns the run.
-            Refused: The broker did not answer, which is no reason to end the run.
+            Refused: The broker did not respond, which is no reason to end the run.
         """
         await owned.confirm()
         ending = await self.tenants.used_up(owned)
@@ -118,9 +118,9 @@ class ModelStep:
             return partial(_failure, owned, error, None)
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return how a run ends whose reply does not fit a commit; None for any other error.
+        """Return the ending of a run whose reply does not fit into a commit; None for any other error.
 
-        Of the reply, only what it consumed is recorded.
+        Only the usage of such a reply is recorded.
         """
         if not isinstance(error, MessageTooLarge):
             return None
@@ -131,6 +131,7 @@ class ModelStep:
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
+        """Send the request and stream the text of its reply; return the `Build` of the commit."""
         state = owned.state
         empty = Delta(
             conversation_id=state.conversation_id,
@@ -155,7 +156,7 @@ class ModelStep:
             return reply
 
     async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
-        """Return what was streamed of a reply that the end of its run cut off. Clients show this text."""
+        """Return the streamed text of an interrupted reply, which clients show, with its estimated usage."""
         await deltas.end(is_final=False)
         text, model = deltas.streamed, owned.run.settings.model
         read = size_of(prepared.request, owned.state.history, owned.state.measured).total
@@ -168,7 +169,7 @@ class ModelStep:
         )
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> Reply | None:
-        """Return the reply; None if the run was cancelled meanwhile.
+        """Request the reply and read it; return None if the run was cancelled meanwhile.
 
         Raises:
             ProviderFailed: The model's API failed permanently, or the run timed out.
@@ -217,20 +218,20 @@ class ModelStep:
         )
 
     async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
-        """Return why the tenant may store no further approval request; None if it may, or calls nothing."""
+        """Return why the tenant may store no further approval request; None if it may, or without calls."""
         size = sum(len(json.dumps(call.arguments)) for call in calls)
         return await self.tenants.approvals.problem(tenant, size) if calls else None
 
     def _callable_tools(
         self, state: Conversation, run: Run, prepared: _Prepared
     ) -> dict[str, ToolDefinition]:
-        """Return the tools that may be called, by name; also those of a server that restarts now."""
+        """Return the tools that may be called, by name, including those of a server that is restarting."""
         returning = self.catalog.returning(state.tenant, run.settings.tools)
         kept = (tool for tool in returning if tool.name not in prepared.dropped)
         return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
-        """Return the request.
+        """Return the request: the enhanced prompt, the tools and the history in the form of the protocol.
 
         Raises:
             BadInput: A variable of the prompt is unknown.
@@ -283,9 +284,9 @@ def _failure(
     if run is None:
         return (*text, *failure_events(state, error))
     if streamed is not None and text:
-        # The outcome is in the same commit as the text, which the folded usage does not have yet.
+        # The outcome is in the same commit as the text, so the folded usage does not include the text yet.
         run = replace(run, usage=run.usage + streamed.usage)
         state = replace(state, run=run)
-    # The request ends at the run's deadline by its own timer, possibly a moment before the broker's clock.
+    # The request ends at the run's deadline by a local timer, possibly a moment early by the broker's clock.
     late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
     return (*text, *(end_events(state, timed_out(run)) if late else failure_events(state, error)))

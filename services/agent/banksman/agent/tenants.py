@@ -1,4 +1,4 @@
-"""What tenants have consumed of their limits: a model request needs something left."""
+"""The limits of tenants: a model request requires that no limit on tokens or costs is used up."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """The limits that the operator sets, and what was consumed of them."""
+    """The limits that the operator sets, and what tenants have consumed."""
 
     settings: TenantSettings
     usage: UsageLedger
     approvals: ApprovalRoom
 
     async def used_up(self, owned: Ownership) -> Ending | None:
-        """Return how a run ends whose tenant has used up a limit; None while something is left.
+        """Return how the run ends if its tenant has used up a limit; None if no limit is used up.
 
-        Everything that any agent stored before the last commit of this run counts. Requests that are in
-        progress do not: their price is known only with the reply.
+        The usage that any agent stored before the last commit of this run counts. Requests in progress do not
+        count: their price is known only with the reply.
         """
         limits = self.settings.of(owned.state.tenant)
         if not _any_counted(limits):
@@ -36,12 +36,12 @@ class Tenants:
 
 
 def _any_counted(limits: TenantLimits) -> bool:
-    """Return whether any limit applies to what a tenant consumed."""
+    """Return whether a tenant has any limit on tokens or costs."""
     return any(limits.within(window) != (None, None) for window in WINDOWS)
 
 
 def _used_up(limits: TenantLimits, totals: UsageTotals, now: datetime) -> Ending | None:
-    """Return how a run ends whose tenant has used up a limit; None while something is left."""
+    """Return how a run ends if its tenant has used up a limit; None if no limit is used up."""
     for window in WINDOWS:
         tokens, cost_usd = limits.within(window)
         counted = totals.current(window, now)

@@ -78,7 +78,8 @@ class Worker:
     quarantine: Quarantine = field(default_factory=Quarantine)
 
     async def on_work(self, message: WorkMessage) -> Outcome:
-        """Drive a run until it ends or parks. Idempotent: a claim in the log names its message.
+        """Drive the run of a message until it ends or parks. Idempotent: the claim in the log names the
+        message.
 
         Raises:
             Poison: The message cannot be decoded, came on another subject, or its run ended as a crash loop.
@@ -98,7 +99,7 @@ class Worker:
                 if not ended:
                     return Leave()
         if owned is None or (owned.state.run is None and owned.state.queue):
-            # The commit that ended the run before may have had no room for the start of the next one.
+            # The commit that ended the earlier run may have had no room for the start of the queued one.
             await handlers.wake_queue(self.ports, before if owned is None else owned.state)
         if claims >= CRASH_LOOP_CLAIMS:
             # The run has its terminal event. The message goes to DEAD, so that an operator can look into the
@@ -110,8 +111,8 @@ class Worker:
     async def _drive(self, owned: Ownership) -> bool:
         """Drive a claimed run; return False if an unforeseen error left it open.
 
-        Then its message is redelivered, without a limit: a run ends in its log, as a crash loop or by its
-        time limit, and never because its message was dead-lettered.
+        After such an error, the message is redelivered without a limit: a run ends in its log, as a crash
+        loop or by its time limit, and never because its message was dead-lettered.
         """
         try:
             async with self.notifications.following(owned.state):
@@ -124,7 +125,7 @@ class Worker:
         return True
 
     def _capped(self, start: StartRun) -> StartRun:
-        """Return a start with its settings cut to the tenant's limits, as the log will record them."""
+        """Return a start with its settings cut to the limits of its tenant, as the log will record them."""
         most = self.model_step.tenants.settings.of(start.tenant)
         tools, limits = start.settings.tools, start.settings.limits
         iterations = _least(tools.max_iterations, most.max_iterations)
@@ -140,7 +141,8 @@ class Worker:
         return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
-        """Return the log before a redelivered message is handled. A first delivery saves the read."""
+        """Return the folded log of a redelivered message; an empty one for a first delivery, without a
+        read."""
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
@@ -171,7 +173,7 @@ class Worker:
                 tombstone = await handlers.on_delete(self.ports, signal)
                 if tombstone is None:
                     return Later(DELETE_RETRY_S)
-                # Before the purge: a process that starts later counts what tenants consumed from the logs.
+                # Before the purge: a process that starts later counts the usage of tenants from the logs.
                 usage = self.model_step.tenants.usage
                 await usage.flush()
                 freed = await self.log.size(signal.tenant, signal.conversation_id, before=tombstone)

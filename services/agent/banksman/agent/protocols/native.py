@@ -1,4 +1,4 @@
-"""The vendors' own tool calls."""
+"""The protocol in which calls are in the vendor's own fields."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Native:
-    """Calls are in the vendor's own fields. The text of a reply contains no calls."""
+    """Calls are in the vendor's own fields; the text of a reply contains none."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
-        """Write calls of the other protocol as text.
+        """Return the request with the calls of the other protocol written as text.
 
         Without tools all earlier calls become prose, because Anthropic refuses a history with calls in a
         request that defines no tools.
@@ -72,7 +72,7 @@ class _PassAll:
 
 
 def _takes_terminate(tool: ToolDefinition) -> bool:
-    """Return whether the model may decide that a call ends the run: not if its tool decides it."""
+    """Return whether the model may decide that a call ends the run; False if the tool decides it."""
     properties = tool.input_schema.get("properties")
     return not (tool.terminate or (isinstance(properties, dict) and TERMINATE_KEY in properties))
 
@@ -88,7 +88,7 @@ def _with_terminate(tool: ToolDefinition) -> ToolDefinition:
 
 
 def _without_terminate(call: RequestedCall, extended: frozenset[str]) -> RequestedCall:
-    """Return a call without the parameter, which its tool does not have."""
+    """Return a call with `terminate` in place of the parameter, which its tool does not have."""
     arguments = call.arguments or {}
     if call.name not in extended or TERMINATE_KEY not in arguments:
         return call
@@ -115,7 +115,7 @@ def _arguments(written: str | JsonObject) -> JsonObject:
     """Return the arguments as an object. Vendors send an empty text for a tool without parameters.
 
     Raises:
-        BadInput: They are not one JSON object.
+        BadInput: The arguments are not one JSON object.
     """
     text = written if isinstance(written, str) else json.dumps(written)
     value = strict_json(text, what="arguments") if text.strip() else {}

@@ -85,7 +85,7 @@ def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
 
     Args:
         request: The request.
-        provider: The provider's name; only replies of this provider return their state.
+        provider: The provider's name. The state of a reply is sent back only to the provider that wrote it.
         own: True for OpenAI's own API, whose reasoning models refuse `max_tokens`. Many compatible servers
             accept only `max_tokens`.
     """
@@ -170,7 +170,7 @@ def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
 
 
 class ReplyReader:
-    """Reads the chunks of one streamed reply. Compatible servers omit any field or set it to null."""
+    """Reads the chunks of one streamed reply. Compatible servers may omit any field or set it to null."""
 
     def __init__(self, deltas: DeltaSink) -> None:
         self._builder = ReplyBuilder(deltas)
@@ -229,7 +229,8 @@ class ReplyReader:
     def _index(self, call: dict[str, Any]) -> int:
         """Return the call's index.
 
-        Without one, an id starts the next call; a fragment without id continues the last.
+        Without an index, a fragment with an id starts the next call, and one without an id continues the
+        last.
         """
         index = call.get("index")
         if isinstance(index, int):

@@ -26,10 +26,10 @@ _LASTING_TYPES = frozenset({"invalid_request_error", "authentication_error", "pe
 _LASTING_CODES = frozenset({"insufficient_quota", "context_length_exceeded", "content_filter"})
 
 _MAX_ERROR_BYTES = 64 * 1024
-"""Bytes to read of the body of a refusal."""
+"""Maximum bytes to read of the body of a refusal."""
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""A longer event ends its stream: an event is held in memory until it is complete."""
+"""Maximum size of an event, which is held in memory until it is complete; a longer event ends its stream."""
 
 _END_S = 0.1
 """Seconds to wait for the end of a stream after its last event."""
@@ -58,7 +58,7 @@ class OpenAIApi:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     async def chunks(self, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[dict[str, Any]]:
-        """Send the request of a streamed reply and yield its chunks. A chunk that is no object is empty.
+        """Send the request of a streamed reply and yield its chunks; one that is not an object yields `{}`.
 
         Raises:
             TimeoutError: No byte arrived for `silence_s` seconds.
@@ -139,7 +139,7 @@ def _proxy(url: str) -> str | None:
 
 
 def _error_in(body: bytes) -> dict[str, Any]:
-    """Return the error object of a refusal; of another body its text as the message."""
+    """Return the error object of a refusal; for any other body, an object with its text as the message."""
     try:
         fields = as_object(json.loads(body))
     except (ValueError, RecursionError):
@@ -163,13 +163,13 @@ class Events:
 
     def __init__(self) -> None:
         self._rest = bytearray()
-        """The beginning of a line."""
+        """The incomplete last line."""
         self._data: list[bytes] = []
-        """The data of the event that is not complete."""
+        """The data lines of the incomplete event."""
         self._bytes = 0
-        """The size of that event."""
+        """The size of the incomplete event."""
         self._after_return = False
-        """Whether the stream ends with a carriage return so far."""
+        """Whether the last piece ended with a carriage return."""
 
     def complete(self, piece: bytes) -> Generator[bytes]:
         """Yield the data of the events that a piece of the stream completes.
@@ -178,7 +178,7 @@ class Events:
             TransientFault: An event is too long.
         """
         if self._after_return and piece.startswith(b"\n"):
-            # The second half of a line end.
+            # The second byte of a line end, whose first byte ended the previous piece.
             piece = piece[1:]
         self._after_return = piece.endswith(b"\r")
         self._bytes += len(piece)
@@ -203,10 +203,10 @@ class Events:
 
 
 async def _read_to_end(content: aiohttp.StreamReader) -> None:
-    """Read the end of a finished stream: its connection can serve the next request only after it."""
+    """Read a finished stream to its end, after which its connection can serve the next request."""
     if content.at_eof():
         return
-    # The reply is complete, whatever happens to the connection.
+    # The reply is complete, so an error of the connection does not matter.
     with suppress(TimeoutError, aiohttp.ClientError):
         async with asyncio.timeout(_END_S):
             async for _ in content.iter_any():

@@ -1,7 +1,7 @@
 """The base of the adapters: one client per process, and the retries of requests.
 
-The retries of vendors' SDKs are disabled. They know neither the deadline of the run nor the text that clients
-have received of an attempt that failed.
+The retries of vendors' SDKs are disabled. They know neither the deadline of the run nor which text clients
+have already received of a failed attempt.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_DELAY_S = 8.0
 
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429})
 _MAY_BE_BILLED = frozenset({504, 524})
-"""A proxy ended its wait for the model, which may still write the reply."""
+"""Statuses of a proxy that stopped waiting for the model, which may still write a reply that is billed."""
 _MAX_MESSAGE_CHARS = 500
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class RetryingProvider(ABC, Generic[C]):
-    """A `Provider` with one client. Only `make_client` and the attempts import the client's library."""
+    """A `Provider` with one client. Only `make_client` and the attempts import the library of the client."""
 
     def __init__(self, name: str, settings: ProviderSettings) -> None:
         self.name = name
@@ -118,7 +118,7 @@ class RetryingProvider(ABC, Generic[C]):
     def _delay_s(self, fault: TransientFault, number: int, scope: asyncio.Timeout) -> float:
         """Return the pause before the next attempt, randomized so that agents do not retry at the same time.
 
-        It is the vendor's time plus up to 10 %, or else 50 to 100 % of a time that doubles.
+        The pause is the vendor's time plus up to 10 %; without one, 50 to 100 % of a time that doubles.
 
         Raises:
             ProviderFailed: No attempt is left, or the next one would begin after the deadline.
@@ -145,9 +145,9 @@ class RetryingProvider(ABC, Generic[C]):
         return delay_s
 
     def silent(self, model: str) -> ProviderFailed:
-        """Return the failure of a request after which no byte arrived for as long as `model` may be silent.
+        """Return the failure of a request whose reply paused for longer than `model` may be silent.
 
-        Another provider may serve the request. The same one may still write the reply.
+        Another provider may serve the request. The same provider may still write the reply.
         """
         text = f"{model} was silent for {self.settings.silence_s(f'{self.name}:{model}'):g} s"
         return ProviderFailed(self.name, text, unavailable=True)
@@ -172,7 +172,7 @@ class RetryingProvider(ABC, Generic[C]):
 
     @abstractmethod
     def attempts(self, request: ModelRequest, deltas: DeltaSink) -> Callable[[], Awaitable[ModelReply]]:
-        """Return a function that sends the request once per call.
+        """Return a function that sends the request once each time it is called.
 
         Raises:
             TransientFault: The function failed, and another attempt may succeed.
