@@ -78,8 +78,7 @@ class Worker:
     quarantine: Quarantine = field(default_factory=Quarantine)
 
     async def on_work(self, message: WorkMessage) -> Outcome:
-        """Drive the run of a message until it ends or parks. Idempotent: the claim in the log names the
-        message.
+        """Drive a run until it ends or parks. Idempotent: the claim in the log names its message.
 
         Raises:
             Poison: The message cannot be decoded, came on another subject, or its run ended as a crash loop.
@@ -141,8 +140,7 @@ class Worker:
         return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
-        """Return the folded log of a redelivered message; an empty one for a first delivery, without a
-        read."""
+        """Return the folded log of a redelivered message; for a first delivery an empty one, unread."""
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
