@@ -1,4 +1,4 @@
-"""What an agent serves besides the work loop: signals, decisions, timers, the tool registry and reports."""
+"""Handlers of an agent besides the work loop: signals, decisions, timers, the tool registry and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def agent_router(
         title="run signals",
     )
     async def signal(signal: RunSignal, message: Work) -> Outcome:
-        """Cancel, steer, rename and delete, beside the queue of runs."""
+        """Handle a cancel, a steering message, a renaming or a deletion without the queue of runs."""
         return await worker.on_signal(signal, message)
 
     @router.subscriber(
@@ -60,7 +60,7 @@ def agent_router(
         title="fired timers",
     )
     async def timer(approval: TimedApproval, message: Work) -> Outcome:
-        """Approval requests that expire, and approvals that are removed."""
+        """Escalate or expire an approval request, or remove a decided one."""
         return await worker.on_timer(approval, message)
 
     router.include_routers(
@@ -79,7 +79,7 @@ def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
     @invalid.add_handler(Poison, publish=True)
     async def discard(poison: Poison, message: Work) -> Outcome:
         if poison.subject != message.subject:
-            # Something else cannot be read, such as the conversation's log. The reply may be valid.
+            # Another message cannot be read, such as one of the conversation's log. The reply may be valid.
             raise poison
         return await worker.on_invalid_decision(message, poison.reason)
 
@@ -94,7 +94,7 @@ def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
         title="approval replies",
     )
     async def decision(reply: ApprovalReply, message: Work) -> Outcome:
-        """The one reply to each approval request, as a gateway or the system stored it."""
+        """Handle the stored decision of an approval request."""
         check_subject(message, subjects.approval_reply(reply.tenant, reply.approval_id))
         await handlers.on_decision(worker.ports, reply)
         return Done()
@@ -111,7 +111,7 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
         subjects.tenant_registry("tool", "register", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
     )
     async def register(request: RegisterTool, message: Received) -> ToolRegistration:
-        """Register a tool and return the registration as it is stored; a repeated one changes nothing."""
+        """Register a tool and return the stored registration; a repeat changes nothing."""
         return await registry.register(subjects.registering_tenant(message.subject), request.definition)
 
     @router.subscriber(subjects.registry("tool", "withdraw"), queue=names.AGENTS, max_workers=CONCURRENCY)
@@ -123,12 +123,12 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
         tenant = subjects.registering_tenant(message.subject)
         return await registry.withdraw(tenant, request.name, request.server)
 
-    # Only gateways may send it: for what an administrator approved.
+    # Only gateways may send this request, after an administrator approved the tools.
     @router.subscriber(
         subjects.tenant_registry("tool", "offer", ANY), queue=names.AGENTS, max_workers=CONCURRENCY
     )
     async def offer(request: OfferTools, message: Received) -> OfferedTools:
-        """Offer exactly these tools of a server of the Model Context Protocol; a repeat changes nothing."""
+        """Offer exactly these tools of an MCP server; a repeat changes nothing."""
         tenant = subjects.registering_tenant(message.subject)
         assert tenant is not None, "the subject of the subscription names one"
         return await registry.offer(tenant, request)
@@ -155,14 +155,14 @@ def report_router(reports: WorkspaceReports) -> NatsRouter:
         title="workspace.report",
     )
     async def report(report: WorkspaceReport, message: Received) -> WorkspaceReportReply:
-        """Record what a runner reports about a workspace, and return where the workspace belongs."""
+        """Record a runner's report about a workspace and return the placement of the workspace."""
         return await reports.on_report(report, message.subject)
 
     return router
 
 
 def store_router(stores: RunnerStores) -> NatsRouter:
-    """Return the handler of runners' requests to remove what they stored."""
+    """Return the handler of runners' requests to remove their objects."""
     router = NatsRouter()
 
     @router.subscriber(

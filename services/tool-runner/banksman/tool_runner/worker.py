@@ -1,6 +1,6 @@
 """The requests that a runner serves over NATS: calls, cancellations and files.
 
-Each call gets a reply immediately, and an accepted one runs in its own task.
+Each call gets a reply immediately. An accepted call runs in its own task.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def runner_router(runner: str, worker: Worker, files: FilesApi) -> NatsRouter:
 
 
 def _file_router(runner: str, files: FilesApi) -> NatsRouter:
-    # Clients of files read `error` in a reply, and know no error envelope.
+    # Gateways read `error` in the reply to a file request, and do not know the error envelope.
     refusals = ExceptionMiddleware()
     router = NatsRouter(middlewares=(refusals,))
 

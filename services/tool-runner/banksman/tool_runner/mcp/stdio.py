@@ -104,7 +104,7 @@ class _Program:
 
     running: asyncio.Task[SandboxOutcome]
     stop: Stop
-    _words: str | None = None
+    _reason: str | None = None
     _closed: bool = False
 
     async def end(self) -> str | None:
@@ -117,8 +117,8 @@ class _Program:
         await asyncio.wait((self.running,))
         if not self._closed and not self.running.cancelled():
             self._closed = True
-            self._words = _last_words(self.running.result())
-        return self._words
+            self._reason = _failure_reason(self.running.result())
+        return self._reason
 
 
 async def _accepted(
@@ -193,7 +193,7 @@ async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:
     await asyncio.wait(tasks)
 
 
-def _last_words(outcome: SandboxOutcome) -> str | None:
+def _failure_reason(outcome: SandboxOutcome) -> str | None:
     """Return why a program failed: the limit that killed it, or the end of its standard error."""
     text = outcome.output.shown().stderr.strip()[-MAX_SHOWN_CHARS:]
     outcome.output.close()

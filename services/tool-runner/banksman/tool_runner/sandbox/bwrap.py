@@ -71,7 +71,7 @@ class BwrapSandbox:
         """Run one command to its end; see `Sandbox.run`."""
         stop = stop or Stop()
         output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
-        # Nothing to kill later: the call may have been cancelled while its proxy was set up.
+        # The call may have been cancelled while its proxy was set up. Then no process is started.
         if stop.reason is not None:
             return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
@@ -84,7 +84,7 @@ class BwrapSandbox:
                 finally:
                     await call.end(self._limits.kill_wait_s)
                 killed = stop.reason
-                # The kernel may have killed the command between two looks of the watchdog.
+                # The kernel may have killed the command between two measurements of the watchdog.
                 if killed is None and cgroup is not None and cgroup.exceeded_memory():
                     killed = "memory_limit"
             exit_code = call.exit_code() if killed is None else None
@@ -96,8 +96,8 @@ class BwrapSandbox:
 
     async def sweep(self) -> None:
         """Kill orphans of a killed spawner, and end unused starters, every second until cancelled."""
-        # Reading the table of processes took a third of the CPU time of a runner without calls: without a
-        # starter, it is read until it holds no orphan.
+        # Reading the table of processes took a third of the CPU time of an idle runner. Without starters, the
+        # table is therefore read only until it contains no orphan.
         clean = False
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
@@ -153,7 +153,7 @@ class BwrapSandbox:
                 stop.request("memory_limit")
             if await asyncio.to_thread(hidden.exceeded, call.pid):
                 stop.request("workspace_limit")
-            # A command chooses how many processes and mappings there are to read.
+            # The command controls the number of processes and mappings, and so the time of a measurement.
             pause_s = max(self._limits.watchdog_interval_s, (time.monotonic() - started) / _WATCH_SHARE)
 
     def _exceeds_memory(self, pid: int, cgroup: CallCgroup | None) -> bool:

@@ -182,7 +182,7 @@ class Starter:
         self._channel.kill(tree)
 
     def end(self) -> None:
-        """End the starter and the sandbox that it may have."""
+        """End the starter and its sandbox, if it has one."""
         self._channel.shut()
         self._kill(self.process)
 

@@ -29,7 +29,7 @@ from banksman.tool_runner.tools.pages import continuation, store_output
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
-"""Characters of one call that are published while it runs; the result has its own limit."""
+"""Maximum characters of one call that are published while it runs; the result has its own limit."""
 SHORT_BYTES = 8 * 1024
 """Bytes of an output that is read at once. A thread, for long ones, costs as much as starting the sandbox."""
 LOCKED = "it runs no command until the user deletes files of the conversation, or starts another conversation"
@@ -74,7 +74,7 @@ class Bash:
                 outcome = await self._sandbox.run(command, on_output=on_output, stop=run.stop)
         except SandboxUnavailable as error:
             return failure("unavailable", f"the sandbox could not be started: {error}")
-        # One that is cut off is stored as a file of the workspace.
+        # A thread only for outputs that may be long: a truncated output is stored as a file of the workspace.
         if outcome.output.total_bytes <= min(SHORT_BYTES, self._limits.max_output_chars):
             ended = self._result(outcome, run.workspace, timeout_s)
         else:
@@ -179,7 +179,7 @@ def _timeout(arguments: JsonObject, limits: RunnerLimits) -> float:
 
 
 def _decoded(on_progress: OnProgress) -> OnOutput:
-    """Report bytes as text: no character is split, and a flood ends at a bound."""
+    """Report bytes as text without split characters, and at most `MAX_PROGRESS_CHARS` characters."""
     decoders: dict[Stream, codecs.IncrementalDecoder] = {
         "stdout": codecs.getincrementaldecoder("utf-8")("replace"),
         "stderr": codecs.getincrementaldecoder("utf-8")("replace"),
