@@ -1,4 +1,4 @@
-"""A gateway that one client talks to: it acknowledges requests and sends the events that a test chooses."""
+"""A gateway for one client: it acknowledges requests and sends the events that a test chooses."""
 
 import json
 import threading

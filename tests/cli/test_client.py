@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(180)
 IDLE_S = 10
 MAX_WINDOWS = 4
 LEASES = 2
-"""Processes that hold one: the tool-runner and the server of the built-in tools."""
+"""Processes that hold a lease: the tool-runner and the server of the built-in tools."""
 NEEDS_APPROVAL = "run `echo signal-$((40 + 2))`"
 
 
@@ -66,7 +66,7 @@ def cli(reachable_dir: Path) -> Generator[Cli]:
 def complaints(logs: Path) -> list[str]:
     """Return the warnings and errors in the logs of all processes.
 
-    The watchdog's are left out: on a busy machine an event loop stands still without a fault. So are those of
+    Without the watchdog's: on a busy machine an event loop stands still without a fault. And without those of
     nats-server about the launcher's first checks of its health, while it starts.
     """
     lines = [line for file in sorted(logs.glob("*.log")) for line in file.read_text().splitlines()]
@@ -189,7 +189,7 @@ def test_doctor_reports_a_running_system_as_ok(cli: Cli) -> None:
 
 
 def test_an_idle_system_sends_few_messages(cli: Cli) -> None:
-    """They cost every idle machine processor time, and each stored one a write to the disk."""
+    """Each message costs processor time, and each stored message costs a write to the disk."""
     monitoring = json.loads((cli.data_dir / "run.json").read_text())["monitoring_url"]
 
     def counted() -> tuple[int, int]:
@@ -210,7 +210,7 @@ def test_an_idle_system_sends_few_messages(cli: Cli) -> None:
     def is_quiet(sent: int, stored: int) -> bool:
         return sent <= (6 + 4 * LEASES) * IDLE_S and stored <= 0.25 * LEASES * IDLE_S + 1
 
-    # What the commands of earlier tests left to do ends in the first windows.
+    # The remaining work of earlier tests ends in the first windows.
     windows = [window()]
     while not is_quiet(*windows[-1]) and len(windows) < MAX_WINDOWS:
         windows.append(window())
@@ -350,7 +350,7 @@ def test_a_request_for_a_value_is_printed_once_and_a_tool_of_the_same_name_too(
         ({"status": "rejected", "content": "No.", "error": {"message": "No."}}, "· run rejected: No.\n"),
     ],
 )
-def test_the_end_of_a_run_prints_a_text_that_no_message_had(
+def test_the_end_of_a_run_prints_a_text_that_was_in_no_message(
     outcome: dict[str, Any], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = TextView()
@@ -363,7 +363,7 @@ def test_the_end_of_a_run_prints_a_text_that_no_message_had(
 @pytest.mark.parametrize(
     ("aside", "end"), [(0, "agent\n"), (4, "agent; an operator set 4 later events aside\n")]
 )
-def test_a_log_that_was_cut_is_shown_with_since_when(
+def test_a_log_that_was_cut_states_the_time_of_the_cut(
     aside: int, end: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     view = TextView()

@@ -1,4 +1,4 @@
-"""Which records of a damaged message file are kept; the files are written here as nats-server writes them."""
+"""The retained records of a damaged message file; tests write the files as nats-server does."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_start_ends_with_a_sentence_if_the_process_that_creates_the_streams_is_k
 
 
 def test_process_that_creates_the_streams_ends_before_the_system_is_ready(shared_up: Up) -> None:
-    """It holds what the supervisor would need for provisioning alone: settings and NATS."""
+    """It has the modules that the supervisor would need only for provisioning: settings and NATS."""
     shared_up.wait_for("up")
 
     children = children_of(shared_up.process.pid)

@@ -192,7 +192,7 @@ def _fetch_plugin(directory: Path) -> None:
     make_archive(archive, (PLUGIN,), variant="extract", release=PLUGIN_RELEASE)
     try:
         partial.mkdir()
-        # Filters of members came to tarfile with Python 3.11.4.
+        # tarfile has extraction filters since Python 3.11.4.
         with tarfile.open(archive) as packed:
             packed.extract(f"./usr/libexec/docker/cli-plugins/{PLUGIN}", partial)
         (partial / "usr/libexec/docker/cli-plugins").rename(partial / "cli-plugins")

@@ -38,7 +38,7 @@ def newer_parser(tmp_path_factory: pytest.TempPathFactory) -> Parse:
             make_archive(archive, ["apparmor"], variant="extract", release=PLUGIN_RELEASE)
     root = tmp_path_factory.mktemp("apparmor")
     with tarfile.open(archive) as packed:
-        # Filters of members came to tarfile with Python 3.11.4.
+        # tarfile has extraction filters since Python 3.11.4.
         packed.extractall(root, [member for member in packed if not member.isdev()])
     (loader,) = root.glob("usr/lib/*/ld-linux-*.so.*")
     command = [str(loader), "--library-path", str(loader.parent), str(root / "usr/sbin/apparmor_parser")]

@@ -51,7 +51,7 @@ def gateways(stack: Stack) -> list[str]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-async def test_runs_go_on_through_both_gateways_after_one_of_each_service_was_killed(scaled: Stack) -> None:
+async def test_runs_continue_at_both_gateways_after_one_of_each_service_was_killed(scaled: Stack) -> None:
     """A run begins at one gateway and waits for approval; at the other gateway it is decided and ends.
 
     Then the killed containers start again and the others are killed: each of them executes runs alone.

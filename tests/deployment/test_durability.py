@@ -13,7 +13,7 @@ from tests.support.polling import eventually
 
 
 @pytest.mark.one_server
-async def test_a_check_goes_on_when_the_request_that_began_it_ends(
+async def test_a_check_continues_when_the_request_that_began_it_ends(
     own_bus: Bus, own_nats: NatsServer
 ) -> None:
     """A readiness request ends after two seconds; a busy machine may need more for the check."""

@@ -41,7 +41,7 @@ class Stage:
     failures: dict[str, tuple[int, Frame]] = field(default_factory=dict[str, tuple[int, Frame]])
     """Status and error of the HTTP requests that fail, by method and path."""
     uploads: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """What the page stored, by path."""
+    """The bodies that the page uploaded, by path."""
     token: str | None = None
     """The token that a client must send."""
     notices: tuple[str, ...] = ()

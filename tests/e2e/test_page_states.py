@@ -1,4 +1,4 @@
-"""What the page shows and sends, in states that a scripted gateway sets."""
+"""The views and requests of the page, in states that a scripted gateway sets."""
 
 from __future__ import annotations
 

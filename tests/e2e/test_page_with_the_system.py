@@ -34,7 +34,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Generator[System]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(demo: System, browser: None) -> AsyncGenerator[Page]:
-    """The open page. An error in it or a request to another host fails the test."""
+    """The open page. A page error or a request to another host fails the test."""
     async with opened(demo.url) as page:
         yield page
 
@@ -266,7 +266,7 @@ async def test_a_message_is_scheduled_run_now_paused_and_deleted(page: Page, dem
 async def test_a_workflow_is_built_run_and_scheduled_on_the_page_and_is_there_after_a_restart(
     page: Page, demo: System
 ) -> None:
-    """R15, R22, R41, R112: from a prompt, a tool, a question and an approval, without code."""
+    """R15, R22, R41, R112: from a prompt, a tool, a request for a value and an approval, without code."""
     await page.get_by_role("link", name="Workflows").click()
     await page.get_by_role("link", name="New workflow").click()
     await page.get_by_label("Name").fill("Plan a version")

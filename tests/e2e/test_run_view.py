@@ -1,4 +1,4 @@
-"""The view of one run: find why it cost what it did."""
+"""The view of one run: its steps, their requests and costs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def requests(base: type[BaseModel] = Wire) -> Iterator[type[BaseModel]]:
 
 
 def mistakes(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield what was sent, and the text of the error, for each field with each wrong value."""
+    """Yield the invalid value and the text of its error, for each field with each wrong value."""
     for body in (*WRONG, {"unknwon": 1}):
         yield from mistake(model, body)
     for name, field in model.model_fields.items():

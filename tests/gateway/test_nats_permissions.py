@@ -71,7 +71,7 @@ Refused = Callable[[], list[str]]
 
 @pytest.fixture
 def violations(secured_nats: SecuredNats) -> Refused:
-    """What the server refused since the test began; other tests of the session attack the same server."""
+    """The violations since the test began; other tests of the session attack the same server."""
     begun = len(secured_nats.server.log())
     return lambda: [line for line in secured_nats.server.log()[begun:].splitlines() if "Violation" in line]
 
@@ -111,7 +111,7 @@ async def test_the_nats_permissions_of_the_gateway_suffice_for_all_requests(
 async def test_the_nats_permissions_of_the_gateway_suffice_to_deliver_webhooks(
     deployment: Deployment, violations: Refused, tenant: str
 ) -> None:
-    """The address is none that can be connected to: the attempt is what counts."""
+    """No connection to the address is possible: only the attempt counts."""
     gateway, operator, _ = deployment
     agent = Agent(operator, tenant)
     async with gateway.http as http:

@@ -451,7 +451,7 @@ async def test_a_quoted_request_for_ideas_is_written_as_it_is(agent: Agent) -> N
     assert exchange.rounds[0][0][1]["content"] == "three ideas"
 
 
-async def test_what_a_coding_agent_adds_to_a_message_is_no_part_of_the_request(agent: Agent):
+async def test_additions_of_a_coding_agent_to_a_message_are_no_part_of_the_request(agent: Agent):
     reminder = "<system-reminder>\nrun `false`\n</system-reminder>\n"
     exchange = await agent.send(
         f"{reminder}{reminder}run `pwd`\n<environment_context><cwd>/</cwd></environment_context>"

@@ -35,7 +35,7 @@ MCP: Any = {"type": "namespace", "name": "mcp__files", "description": "Files.", 
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_tool_is_called_in_its_namespace(openai: AsyncOpenAI, streams: bool) -> None:
-    """Agents offer the tools of MCP servers so."""
+    """Agents offer the tools of MCP servers in namespaces."""
     ask: Any = {"role": "user", "content": 'use the tool `mcp__files__bash` with {"command": "ls"}'}
     fields: dict[str, Any] = {"model": "demo", "tools": [MCP]}
     read = final if streams else lambda client, **given: client.responses.create(**given)

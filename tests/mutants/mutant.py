@@ -26,7 +26,7 @@ class Mutant:
     requirement: str
     """`R1` to `R114`."""
     name: str
-    """What no longer holds."""
+    """The behaviour that no longer holds."""
     file: str
     """The source, relative to the root."""
     old: str

@@ -1,4 +1,4 @@
-"""Lines of the interfaces without an entry in the published documents, each with a test of what it says."""
+"""Lines of the interfaces without an entry in the published documents, each with its test."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ OTHERS = {
     "/docs, /asyncapi": RESOURCES + "test_api_documents_load_nothing_from_another_host",
     "/healthz, /readyz, /metrics": "scenarios/test_structure.py::"
     "test_each_service_is_a_process_that_reports_readiness",
-    "POST /mcp: rights": MCP + "test_a_key_is_offered_what_its_rights_open",
+    "POST /mcp: rights": MCP + "test_a_key_is_offered_the_tools_of_its_rights",
     "POST /mcp: start and follow runs": MCP + "test_a_run_is_started_followed_and_read",
     "POST /mcp: decide approvals": MCP + "test_a_run_that_needs_a_decision_returns_at_once_and_is_decided",
     "POST /mcp: list and run workflows": MCP + "test_a_workflow_is_listed_and_started",
     "MCP servers as tools": "scenarios/test_mcp_servers.py::"
     "test_an_approved_tool_is_called_in_the_workspace_after_its_approval_and_no_secret_is_seen",
-    "OIDC": "gateway/http/test_oidc.py::test_a_token_opens_what_its_claims_name_on_http_and_on_the_websocket",
+    "OIDC": "gateway/http/test_oidc.py::"
+    "test_a_token_grants_the_rights_of_its_claims_on_http_and_on_the_websocket",
     "A2A task methods": "gateway/a2a/test_push.py::"
     "test_a_receiver_gets_the_states_of_its_task_signed_and_with_the_clients_headers",
     "auth of passthrough; error object": PASSTHROUGH + "test_a_wrong_key_gets_the_error_format_of_each_api",
@@ -84,7 +85,7 @@ OTHERS = {
     + "test_disconnecting_from_a_stream_cancels_the_run_that_it_started",
     "a disconnected websocket cancels nothing": SOCKET + "test_a_client_resumes_after_the_last_event_it_has",
     "AG-UI interrupts and their payload": "gateway/agui/test_agui.py::"
-    "test_an_approval_is_an_interrupt_for_each_call_and_the_answer_resumes_the_run",
+    "test_an_approval_is_an_interrupt_for_each_call_and_its_resolution_resumes_the_run",
     "no endpoint calls a tool": "scenarios/test_json_calls.py::test_there_is_no_endpoint_for_tools",
     "status 400 unsupported_endpoint_for_model": CONTRACT + "test_a_model_without_the_api_of_the_path_is_400",
     "status 400": PASSTHROUGH + "test_a_body_without_a_model_is_a_bad_request",
@@ -132,7 +133,7 @@ OTHERS = {
     "test_requests_without_the_sdk_are_checked_in_the_same_way",
     "missed: run_once or skip": SCHEDULES + "test_missed_runs_run_once_or_not_at_all_as_chosen",
     "cron with time zone": "gateway/service/test_schedule_times.py::"
-    "test_times_of_day_are_local_and_each_comes_once",
+    "test_times_of_day_are_local_and_each_is_due_once",
     "banksman keys": "gateway/http/test_keys_file.py::"
     "test_a_colleagues_key_opens_the_gateway_at_once_and_closes_it_for_everyone_else",
     "webhook input.requested": WEBHOOKS + "test_a_request_for_a_value_arrives_with_the_schema_of_its_form",

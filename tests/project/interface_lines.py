@@ -91,9 +91,9 @@ ENDPOINTS = {
     "POST /context/schedules": SCHEDULES
     + "test_a_prompt_runs_at_its_time_in_a_new_conversation_and_shows_the_state_of_its_run",
     "GET /context/schedules/{schedule_id}": SCHEDULES
-    + "test_what_is_read_can_be_sent_back_to_pause_and_resume",
+    + "test_a_schedule_can_be_sent_back_as_it_was_read_to_pause_and_resume_it",
     "PUT /context/schedules/{schedule_id}": SCHEDULES
-    + "test_what_is_read_can_be_sent_back_to_pause_and_resume",
+    + "test_a_schedule_can_be_sent_back_as_it_was_read_to_pause_and_resume_it",
     "DELETE /context/schedules/{schedule_id}": SCHEDULES + "test_a_deleted_schedule_starts_nothing",
     "POST /context/schedules/{schedule_id}/run": SCHEDULES
     + "test_a_user_runs_a_schedule_now_and_a_repeated_request_starts_no_second_run",
@@ -103,13 +103,14 @@ ENDPOINTS = {
     + "test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gateway",
     "GET /context/identity-providers": "gateway/http/test_oidc.py::"
     "test_an_administrator_reads_which_roles_of_the_provider_grant_which_rights",
-    "GET /context/webhooks": WEBHOOKS + "test_a_replaced_webhook_keeps_its_secret_and_gets_what_it_names_now",
+    "GET /context/webhooks": WEBHOOKS
+    + "test_a_replaced_webhook_keeps_its_secret_and_gets_the_events_that_it_names_now",
     "POST /context/webhooks": WEBHOOKS
-    + "test_a_finished_run_and_an_approval_request_arrive_signed_without_what_a_vendor_returned",
+    + "test_a_finished_run_and_an_approval_request_arrive_signed_without_data_of_the_vendor",
     "GET /context/webhooks/{webhook_id}": WEBHOOKS
-    + "test_a_replaced_webhook_keeps_its_secret_and_gets_what_it_names_now",
+    + "test_a_replaced_webhook_keeps_its_secret_and_gets_the_events_that_it_names_now",
     "PUT /context/webhooks/{webhook_id}": WEBHOOKS
-    + "test_a_replaced_webhook_keeps_its_secret_and_gets_what_it_names_now",
+    + "test_a_replaced_webhook_keeps_its_secret_and_gets_the_events_that_it_names_now",
     "DELETE /context/webhooks/{webhook_id}": WEBHOOKS
     + "test_a_deleted_webhook_gets_nothing_and_another_one_the_next_event",
     "POST /context/webhooks/{webhook_id}/test": WEBHOOKS

@@ -1,4 +1,4 @@
-"""The map from each line of the interfaces' tables to a test of what it says.
+"""The map from each line of the interfaces' tables to its test.
 
 `test_published_names` finds a published name without any mention. The map is in `interface_lines` and
 `behaviour_lines`.

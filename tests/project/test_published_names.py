@@ -20,7 +20,7 @@ from banksman.runtime.health import Health
 from tests.support.paths import ROOT
 
 NAME_ALL = {"test_rights.py", "test_published_names.py", "samples.py", "test_frozen_broker.py"}
-"""Files that name everything, whatever it does."""
+"""Files that list names without testing them."""
 PARAMETER = r"""(?:\{[^}]*\}|[^/"'?\s]+)"""
 UNTESTED_CODES = {1000, 1001}
 """Close codes of clients."""
@@ -58,7 +58,7 @@ OTHER_NAMES = {
     "secret set": 'subjects.api(tenant, "secret"',
     "secret delete": 'subjects.api(tenant, "secret"',
 }
-"""What tests write where a client, or a variable, stands for the name."""
+"""The text in tests that use a name through a client or a variable."""
 WITHOUT_USE = {"call_limit"}
 """Published for clients of a later version: nothing ends a run with it."""
 

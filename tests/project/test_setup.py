@@ -1,4 +1,4 @@
-"""`make up` in a fresh checkout: what it installs with, and that it is never silent for long."""
+"""`make up` in a fresh checkout: the installer that it uses, and its progress messages."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ case "$*" in
     echo "Installing collected packages: package-1" ;;
 esac
 """
-"""Stands for Python and pip, and writes down how it is called."""
+"""Replaces Python and pip, and records its arguments."""
 
 UV = """#!/bin/sh
 echo "uv $*" >>calls

@@ -1,4 +1,4 @@
-"""What a process imports when it starts: it costs every start CPU, and every process memory."""
+"""The modules that a process imports when it starts: they cost CPU at each start, and memory."""
 
 import json
 import subprocess
@@ -132,7 +132,7 @@ def test_built_in_tools_do_not_import_the_parser_of_docstrings() -> None:
 
 @pytest.mark.parametrize("module", IMPORTED_LATER)
 def test_modules_that_the_template_imports_exist(module: str) -> None:
-    """It skips a missing one; then each service imports another one on its own."""
+    """The template skips a missing module, and each service then imports its replacement again."""
     assert find_spec(module) is not None
 
 

@@ -1,4 +1,4 @@
-"""What runs each supervised loop of the services, by the name of its background task."""
+"""The components that run the supervised loops of the services, by the names of their background tasks."""
 
 from __future__ import annotations
 

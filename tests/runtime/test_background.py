@@ -127,7 +127,7 @@ async def fails_and_recovers(bus: Bus, task: str, log: Log) -> None:
 
 
 def test_every_supervised_loop_of_the_sources_is_tested() -> None:
-    """Each background task of the sources has a component in `loops`, and each component is of one."""
+    """Each background task of the sources has a component in `loops`, and vice versa."""
     tested = LOOPS.keys() | AFTER_RECONNECT.keys()
     found = supervised_loops()
     assert {name for name in found if not any(re.fullmatch(name, loop) for loop in tested)} == set()

@@ -1,4 +1,4 @@
-"""W3C Trace Context: what is accepted, and what a request to another system carries."""
+"""W3C Trace Context: the accepted headers, and the headers of requests to other systems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_request_to_another_system_is_a_child_in_the_same_trace() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "malformed"])
-def test_without_a_trace_nothing_is_sent_or_logged_for_one(given: str | None) -> None:
+def test_without_a_trace_no_trace_is_sent_or_logged(given: str | None) -> None:
     with traced(given):
         assert (current(), outgoing()) == (None, {})
         assert "trace_id" not in structlog.contextvars.get_contextvars()

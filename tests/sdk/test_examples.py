@@ -58,7 +58,7 @@ async def test_openai_passthrough_prints_the_streamed_reply() -> None:
 
 @pytest.mark.parametrize("example", sorted(file.name for file in EXAMPLES.glob("*.py")))
 async def test_an_example_that_finds_no_system_prints_one_sentence(example: str, tmp_path: Path) -> None:
-    """So on another port than the default, or in another directory."""
+    """Also with another port than the default, or in another directory."""
     nowhere = f"http://127.0.0.1:{free_port()}"
     variables = {"BANKSMAN_GATEWAY_URL": nowhere, "OPENAI_BASE_URL": f"{nowhere}/v1"}
 

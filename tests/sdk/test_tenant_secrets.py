@@ -95,7 +95,7 @@ async def test_a_declared_secret_reaches_the_tenants_own_tool_and_neither_its_re
     assert "of acme" not in at_rest + await stored(operator, RESULTS, "tool.result.acme.*")
 
 
-async def test_what_a_tool_server_in_any_language_stores_has_no_secret_of_its_tenant(
+async def test_the_result_of_a_tool_server_in_any_language_has_no_secret_of_its_tenant(
     nats: SecuredNats, agent: Agent
 ) -> None:
     """An agent removes it in values and keys before it stores the result. Other tenants' words stay."""

@@ -1,4 +1,4 @@
-"""References of workflows without code: what they insert, and what bounds it."""
+"""References of workflows without code: the values that they insert, and their limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = Values({"n": 3, "topic": "{{steps.big}}", "none": None}, {"found": {"ma
         ("in {{steps.found.matches.0.path}}", "in a.py"),
         ("{{parameters.tone|friendly}}", "friendly"),
         ("{{parameters.none|empty}}", "empty"),
-        # What a value contains is not replaced.
+        # References within an inserted value are not replaced.
         ("{{parameters.topic}}", "{{steps.big}}"),
         (["{{parameters.n}}", {"deep": "{{parameters.n}}"}, 1.5, None], [3, {"deep": 3}, 1.5, None]),
     ],

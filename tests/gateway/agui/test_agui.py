@@ -86,7 +86,7 @@ async def began(agent: Agent, thread: Thread) -> StartRun:
     return start
 
 
-async def answered(agent: Agent, start: StartRun, request: ApprovalRequest, output: str) -> None:
+async def completed(agent: Agent, start: StartRun, request: ApprovalRequest, output: str) -> None:
     """Commit the result of the approved call and the end of the run."""
     result = ToolResult(
         tool_call_id=request.items[0].tool_call_id, content={"success": True, "output": output}
@@ -140,7 +140,7 @@ async def test_a_run_is_a_stream_of_agui_events(thread: Thread, agent: Agent) ->
     ]
 
 
-async def test_an_approval_is_an_interrupt_for_each_call_and_the_answer_resumes_the_run(
+async def test_an_approval_is_an_interrupt_for_each_call_and_its_resolution_resumes_the_run(
     thread: Thread, agent: Agent
 ) -> None:
     """Interfaces, section 1: an approval batch maps to interrupts; the payload edits the arguments."""
@@ -170,7 +170,7 @@ async def test_an_approval_is_an_interrupt_for_each_call_and_the_answer_resumes_
     calls = [{"id": call, "type": "function", "function": function}]
     thread.messages.append({"id": "a", "role": "assistant", "toolCalls": calls})
     async with thread.stream("r2", resume=resume) as events:
-        await answered(agent, start, request, "etc")
+        await completed(agent, start, request, "etc")
         second = [event async for event in events]
     asked = list(thread.messages)
     thread.messages.append({"id": "t", "role": "tool", "toolCallId": call, "content": "partial"})
@@ -185,14 +185,14 @@ async def test_an_approval_is_an_interrupt_for_each_call_and_the_answer_resumes_
         "RUN_FINISHED",
     ]
     assert second[0]["runId"] == "r2"
-    # What the client has of the answered run already is removed before it is sent again.
+    # The client's earlier messages of the resumed run are removed before they are sent again.
     assert next(event["messages"] for event in again if event["type"] == "MESSAGES_SNAPSHOT") == asked
     assert [kind for kind in kinds(again) if kind != "MESSAGES_SNAPSHOT"] == kinds(second)
-    # An interrupt that is answered is not sent again.
+    # A resolved interrupt is not sent again.
     assert whole[-1]["outcome"] == {"type": "success"}
     result = next(event for event in second if event["type"] == "TOOL_CALL_RESULT")
     assert (result["toolCallId"], json.loads(result["content"])["output"]) == (call, "etc")
-    # The usage of a part of a run is not known: that of the whole run would be counted twice.
+    # The usage of a part of a run is unknown, and the usage of the whole run would be counted twice.
     assert "usage" not in second[-1]
 
 
@@ -241,15 +241,15 @@ async def test_a_client_that_leaves_cancels_the_run_unless_it_waits_for_a_user(
                 break
     async with thread.stream("r1") as events:
         assert (await anext(events))["type"] == "RUN_STARTED"
-    async with thread.stream("r2", resume=[await _answer(thread)]) as events:
+    async with thread.stream("r2", resume=[await _approved(thread)]) as events:
         assert (await anext(events))["type"] == "RUN_STARTED"
         assert not nudged.is_set()
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         await nudged.wait()
 
 
-async def _answer(thread: Thread, **payload: Any) -> dict[str, Any]:
-    """Return the approval of the interrupt that the loaded thread waits for."""
+async def _approved(thread: Thread, **payload: Any) -> dict[str, Any]:
+    """Return the payload that approves the open interrupt of a thread."""
     loaded = await Thread(thread.http, thread.id).run(new_id("load"))
     (interrupt,) = loaded[-1]["outcome"]["interrupts"]
     return {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True, **payload}}
@@ -293,7 +293,7 @@ async def test_a_message_is_refused_while_its_thread_has_open_interrupts(
     refused = await thread.http.post("/agui", json=body)
     wrong = {"interruptId": "nonsense!", "status": "cancelled"}
     unknown = await thread.http.post("/agui", json={**body, "resume": [wrong]})
-    bad = {**await _answer(thread), "payload": {"approved": True, "argumnets": {}}}
+    bad = {**await _approved(thread), "payload": {"approved": True, "argumnets": {}}}
     misspelt = await thread.http.post("/agui", json={**body, "resume": [bad]})
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
     assert (unknown.status_code, unknown.json()["error"]["field"]) == (400, "resume.interruptId")
@@ -310,7 +310,7 @@ async def test_a_message_is_refused_while_its_thread_has_open_interrupts(
         ("max_iterations", "RUN_FINISHED", "cancelled"),
     ],
 )
-async def test_an_outcome_that_is_no_success_is_reported_as_what_it_is(
+async def test_an_outcome_other_than_success_is_reported_with_its_status(
     thread: Thread, agent: Agent, status: str, last: str, outcome: str | None
 ) -> None:
     thread.says("hi")
@@ -322,7 +322,7 @@ async def test_an_outcome_that_is_no_success_is_reported_as_what_it_is(
     assert seen[-1]["metadata"]["banksman"]["status"] == status
 
 
-async def test_a_thread_has_any_id_and_its_first_run_has_what_preceded_it(
+async def test_a_thread_has_any_id_and_its_first_run_has_the_earlier_messages(
     gateway: Served, agent: Agent
 ) -> None:
     async with gateway.http as http:
@@ -358,7 +358,9 @@ async def test_a_thread_has_any_id_and_its_first_run_has_what_preceded_it(
     assert len(warnings) == 2 and second.content == "more"
 
 
-async def test_calls_and_results_are_tool_events_and_the_rest_is_custom(thread: Thread, agent: Agent) -> None:
+async def test_calls_and_results_are_tool_events_and_other_events_are_custom(
+    thread: Thread, agent: Agent
+) -> None:
     thread.says("hi")
     async with thread.stream("r1") as events:
         start = await began(agent, thread)

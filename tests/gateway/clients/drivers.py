@@ -25,14 +25,14 @@ CLIENT = Path(__file__).parents[3] / "services/gateway/banksman/gateway/page/sta
 
 @dataclass
 class Observed:
-    """What a client delivered to its program."""
+    """The items that a client delivered to its program."""
 
     lists: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """`steps` and `final`: number and type of each event; `sent`: the id of the run of each message."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def add(self, kind: str, value: Any) -> None:
-        """Add what a client delivered."""
+        """Add a delivered item."""
         async with self.changed:
             self.lists.setdefault(kind, []).append(value)
             self.changed.notify_all()

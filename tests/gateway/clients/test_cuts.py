@@ -58,7 +58,7 @@ async def stored_runs(bus: Bus, tenant: str, conversation_id: str) -> int:
 
 
 async def interrupt(served: Served, agent: Agent, start: Start) -> None:
-    """Cut a client off twenty times, at random bytes, and compare what it delivered with what was stored."""
+    """Cut a client off twenty times, at random bytes, and compare the delivered with the stored items."""
     chance = random.Random(7)
     async with served.socket("alice") as socket:
         followed, other = await socket.create(), await socket.create()

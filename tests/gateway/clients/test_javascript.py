@@ -32,7 +32,7 @@ async def run(folder: Path, *command: str) -> tuple[int | None, str]:
 
 
 async def test_a_typed_program_compiles_against_the_packed_client(node_folder: Path) -> None:
-    """It has lines that must not compile, too."""
+    """The program also has lines that must not compile."""
     assert await run(node_folder, "node_modules/.bin/tsc", "--project", ".") == (0, "")
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class MailServer:
-    """A mail server that refuses some messages, and takes those after them."""
+    """A mail server that refuses some messages, and accepts later ones."""
 
     port: int = 0
     refusals: int = 0
-    """Messages that it refuses yet."""
+    """The number of further messages that it refuses."""
     starttls: ssl.SSLContext | None = None
     """Its side of TLS, which a client begins with STARTTLS; None for none."""
     farewell: bytes = b"221 bye\r\n"

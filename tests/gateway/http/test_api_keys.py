@@ -70,7 +70,7 @@ async def test_a_key_is_shown_once_stored_as_its_digest_and_revoked_at_every_gat
 async def test_the_first_key_is_created_without_one_and_from_then_on_each_request_needs_a_key(
     start_gateway: GatewayFactory, tmp_path: Path
 ) -> None:
-    """It must be able to create others. Gateways that share the file of keys need one too."""
+    """The first key can create others. Gateways that share the file of keys then need a key too."""
     settings = {"keys_file": tmp_path / "keys" / "api-keys.json"}
     async with start_gateway(**settings) as one, start_gateway(**settings) as other:
         async with one.http as http, other.http as second:

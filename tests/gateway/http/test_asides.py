@@ -84,7 +84,7 @@ async def test_a_request_goes_to_named_users_once_it_is_set_aside(
     assert (signal.approval_id, signal.by) == (request.approval_id, "alice")
 
 
-async def test_a_request_that_is_left_goes_to_named_users_after_its_time(team: Served, agent: Agent) -> None:
+async def test_an_undecided_request_goes_to_named_users_after_its_time(team: Served, agent: Agent) -> None:
     """R13: the time is part of the stored request, so that it holds over every restart."""
     request = await parked(team, agent, {"after_s": 0.5, "users": ["bob"]})
     assert request.escalates_at is not None

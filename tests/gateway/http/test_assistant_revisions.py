@@ -56,7 +56,7 @@ async def test_revisions_are_listed_read_compared_and_restored(guarded: Served) 
 
 
 async def test_the_built_in_assistant_has_its_first_revision(gateway: Served) -> None:
-    """Nothing was recorded when it was stored: its first change adds both."""
+    """No revision is recorded when it is stored; its first change records the first two."""
     where = "/context/assistants/default"
     async with gateway.http as http:
         before = (await http.get(where)).json()

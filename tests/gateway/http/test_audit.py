@@ -41,12 +41,12 @@ IN_LOGS = {
     "POST /a2a",
     "POST /v1/chat",
 }
-"""What the logs of conversations record."""
+"""Requests that the logs of conversations record."""
 CHANGES_NOTHING = {
     "POST /context/assistants/preview",
     "POST /context/webhooks/{webhook_id}/test",
     "POST /context/mcp-servers/{server_id}/look",
-    # The user who returns from it is recorded.
+    # The return from the sign-in is recorded instead.
     "POST /context/mcp-servers/{server_id}/sign-in",
     "POST /workflows/parse",
     "POST /v1/ws-ticket",
@@ -56,7 +56,7 @@ CHANGES_NOTHING = {
     "POST /v1/messages/count_tokens",
 }
 OF_A_USER = {"PUT /context/push/devices", "DELETE /context/push/devices/{device_id}"}
-"""What concerns the user alone who does it."""
+"""Requests that concern only the user who sends them."""
 
 
 def test_every_request_that_changes_something_is_recorded_or_has_a_reason() -> None:

@@ -38,7 +38,7 @@ async def sent(start_gateway: GatewayFactory, mail: MailServer, security: str) -
 async def test_an_email_is_handed_over_encrypted_to_a_server_whose_certificate_is_trusted(
     start_gateway: GatewayFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """R13: no command but the first ones of STARTTLS is sent in the clear, and a sign-in never is."""
+    """R13: only the first commands of STARTTLS are sent in the clear, and never a sign-in."""
     site = certificate(tmp_path / "mail.pem", HOST)
     monkeypatch.setenv("SSL_CERT_FILE", str(site))
     implicit = security == "tls"
@@ -82,7 +82,7 @@ async def test_a_mail_server_with_a_wrong_certificate_gets_no_message_and_the_de
 
 
 async def test_a_mail_server_without_starttls_gets_no_message(start_gateway: GatewayFactory) -> None:
-    """R13: who removes the offer from the connection gets no message in the clear."""
+    """R13: an attacker who removes the offer of STARTTLS gets no message in the clear."""
     async with mail_server(MailServer()) as mail:
         delivery = await sent(start_gateway, mail, "starttls")
     assert (delivery["status"], mail.received) == ("pending", [])

@@ -75,7 +75,7 @@ def hmac_token(provider: Provider, secret: str) -> str:
     return jwt.encode(claims, secret.ljust(64), algorithm="HS256", headers={"kid": provider.key.id})
 
 
-async def test_a_token_opens_what_its_claims_name_on_http_and_on_the_websocket(
+async def test_a_token_grants_the_rights_of_its_claims_on_http_and_on_the_websocket(
     signed: Served, provider: Provider
 ) -> None:
     approver = provider.token(sub="eve", tenant="umbrella", rights=["approve"])
@@ -91,7 +91,7 @@ async def test_a_token_opens_what_its_claims_name_on_http_and_on_the_websocket(
     assert statuses == [201, 403, 403, 403, 401]
 
 
-async def test_what_the_provider_did_not_sign_for_this_gateway_is_refused(
+async def test_a_token_that_the_provider_did_not_sign_for_this_gateway_is_refused(
     signed: Served, provider: Provider
 ) -> None:
     async with signed.http as http:
@@ -130,7 +130,7 @@ async def test_tokens_that_name_unknown_keys_do_not_flood_the_provider(
 async def test_tokens_wait_for_a_provider_that_does_not_respond_at_the_start(
     start_gateway: GatewayFactory, provider: Provider
 ) -> None:
-    """The gateway serves keys meanwhile. A token that cannot be checked is not called wrong."""
+    """The gateway serves keys meanwhile. A token that cannot be checked is not reported as wrong."""
     provider.fails = True
     async with start_gateway(oidc=settings(provider)) as served, served.http as http:
         early = await http.get(LISTING, headers=bearer(provider.token()))
@@ -212,7 +212,7 @@ async def test_a_websocket_closes_when_its_token_expires(signed: Served, provide
 
 
 async def authorized(http: httpx.AsyncClient, signed: Served, challenge: str) -> tuple[dict[str, str], str]:
-    """Go to the provider as the page does; return where that was, and the code that comes back."""
+    """Go to the provider as the page does; return the response of `/v1/sign-in`, and the code."""
     where = (await http.get("/v1/sign-in")).json()
     asked = {
         "redirect_uri": f"{signed.url}/",

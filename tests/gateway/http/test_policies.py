@@ -22,7 +22,7 @@ async def requested(bus: Bus, tenant: str, *action: str, body: bytes = b"{}") ->
 async def test_the_rules_of_a_tenant_come_before_those_of_its_assistants(
     guarded: Served, agent: Agent
 ) -> None:
-    """R12: over HTTP. Two approvers of the tenant are the least for each assistant."""
+    """R12: over HTTP. If the tenant requires two approvers, each assistant requires at least two."""
     own = {"tool": "*", "arguments": {}, "action": "deny"}
     async with guarded.http as http:
         first = (await http.get(POLICY)).json()

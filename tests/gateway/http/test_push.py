@@ -116,7 +116,7 @@ async def none_left(http: httpx.AsyncClient) -> bool:
     return (await http.get(PATH)).json()["items"] == []
 
 
-async def test_a_device_belongs_to_one_user_who_may_approve_and_has_a_bound(
+async def test_a_device_belongs_to_one_user_who_may_approve_and_their_number_is_bounded(
     sending: Served, service: PushService
 ) -> None:
     browser = Browser()
@@ -201,7 +201,7 @@ def test_the_encryption_gives_the_bytes_of_the_example_of_rfc_8291() -> None:
     )
 
 
-def test_those_whom_an_escalation_names_are_asked_by_it_and_not_before() -> None:
+def test_users_whom_an_escalation_names_are_notified_by_it_and_not_before() -> None:
     now = datetime.now(UTC)
 
     def event(data: EventBody) -> Event:

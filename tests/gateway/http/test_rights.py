@@ -1,4 +1,4 @@
-"""Which rights open which endpoint, and what a tenant sees of another one's."""
+"""The rights that open each endpoint, and the isolation of tenants."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def test_a_websocket_opens_for_those_who_chat_or_approve_and_checks_each_r
     }
 
 
-async def test_what_belongs_to_another_tenant_is_missing(guarded: Served, agent: Agent) -> None:
+async def test_data_of_another_tenant_is_missing(guarded: Served, agent: Agent) -> None:
     """Every endpoint with an id in its path returns to bob what it returns for an unknown id."""
     async with guarded.http as http:
         alice = await owned(http, agent)
@@ -252,7 +252,7 @@ async def test_what_belongs_to_another_tenant_is_missing(guarded: Served, agent:
 
 
 async def owned(http: httpx.AsyncClient, agent: Agent) -> dict[str, str]:
-    """Return the ids of what alice has."""
+    """Create one object of each kind as alice; return their ids."""
     conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
     await http.post(f"/context/conversations/{conversation}/runs", json={"content": "list"})
     start = await agent.started(conversation)

@@ -1,4 +1,4 @@
-"""The steps of a run over HTTP: why it took and cost what it did."""
+"""The steps of a run over HTTP, with their durations and costs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _step(http: httpx.AsyncClient, run_id: str, step_id: str) -> dict[str,
     return response.json()
 
 
-async def test_the_steps_of_a_run_state_what_each_took_and_cost(gateway: Served, agent: Agent) -> None:
+async def test_the_steps_of_a_run_have_their_durations_and_costs(gateway: Served, agent: Agent) -> None:
     async with gateway.http as http:
         run_id = await _run(http, agent)
         page = (await http.get(f"/context/runs/{run_id}/steps")).json()

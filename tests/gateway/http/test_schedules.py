@@ -1,4 +1,4 @@
-"""Schedules: what is due starts once, whichever process ends in between, as the user who made it."""
+"""Schedules: each due time starts one run as the schedule's user, whichever process ends in between."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def create(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 
 
 async def ran(http: httpx.AsyncClient, schedule: str, count: int = 1) -> dict[str, Any]:
-    """Wait until a schedule shows as many runs, and return it."""
+    """Wait until a schedule shows this number of runs, and return it."""
 
     async def shown() -> dict[str, Any] | None:
         read = (await http.get(f"{PATH}/{schedule}")).json()
@@ -271,7 +271,7 @@ async def test_a_user_runs_a_schedule_now_and_a_repeated_request_starts_no_secon
     assert await starts(bus, gateway.tenant) == 2
 
 
-async def test_a_start_that_is_not_possible_any_more_shows_why(gateway: Served, bus: Bus) -> None:
+async def test_a_start_that_is_no_longer_possible_shows_its_reason(gateway: Served, bus: Bus) -> None:
     async with gateway.http as http:
         assistant = (await http.post("/context/assistants", json={"name": "A"})).json()["id"]
         conversation = (await http.post("/context/conversations", json={})).json()["conversation_id"]
@@ -363,7 +363,7 @@ async def test_another_tenant_sees_no_schedule(guarded: Served) -> None:
         ({"cron": "0 0 * * *", "start": {**PROMPT, "variables": {"a": "x" * 70_000}}}, 400, "start"),
     ],
 )
-async def test_a_schedule_that_could_not_run_is_refused(
+async def test_a_schedule_that_can_never_run_is_refused(
     gateway: Served, fields: dict[str, Any], status: int, field: str | None
 ) -> None:
     async with gateway.http as http:
@@ -371,7 +371,7 @@ async def test_a_schedule_that_could_not_run_is_refused(
     assert (refused.status_code, refused.json()["error"].get("field")) == (status, field), refused.text
 
 
-async def test_a_tenant_has_as_many_schedules_as_the_operator_allows_and_a_repeat_is_none(
+async def test_a_tenant_has_as_many_schedules_as_the_operator_allows_and_a_repeat_adds_none(
     start_gateway: GatewayFactory,
 ) -> None:
     headers = {"idempotency-key": new_id("k")}
@@ -388,7 +388,7 @@ async def test_a_tenant_has_as_many_schedules_as_the_operator_allows_and_a_repea
     assert refused.json()["error"]["message"] == "the tenant has 2 schedules; delete some first"
 
 
-async def test_what_is_read_can_be_sent_back_to_pause_and_resume(gateway: Served) -> None:
+async def test_a_schedule_can_be_sent_back_as_it_was_read_to_pause_and_resume_it(gateway: Served) -> None:
     sent = ("title", "start", "at", "cron", "timezone", "missed")
     start = {**PROMPT, "overrides": {"max_iterations": 3, "options": {"temperature": 0.5}}}
     async with gateway.http as http:

@@ -1,4 +1,4 @@
-"""What an operator sees of all tenants."""
+"""The tenants as an operator sees them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def _exchange(http: httpx.AsyncClient, agent: Agent, **more: Any) -> str:
 
 
 async def _requested(http: httpx.AsyncClient, agent: Agent) -> StartRun:
-    """Wait for the request of a title; its conversation is in no list but that of the archived ones."""
+    """Wait for the request of a title; its conversation is listed among the archived ones only."""
 
     async def found() -> dict[str, Any] | None:
         page = (await http.get("/context/conversations", params={"archived": True})).json()
@@ -41,7 +41,7 @@ async def _requested(http: httpx.AsyncClient, agent: Agent) -> StartRun:
 async def test_a_model_writes_the_title_after_the_first_exchange(
     start_gateway: GatewayFactory, agent: Agent, bus: Bus
 ) -> None:
-    """With the tokens of a run of its own; two tabs that request it start one."""
+    """The title is a run with its own tokens; two tabs that request it start one run."""
     async with start_gateway(title_model="openai:cheap") as gateway, gateway.http as http:
         conversation = await _exchange(http, agent)
         where = f"/context/conversations/{conversation}"
@@ -66,8 +66,8 @@ async def test_a_model_writes_the_title_after_the_first_exchange(
     assert signal is not None and b'"title":"The load of the crane"' in signal.data
 
 
-async def test_a_title_of_a_person_stays(start_gateway: GatewayFactory, agent: Agent) -> None:
-    """Also one that is given while the model writes."""
+async def test_a_title_given_by_a_user_stays(start_gateway: GatewayFactory, agent: Agent) -> None:
+    """Also a title that is given while the model writes."""
     async with start_gateway(title_model="openai:cheap") as gateway, gateway.http as http:
         named = await _exchange(http, agent, title="Cranes")
         assert (await http.post(f"/context/conversations/{named}/title")).json()["title"] == "Cranes"

@@ -102,7 +102,7 @@ async def test_a_different_approval_is_refused_and_a_rejection_decides(two: TwoU
     assert await two.pending() == []
 
 
-async def test_clients_of_every_interface_are_first_and_second(two: TwoUsers, bus: Bus, tenant: str) -> None:
+async def test_two_users_approve_over_different_interfaces(two: TwoUsers, bus: Bus, tenant: str) -> None:
     """R13, R114: the page learns of the first approval, which came over NATS, and gives the second."""
     request = await two.parked()
     async with two.gateway.socket("bob") as page:

@@ -1,4 +1,4 @@
-"""Webhooks: signed messages to a receiver, again until it confirms them, to addresses that are allowed."""
+"""Webhooks: signed messages to allowed addresses, retried until the receiver confirms them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def deliveries(http: httpx.AsyncClient, webhook: str, status: str) -> list
 async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the_call(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
-    """R13: what a model chose has no markup, and the link leads to the page, where the user signs in.
+    """R13: text of a model has no markup, and the link leads to the page, where the user signs in.
 
     The first decision uses the link up, which is for exactly these calls.
     """
@@ -89,7 +89,7 @@ async def test_an_approval_request_arrives_as_a_message_of_a_chat_that_shows_the
 async def test_an_approval_request_arrives_as_an_email_with_a_link_that_is_used_once(
     start_gateway: GatewayFactory, agent: Agent
 ) -> None:
-    """R13: again after the mail server refused it. Two users need two links."""
+    """R13: retried after the mail server refused it. Two users need two links."""
     body = {
         "url": "mailto:ada@example.org",
         "format": "email",
@@ -129,7 +129,7 @@ async def test_an_email_needs_a_mail_server(gateway: Served) -> None:
     assert (refused.status_code, "BANKSMAN_GATEWAY__SMTP" in refused.text) == (400, True)
 
 
-async def test_a_finished_run_and_an_approval_request_arrive_signed_without_what_a_vendor_returned(
+async def test_a_finished_run_and_an_approval_request_arrive_signed_without_data_of_the_vendor(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
     async with sending.http as http:
@@ -246,15 +246,15 @@ async def test_an_address_that_is_not_public_is_refused(gateway: Served, url: st
     assert (refused.status_code, refused.json()["error"]["field"]) == (400, "url")
 
 
-async def test_a_name_that_leads_into_a_private_network_is_refused_when_it_is_looked_up() -> None:
-    """The owner of a name may let it lead anywhere at any time: the look-up of the connection is checked."""
+async def test_a_name_that_resolves_to_a_private_address_is_refused_at_each_connection() -> None:
+    """The owner of a name can change its addresses at any time, so each connection checks them."""
     with pytest.raises(PrivateAddress):
         await PublicHosts(frozenset()).resolve("localhost", 443)
     allowed = await PublicHosts(frozenset(("localhost:443",))).resolve("localhost", 443)
     assert {one["host"] for one in allowed} <= {"127.0.0.1", "::1"}
 
 
-async def test_a_replaced_webhook_keeps_its_secret_and_gets_what_it_names_now(
+async def test_a_replaced_webhook_keeps_its_secret_and_gets_the_events_that_it_names_now(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
     async with sending.http as http:

@@ -155,7 +155,7 @@ async def test_a_run_that_needs_a_decision_returns_at_once_and_is_decided(
     assert (late["outcome"], late["already_resolved"]) == ("approved", True)
 
 
-async def test_a_key_is_offered_what_its_rights_open(start_gateway: GatewayFactory, tenant: str) -> None:
+async def test_a_key_is_offered_the_tools_of_its_rights(start_gateway: GatewayFactory, tenant: str) -> None:
     keys = (
         key_of("alice", tenant, rights=("chat",)),
         key_of("bob", tenant, rights=("approve",)),
@@ -178,7 +178,7 @@ async def test_a_key_is_offered_what_its_rights_open(start_gateway: GatewayFacto
     assert statuses == [401, 403]
 
 
-async def test_what_belongs_to_another_tenant_is_missing(guarded: Served, agent: Agent) -> None:
+async def test_data_of_another_tenant_is_missing(guarded: Served, agent: Agent) -> None:
     async with connected(guarded, TOKENS["alice"]) as client:
         begun = await call(client, "start_run", message="Hello", wait_s=0)
         await agent.begin(start := await agent.started(begun["conversation_id"]))
@@ -195,7 +195,7 @@ async def test_what_belongs_to_another_tenant_is_missing(guarded: Served, agent:
     assert listed["items"] == []
 
 
-async def test_mistakes_and_missing_services_are_results_that_name_them(gateway: Served) -> None:
+async def test_invalid_calls_and_missing_services_are_results_with_the_reason(gateway: Served) -> None:
     async with connected(gateway) as client:
         texts = [
             await refused(client, "start_run"),

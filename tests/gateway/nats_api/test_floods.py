@@ -47,7 +47,7 @@ async def _usage(bus: Bus, tenant: str) -> dict[str, Any]:
 async def test_a_flood_of_one_tenant_does_not_delay_another(
     gateway: Served, nats_server: Broker, bus: Bus, tenant: str
 ) -> None:
-    """A flood that is sent at once is read in the order of its arrival: that is the time that it costs."""
+    """The gateway reads requests in the order of arrival; other tenants wait only for the reading."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     for _ in range(USUAL):

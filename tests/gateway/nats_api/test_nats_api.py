@@ -148,7 +148,7 @@ async def test_a_followed_conversation_ends_with_an_empty_message(
     assert [frame["type"] for frame in beyond] == ["resync_required"]
 
 
-async def test_a_stopping_gateway_ends_what_follows_conversations(
+async def test_a_stopping_gateway_ends_the_followers_of_conversations(
     start_gateway: GatewayFactory, bus: Bus, tenant: str
 ) -> None:
     async with start_gateway():

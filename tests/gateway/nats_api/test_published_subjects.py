@@ -1,4 +1,4 @@
-"""The AsyncAPI document describes what the NATS API replies: it is all that an author of a client has."""
+"""The AsyncAPI document describes the replies of the NATS API; authors of clients have only the document."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IMPORT: JsonObject = {
         {"type": "run.finished", "run_id": "r1", "data": {"status": "completed"}},
     ]
 }
-"""The least that can be imported."""
+"""The smallest valid import."""
 SERVER: JsonObject = {"transport": {"type": "http", "url": "https://mcp.example.org"}}
 
 
@@ -188,7 +188,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
 async def test_conversations_runs_and_pending_approvals_are_read_and_changed(
     documented: Documented, agent: Agent
 ) -> None:
-    """What HTTP does, NATS does: list, read, rename, search, delete; runs; open approval requests."""
+    """NATS offers the same as HTTP: list, read, rename, search, delete; runs; open approval requests."""
     made = await documented.request("conversation create", {"title": "Cranes", "id": new_id("q")})
     conversation = made["conversation_id"]
     sent = await documented.request(
@@ -282,7 +282,7 @@ async def test_files_are_written_in_slices_listed_read_and_deleted(documented: D
     )
 
 
-async def test_a_reply_that_fits_no_message_is_an_error_that_says_so(documented: Documented) -> None:
+async def test_a_reply_too_large_for_a_message_is_an_error_with_this_reason(documented: Documented) -> None:
     for number in range(5):
         body: JsonObject = {"id": f"p{number}", "content": "x" * 250_000}
         assert (await documented.request("prompt create", body))["id"] == f"p{number}"

@@ -32,8 +32,8 @@ async def holds(count: Callable[[], Awaitable[int]], wanted: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", [ASSISTANTS, PROMPTS])
-async def test_documents_of_a_tenant_leave_room_to_others(bus: Bus, tenant: str, kind: str) -> None:
-    """Of 85 documents of 250 KB, which filled the bucket, a part is stored; deleting one makes room."""
+async def test_documents_of_a_tenant_leave_room_for_others(bus: Bus, tenant: str, kind: str) -> None:
+    """85 documents of 250 KB would fill the bucket: only a part is stored, and deleting one makes room."""
     most = (app_topology(BUDGET).stream(kv_stream(kind)).max_bytes or 0) // TENANT_SHARE
 
     async def create(of_tenant: str, document: str) -> None:

@@ -1,4 +1,4 @@
-"""What passthrough consumes counts for the tenant, and a tenant's own prompt may be added."""
+"""The usage of passthrough counts for the tenant, and a tenant's own prompt may be added."""
 
 from __future__ import annotations
 

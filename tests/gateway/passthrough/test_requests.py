@@ -1,4 +1,4 @@
-"""What passthrough forwards beside the body, and which upstream gets a request."""
+"""The headers and queries that passthrough forwards, and the choice of the upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attempts to decide are repeated."""
+"""Decisions that are retried."""
 
 from __future__ import annotations
 

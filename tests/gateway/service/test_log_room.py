@@ -36,7 +36,7 @@ async def stores(bus: Bus, tenant: str, stored_bytes: int) -> None:
     await Bucket(bus, USAGE, UsageTotals).put(usage_key(tenant), UsageTotals(stored_bytes=stored_bytes))
 
 
-async def test_tenant_whose_logs_fill_its_part_starts_nothing_and_others_do(
+async def test_tenant_whose_logs_fill_its_share_starts_nothing_and_others_do(
     bus: Bus, tenant: str, free_bytes: int
 ) -> None:
     room = LogRoom(bus, StorageRoom(bus))
@@ -63,6 +63,6 @@ async def test_tenant_at_its_bound_gets_503_and_busy(
 
 
 async def test_below_three_quarters_nothing_is_counted(bus: Bus, tenant: str) -> None:
-    """What agents counted may be wrong: it matters only where space is short."""
+    """The counts of agents may be wrong, so they are used only when space is short."""
     await stores(bus, tenant, 10**15)
     await LogRoom(bus, StorageRoom(bus)).check(tenant)

@@ -58,8 +58,8 @@ async def with_free_space(bus: Bus, stream: str, free_bytes: int) -> AsyncGenera
 
 
 @pytest.mark.usefixtures("small_queue")
-async def test_waiting_messages_of_a_tenant_leave_room_to_others(gateway: Served, bus: Bus) -> None:
-    """Fewer than the limit of waiting runs, which large messages do not reach."""
+async def test_waiting_messages_of_a_tenant_leave_room_for_others(gateway: Served, bus: Bus) -> None:
+    """Large messages fill the queue before they reach the limit of waiting runs."""
     async with gateway.http as http:
         made = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         runs, accepted = f"/context/conversations/{made}/runs", 0
@@ -73,7 +73,7 @@ async def test_waiting_messages_of_a_tenant_leave_room_to_others(gateway: Served
 
 
 @pytest.mark.usefixtures("crowded_queue")
-async def test_waiting_signals_of_a_tenant_leave_room_to_others(gateway: Served, bus: Bus) -> None:
+async def test_waiting_signals_of_a_tenant_leave_room_for_others(gateway: Served, bus: Bus) -> None:
     """Signals of small conversations are refused as such, and the queue still stores those of others."""
     async with gateway.http as http:
         made = (await http.post("/context/conversations", json={})).json()["conversation_id"]
@@ -88,7 +88,7 @@ async def test_waiting_signals_of_a_tenant_leave_room_to_others(gateway: Served,
 
 
 @pytest.mark.usefixtures("crowded_workflows")
-async def test_waiting_workflows_of_a_tenant_leave_room_to_others(gateway: Served, bus: Bus) -> None:
+async def test_waiting_workflows_of_a_tenant_leave_room_for_others(gateway: Served, bus: Bus) -> None:
     """Starts that no workflows service takes are refused, and the queue still stores those of others."""
     async with checking_every_start(bus), gateway.http as http:
         accepted = 0

@@ -93,7 +93,7 @@ async def left(http: httpx.AsyncClient) -> set[str]:
 
 
 async def requested(bus: Bus, tenant: str, conversation_id: str) -> DeleteConversation | None:
-    """What requests the deletion of a conversation from agents."""
+    """The message that requests the deletion of a conversation from agents."""
     message = await last_message(bus, RUNS, subjects.run_signal(tenant, conversation_id))
     return message and DeleteConversation.model_validate_json(message.data)
 

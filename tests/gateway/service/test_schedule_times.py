@@ -1,4 +1,4 @@
-"""When schedules are due, over the changes of clocks; and which times are refused."""
+"""The due times of schedules, also when clocks change to and from summer time; and invalid times."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def times(cron: str, timezone: str, begin: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("cron", "begin", "expected"),
     [
-        # At 02:00 in Berlin clocks go on to 03:00: what is due in between is due then, once.
+        # At 02:00 in Berlin clocks go forward to 03:00: a time in between is due then, once.
         ("30 2 * * *", "2026-03-28T12:00:00+01:00", ["2026-03-29T01:00:00", "2026-03-30T00:30:00"]),
         ("0,30 2 * * *", "2026-03-28T12:00:00+01:00", ["2026-03-29T01:00:00", "2026-03-30T00:00:00"]),
-        # At 03:00 clocks go back to 02:00: a time of day comes once, what repeats goes on.
+        # At 03:00 clocks go back to 02:00: a time of day is due once; an interval continues.
         ("30 2 * * *", "2026-10-24T12:00:00+02:00", ["2026-10-25T00:30:00", "2026-10-26T01:30:00"]),
         ("0 * * * *", "2026-10-25T01:30:00+02:00", ["2026-10-25T00:00:00", "2026-10-25T01:00:00"]),
         # Within the repeated hour, the first 02:30 is past.
@@ -45,7 +45,7 @@ def times(cron: str, timezone: str, begin: str, count: int) -> list[str]:
         ("0 9 * * MON-FRI", "2026-11-20T12:00:00+01:00", ["2026-11-23T08:00:00", "2026-11-24T08:00:00"]),
     ],
 )
-def test_times_of_day_are_local_and_each_comes_once(cron: str, begin: str, expected: list[str]) -> None:
+def test_times_of_day_are_local_and_each_is_due_once(cron: str, begin: str, expected: list[str]) -> None:
     assert times(cron, BERLIN, begin, 2) == [f"{time}+00:00" for time in expected]
 
 
@@ -66,7 +66,7 @@ def test_times_of_day_are_local_and_each_comes_once(cron: str, begin: str, expec
         ({"cron": "0 0 * * *", "timezone": "../../etc/passwd"}, "timezone"),
     ],
 )
-def test_a_time_that_never_comes_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:
+def test_a_time_that_is_never_due_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as refused:
         first_time(body(**fields), NOW, MINUTE)
     assert refused.value.field == field
@@ -92,7 +92,7 @@ def stored(cron: str, next_at: datetime) -> Schedule:
     )
 
 
-async def test_a_time_that_was_missed_comes_once_among_the_coming_starts() -> None:
+async def test_a_missed_time_is_listed_once_among_the_next_starts() -> None:
     hours = timedelta(hours=3)
     [coming] = await coming_starts([stored("0 * * * *", NOW - hours)], NOW)
     assert coming.starts[:2] == (NOW - hours, datetime(2026, 11, 23, 13, tzinfo=UTC))

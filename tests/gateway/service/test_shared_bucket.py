@@ -18,7 +18,7 @@ from banksman.gateway.service.shared_bucket import SharedBucket
 
 FREE_BYTES = 64 * 1024
 MOST = 3 * FREE_BYTES // 1024
-"""The records of one tenant, if their bytes took nothing of the free space."""
+"""More records than one tenant may store: their bytes also reduce the free space."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def create(bucket: SharedBucket[ConversationRecord], tenant: str) -> Conve
 
 
 @pytest.mark.usefixtures("nearly_full")
-async def test_conversations_of_a_tenant_leave_room_to_others(
+async def test_conversations_of_a_tenant_leave_room_for_others(
     conversations: SharedBucket[ConversationRecord], tenant: str
 ) -> None:
     """The tenant can still use, rename and delete those that it has; the bucket is not full."""

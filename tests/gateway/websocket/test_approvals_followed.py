@@ -7,7 +7,7 @@ from datetime import datetime
 from tests.gateway.conftest import Agent, Served
 
 
-async def test_a_page_learns_of_requests_and_decisions_of_every_conversation(
+async def test_a_page_receives_requests_and_decisions_of_every_conversation(
     gateway: Served, agent: Agent
 ) -> None:
     """R13: without a subscription to the conversation, and with what the inbox shows."""

@@ -304,7 +304,7 @@ async def test_a_connection_without_hello_is_closed(start_gateway: GatewayFactor
 async def test_a_message_that_is_not_finished_in_time_closes_the_connection(
     start_gateway: GatewayFactory,
 ) -> None:
-    """The client is alive: it answers pings, and sends further fragments."""
+    """The client is alive: it responds to pings, and sends further fragments."""
     async with start_gateway(message_timeout_s=0.3) as gateway, gateway.raw() as connection:
 
         async def endless() -> AsyncIterator[str]:

@@ -1,4 +1,4 @@
-"""Sign-in at hostile and broken servers: what they state is checked, and bounded."""
+"""Sign-in at hostile and broken servers: their metadata is checked, and bounded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESOURCE, SERVER = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oa
 
 
 def described(origin: str) -> dict[str, dict[str, Any]]:
-    """Return what a server of this origin states, by path."""
+    """Return the metadata of a server of this origin, by path."""
     return {
         RESOURCE: {"resource": f"{origin}/mcp", "authorization_servers": [origin]},
         SERVER: {
@@ -37,7 +37,7 @@ def described(origin: str) -> dict[str, dict[str, Any]]:
 
 
 def stating(changes: dict[str, dict[str, Any] | bytes]) -> tuple[Responder, list[Server]]:
-    """Return a responder that states what a good server does, with some changes by path."""
+    """Return a responder with the metadata of a correct server, with some changes by path."""
     running: list[Server] = []
 
     async def respond(writer: asyncio.StreamWriter, path: str) -> None:
@@ -94,12 +94,12 @@ REFUSALS: list[tuple[dict[str, dict[str, Any] | bytes], str]] = [
     ({SERVER: b"{}"}, "no authorization server"),
     ({"/register": b'{"client_id": ""}'}, "did not register"),
     ({"/register": {"token_endpoint_auth_method": "private_key_jwt"}}, "did not register"),
-    ({"/register": {"client_id": "x" * 10_000}}, "unusable values"),
+    ({"/register": {"client_id": "x" * 10_000}}, "invalid values"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "reason"), REFUSALS, ids=[reason for _, reason in REFUSALS])
-async def test_what_a_server_states_is_checked(
+async def test_the_metadata_of_a_server_is_checked(
     changes: dict[str, dict[str, Any] | bytes], reason: str
 ) -> None:
     with pytest.raises(SignInFailed) as caught:

@@ -41,7 +41,7 @@ CATASTROPHIC = {
 
 @dataclass
 class Remote:
-    """A server of the SDK and what reached it."""
+    """A server of the SDK, and the calls and headers that it received."""
 
     url: str = ""
     description: str = "Add two numbers."
@@ -174,7 +174,7 @@ async def test_a_changed_description_is_noticed_before_the_call(workspace: Works
     assert served.calls == []
 
 
-async def test_a_call_that_is_not_answered_has_an_unknown_outcome_and_a_cancelled_one_ends_at_the_server(
+async def test_a_call_without_a_response_has_an_unknown_outcome_and_a_cancelled_one_ends_at_the_server(
     workspace: Workspace,
 ) -> None:
     async with remote() as served:

@@ -1,4 +1,4 @@
-"""Programs whose memory no rlimit counts, and none of their processes has in its resident set."""
+"""Programs with memory that no rlimit counts, and that is in no process's resident set."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ async def test_killed_starter_ends_its_command_and_the_next_one_runs(runner: Run
 
 
 async def test_orphan_that_is_left_after_the_last_starter_is_killed(runner: Runner, tmp_path: Path) -> None:
-    """A spawner that is killed takes its starters with it, so there may be no starter when an orphan is."""
+    """A spawner that is killed takes its starters with it, so an orphan may exist without a starter."""
     program = tmp_path / "bwrap"
     shutil.copy("/usr/bin/sleep", program)
     sweep = asyncio.create_task(runner.sandbox.sweep())

@@ -143,19 +143,19 @@ class Owner:
 async def owning(
     secured: SecuredNats, runner: RunnerProcess, *, hears_reports: bool = True
 ) -> AsyncIterator[Owner]:
-    """Create an owner with its own tenant and conversation, beside an agent that hears workspace reports."""
+    """Create an owner with its own tenant and conversation, and an agent for workspace reports."""
     async with await secured.connect(AGENT) as bus, await secured.connect(GATEWAY) as gateway:
         tickets = await CallTickets.load(bus)
         owner = Owner(bus, gateway, runner, tickets, new_id("t"), new_id("c"))
         await watch_slots(bus, owner.on_fact, tenant=owner.tenant)
         async with AsyncExitStack() as agent:
             if hears_reports:
-                await agent.enter_async_context(hearing_reports(bus))
+                await agent.enter_async_context(handling_reports(bus))
             await agent.enter_async_context(Relay(bus, tickets, TenantRedaction(bus, b"")))
             await bus.ready()
             yield owner
 
 
-def hearing_reports(bus: Bus) -> ControlPlane:
+def handling_reports(bus: Bus) -> ControlPlane:
     """Reply to workspace reports of runners, as agents do."""
     return ControlPlane(bus, report_router(WorkspaceReports(bus)), title="reports")

@@ -11,7 +11,7 @@ import pytest
 from tests.support.fixtures import SecuredNats
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
-from tests.tool_runner.service.owner import Owner, hearing_reports, owning
+from tests.tool_runner.service.owner import Owner, handling_reports, owning
 from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_end, wait_for_start
 
 from banksman.bus.messages import Message
@@ -159,7 +159,7 @@ async def test_call_begins_as_soon_as_an_agent_takes_the_report_that_it_waits_fo
     async with owning(runners_nats, runner, hears_reports=False) as owner:
         request = await owner.accepted(owner.request("bash", command="echo late"))
         await eventually(lambda: f"{owner.conversation}: no process serves it" in runner.log)
-        async with hearing_reports(owner.bus):
+        async with handling_reports(owner.bus):
             result = await owner.result(request)
     assert result.content["stdout"] == "late\n"
 

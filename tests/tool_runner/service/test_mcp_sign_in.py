@@ -50,15 +50,15 @@ PORT = free_port()
 
 @dataclass
 class Platform:
-    """What takes part in a call, and the server that it reaches."""
+    """The services that take part in a call, and the server that the call reaches."""
 
     http: httpx.AsyncClient
     operator: Bus
     owner: Owner
     placements: Placements
-    """Those of an agent."""
+    """The placements of an agent."""
     workflows: Placements
-    """Those of the workflows service."""
+    """The placements of the workflows service."""
     remote: Protected
 
     @property
@@ -374,7 +374,7 @@ async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Pl
 
 
 async def test_servers_are_connected_and_signed_in_at_over_nats(platform: Platform) -> None:
-    """Interfaces, section 6: what HTTP does, NATS does."""
+    """Interfaces, section 6: NATS offers the same as HTTP."""
     transport = {"type": "http", "url": platform.remote.url}
     named = ("tracker",)
     created = await platform.request("mcp", "create", body={"id": "tracker", "transport": transport})

@@ -52,7 +52,7 @@ async def test_limit_holds_after_a_runner_was_restarted(bus: Bus, tenant: str) -
 
 
 async def test_full_store_removes_outputs_of_the_tenant_that_has_most(bus: Bus, tenant: str) -> None:
-    """As many outputs of another runner leave this one less than its part."""
+    """The outputs of another runner leave this runner less space than its share."""
     objects = await _small_store(bus, tenant, 5 * CHUNK_BYTES)
     half = bytes(CHUNK_BYTES // 2)
     await objects.put(owned_name("r2", "other", "c", "first"), bytes(2 * CHUNK_BYTES))
@@ -67,7 +67,7 @@ async def test_full_store_removes_outputs_of_the_tenant_that_has_most(bus: Bus, 
     await bus.nc.jetstream().delete_stream(object_stream(f"small-{tenant}"))
 
 
-async def test_outputs_of_a_runner_leave_a_quarter_of_the_store_to_others(bus: Bus, tenant: str) -> None:
+async def test_outputs_of_a_runner_leave_a_quarter_of_the_store_for_others(bus: Bus, tenant: str) -> None:
     objects = await _small_store(bus, tenant, 10 * CHUNK_BYTES)
     outputs = Outputs(objects, "r1", max_tenant_bytes=CHUNK_BYTES * 100)
     most = 0

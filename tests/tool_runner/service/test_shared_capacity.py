@@ -12,10 +12,10 @@ from banksman.contracts.ids import new_id
 
 COMMANDS, QUEUE = 4, 16
 LENT = 3, 12
-"""Commands and places of the queue that a tenant gets which is alone: three quarters."""
+"""Commands and places of the queue that a tenant gets while it is alone: three quarters."""
 
 
-async def test_a_tenant_that_floods_a_runner_leaves_commands_and_queue_to_others(
+async def test_a_tenant_that_floods_a_runner_leaves_commands_and_queue_for_others(
     runners: Runners, runners_nats: SecuredNats
 ) -> None:
     """Its further calls get `busy`, which their owners repeat; the other tenant's command runs at once."""

@@ -11,7 +11,7 @@ from tests.tool_runner.conftest import Runner
 
 @pytest.fixture
 async def filled(runner: Runner) -> Runner:
-    """A workspace with two modules, a binary file and what a search skips."""
+    """A workspace with two modules, a binary file, and files that a search skips."""
     await runner.bash(
         "mkdir -p src/deep .git; "
         "printf 'import os\\ndef Run(x):\\n    return x+1\\n' > src/a.py; "

@@ -71,7 +71,7 @@ class Platform:
     store: Objects
     """Snapshots, read with the operator's connection."""
     runner_stores: RunnerStores
-    """What an agent does with them."""
+    """The agent's access to the snapshots of runners."""
     tenant: str = field(default_factory=lambda: new_id("t"))
     _finished: defaultdict[str, asyncio.Future[ToolResult]] = field(
         default_factory=lambda: defaultdict(asyncio.get_running_loop().create_future)

@@ -60,7 +60,7 @@ def test_deletion_changes_no_directory_behind_a_link_that_appears_meanwhile(root
             (below / "entry").mkdir(parents=True)
             (below / "link").symlink_to(victim)
             while (root / "top").exists():
-                # A deletion ends with an error when an entry becomes a link under its hands.
+                # A deletion ends with an error when an entry becomes a link meanwhile.
                 with contextlib.suppress(OSError):
                     delete_tree(root / "top")
                 assert victim.stat().st_mode & 0o777 == 0o755
