@@ -1,4 +1,4 @@
-"""While the broker does not respond, every endpoint does."""
+"""Every endpoint responds while the broker does not."""
 
 from __future__ import annotations
 
