@@ -20,4 +20,4 @@ class SmtpSettings(Section):
     """None for a mail server without sign-in."""
     password: SecretStr | None = None
     sender: str = Field(pattern=r"^[^\s<>@]+@[^\s<>@]+$")
-    """The address that messages come from."""
+    """The sender's address."""

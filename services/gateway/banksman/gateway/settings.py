@@ -40,10 +40,10 @@ class Upstream(Section):
     """None sends no key."""
     dialects: tuple[Dialect, ...] = ("openai",)
     models: tuple[str, ...] = ("*",)
-    """Globs over the names of requested models. Of several upstreams that match, those that list the model
-    come first, otherwise the configured order counts; the next one is tried when one responds with 404."""
+    """Globs over the names of requested models. Of several matching upstreams, those that list the model come
+    first, then the configured order applies; after a 404, the next one is tried."""
     normalise: bool = True
-    """Whether to repair known deviations of chat completion streams, over which clients fail. Other bytes are
+    """Whether to repair known deviations of chat completion streams on which clients fail. Other bytes are
     always forwarded unchanged."""
 
     def url(self, path: str, query: str = "") -> str:
@@ -53,7 +53,7 @@ class Upstream(Section):
         return f"{base.rstrip('/')}{path}{'?' if queries else ''}{queries}"
 
     def serves(self, model: str) -> bool:
-        """Return whether it serves a model."""
+        """Return whether the upstream serves a model."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
@@ -121,7 +121,7 @@ class GatewaySettings(HealthSettings):
     """Host names that a keyless gateway serves, in addition to those of the loopback interface."""
     keys: tuple[ApiKey, ...] = ()
     keys_file: Path | None = None
-    """A JSON list of further keys, as `banksman keys create` writes it. A change of it has effect at once."""
+    """A file with a JSON list of further keys, as `banksman keys create` writes it. Changes apply at once."""
     webhook_addresses: tuple[str, ...] = ()
     """`host:port` pairs that webhooks may reach although they are not public, also without https."""
     smtp: SmtpSettings | None = None
@@ -140,42 +140,42 @@ class GatewaySettings(HealthSettings):
     outputs: NatsSettings | None = None
     """The connection to the runners' account, which stores complete outputs; None uses the gateway's own."""
     titles: bool = True
-    """Whether the page lets a model write the titles of conversations, one request for each."""
+    """Whether a model writes the titles of conversations, with one request each."""
     title_model: str | None = Field(default=None, max_length=200)
-    """`provider:model` that writes titles, a cheap one; None uses that of the default assistant."""
+    """`provider:model` that writes titles, such as a cheap one; None uses that of the default assistant."""
     notices: tuple[str, ...] = ()
     """Sentences that the web page shows to every user."""
     hello_timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds within which a websocket must send `hello`; then it is closed."""
+    """Seconds within which a websocket must send `hello`; otherwise it is closed."""
     frames_per_s: int = Field(default=30, ge=1)
-    """Frames a second that a websocket may send, over a burst of twice as many; further ones are refused."""
+    """Frames per second that a websocket may send, with bursts of twice as many; further ones are refused."""
     message_timeout_s: float = Field(default=30.0, gt=0)
     """Seconds from the first to the last byte of a websocket message; then the websocket is closed."""
     max_unfinished_bytes: int = Field(default=16 * 1024 * 1024, ge=1024 * 1024)
-    """Bytes of all websocket messages that have begun to arrive; beyond it those that began first are refused
-    and their websockets closed with 4429."""
+    """Maximum bytes of all incomplete websocket messages; above it, the oldest messages are refused and their
+    websockets closed with 4429."""
     max_sockets_per_user: int = Field(default=500, ge=1)
     """Websockets of one user that may be open at once; further ones are closed with 4429."""
     requests_per_s: float | None = Field(default=None, ge=0)
-    """Requests a second with one key over HTTP, and of one tenant over NATS, over a burst of four times as
+    """Requests per second with one key over HTTP, and of one tenant over NATS, with bursts of four times as
     many; further ones are refused with 429 or `rate_limited`. None means 100, but no limit over HTTP in
     keyless mode, where all clients are one user; 0 means no limit."""
     max_waiting_runs: int = Field(default=10_000, ge=1)
-    """Runs of all tenants that may be queued or driven at once; further ones are refused with 503. A tenant
-    that is alone takes at most three quarters of them."""
+    """Maximum runs of all tenants that are queued or driven; further ones are refused with 503. One tenant
+    takes at most three quarters of them, even if no other tenant has runs."""
     max_waiting_runs_per_tenant: int = Field(default=2_000, ge=1)
-    """Runs of one tenant that may be queued or driven at once; further ones are refused with 429. A tenant's
+    """Maximum runs of one tenant that are queued or driven; further ones are refused with 429. A tenant's
     `waiting_runs` in section `tenants` replaces it."""
     max_schedules_per_tenant: int = Field(default=200, ge=0)
-    """Schedules that a tenant may have."""
+    """Maximum schedules of a tenant."""
     min_schedule_interval_s: int = Field(default=60, ge=60)
-    """Seconds that must lie between two times of a schedule."""
+    """Minimum seconds between two times of a schedule."""
     max_body_bytes: int = Field(default=10 * 1024 * 1024, gt=0)
     """A larger body is refused with 413."""
     max_upload_bytes: int = Field(default=100 * 1024 * 1024, gt=0)
     """A larger file is refused with 413."""
     upstream_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without a byte from an upstream until its request fails."""
+    """Seconds without a byte from an upstream after which its request fails."""
     drain_s: float = Field(default=10.0, ge=0)
     """Seconds that open requests may take when the gateway stops."""
 
@@ -198,14 +198,14 @@ class GatewaySettings(HealthSettings):
 
     @property
     def rate(self) -> float | None:
-        """HTTP requests a second with one key; None for no limit."""
+        """HTTP requests per second with one key; None for no limit."""
         if self.requests_per_s is None:
             return None if self.serves_without_key else DEFAULT_REQUESTS_PER_S
         return self.requests_per_s or None
 
     @property
     def tenant_rate(self) -> float | None:
-        """Requests a second of one tenant over NATS; None for no limit."""
+        """Requests per second of one tenant over NATS; None for no limit."""
         return DEFAULT_REQUESTS_PER_S if self.requests_per_s is None else self.requests_per_s or None
 
 
@@ -221,7 +221,7 @@ class GatewayServiceSettings(ServiceSettings):
     workspaces: WorkspaceSettings = WorkspaceSettings()
 
     def waiting_runs(self, tenant: str) -> int:
-        """Return how many runs of a tenant may be queued or driven at once."""
+        """Return the maximum number of queued and driven runs of a tenant."""
         own = self.tenants.value_of(tenant, lambda limits: limits.waiting_runs)
         return own or self.gateway.max_waiting_runs_per_tenant
 
@@ -238,5 +238,5 @@ class GatewayServiceSettings(ServiceSettings):
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
-        """Where passthrough forwards to."""
+        """The upstreams of passthrough."""
         return self.gateway.upstreams or self.models.upstreams

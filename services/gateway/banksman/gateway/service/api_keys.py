@@ -1,4 +1,4 @@
-"""API keys that clients create, of which the bucket `keys` has the digests; keys `{tenant}.{id}`."""
+"""API keys that clients create. The bucket `keys` stores their digests under `{tenant}.{id}`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from banksman.gateway.service.bodies import RequestBody
 from banksman.runs.ports import Clock
 
 KEY_BYTES = 32
-"""Random bytes of a key."""
+"""Number of random bytes of a key."""
 MAX_KEYS = 200
-"""Keys of one tenant."""
+"""Maximum keys of one tenant."""
 
 SEEN_WITHIN_S = 2.0
-"""Seconds that a response waits for its own change to come back from the broker."""
+"""Seconds that a response waits until this gateway has received its own change from the broker."""
 
 
 class NewKey(RequestBody):
     """A key to create."""
 
     user: str = Field(min_length=1, max_length=200)
-    """Who acts with the key; decisions show this name."""
+    """The user who acts with the key; decisions show this name."""
     name: str = Field(default="", max_length=200)
     rights: tuple[Right, ...] = Field(default=("chat", "approve"), min_length=1, max_length=4)
     modes: tuple[Mode, ...] = Field(default=tuple(sorted(ALL_MODES)), min_length=1, max_length=2)
@@ -61,21 +61,21 @@ class KeyDescription(Stored):
 
 
 class StoredKey(KeyDescription):
-    """A key that a client created. Of the key itself only the digest is stored."""
+    """A key that a client created. Only the digest of the key is stored."""
 
     sha256: str
     name: str = ""
     expires_at: Timestamp | None = None
     in_file: bool = Field(default=False, exclude_if=lambda in_file: not in_file)
-    """True for one of the gateway's file of keys: its entry only lists it, and the file decides whether it is
-    accepted."""
+    """True for a key of the gateway's file of keys: the entry only lists the key, and the file decides
+    whether it is accepted."""
 
 
 class ApiKeys:
-    """Creates, lists and revokes the keys of tenants, and follows what other gateways create and revoke.
+    """Creates, lists and revokes the keys of tenants, and follows the changes of other gateways.
 
-    As a context manager it adds the stored keys to `Keys`. A change has effect within milliseconds, or within
-    20 s if its message was lost.
+    As a context manager it adds the stored keys to `Keys`. A change takes effect within milliseconds, or
+    within 20 s if its message was lost.
     """
 
     def __init__(self, bus: Bus, keys: Keys, clock: Clock) -> None:
@@ -87,7 +87,7 @@ class ApiKeys:
         """Called with the SHA-256 of a key that was revoked."""
         self._by_digest: dict[str, ApiKey] = {}
         self._digests: dict[str, str] = {}
-        """By entry of the bucket."""
+        """Digests by key of the bucket's entry."""
 
     async def __aenter__(self) -> Self:
         await self._view.__aenter__()
@@ -155,10 +155,10 @@ class ApiKeys:
             try:
                 await asyncio.to_thread(self._keys.write_first, _configured(key))
             except BanksmanError:
-                # The key itself was returned to no client: without its entry it is forgotten.
+                # No client received the key, so its entry can be removed.
                 await self._bucket.delete(entry_key)
                 raise
-        await self._seen(lambda view: view.get(entry_key) is not None)
+        await self._wait_until(lambda view: view.get(entry_key) is not None)
         return text, key
 
     async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
@@ -166,16 +166,16 @@ class ApiKeys:
 
         Raises:
             Forbidden, NotFound: As `get`.
-            Conflict: It is in the file of keys, which decides whether requests need a key.
+            Conflict: The key is in the file of keys, which decides whether requests need a key.
         """
         entry = await self._entry(caller, key_id, tenant)
         if entry.value.in_file:
             raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")
         await self._bucket.delete(entry.key)
-        await self._seen(lambda view: view.get(entry.key) is None)
+        await self._wait_until(lambda view: view.get(entry.key) is None)
 
-    async def _seen(self, holds: Callable[[BucketView[StoredKey]], bool]) -> None:
-        """Wait until this gateway acts by a change, so that the client's next request shows it."""
+    async def _wait_until(self, holds: Callable[[BucketView[StoredKey]], bool]) -> None:
+        """Wait until this gateway has received a change, so that the client's next request shows it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SEEN_WITHIN_S):
                 await self._view.wait_for(holds)
@@ -187,7 +187,7 @@ class ApiKeys:
         return entry
 
     def _accepted(self, key: StoredKey) -> bool:
-        """Return whether a key opens this gateway: one of the file may have been removed there."""
+        """Return whether this gateway accepts a key: a key of the file may have been removed from it."""
         return not key.in_file or self._keys.is_configured(key.sha256)
 
     def _changed(self, entry_key: str, entry: Entry[StoredKey] | None) -> None:

@@ -25,19 +25,19 @@ EXPECTED = "a link that this system sent, unchanged"
 
 
 class ApprovalLink(Stored):
-    """What a link is for."""
+    """The content of a link."""
 
     tenant: Token
     approval_id: Token
     calls: str
     """Digest of the digests of the calls that the message showed."""
     recipient: Token
-    """The webhook that it was sent to."""
+    """Id of the webhook to which it was sent."""
     expires_at: Timestamp
 
 
 class LinkSlots(Protocol):
-    """Where the use of a link is stored, once."""
+    """Stores the first use of a link."""
 
     async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
         """Store the use of a link unless one is stored; return the stored one."""
@@ -56,10 +56,10 @@ def digest_of_calls(digests: Sequence[str]) -> str:
 
 
 def read_link(text: str, key: bytes) -> ApprovalLink:
-    """Return what a link is for.
+    """Return the content of a link.
 
     Raises:
-        BadInput: No gateway signed it.
+        BadInput: The link has no valid signature.
     """
     body, _, mac = text.partition(".")
     if not hmac.compare_digest(mac.encode(), _mac(body, key).encode()):
@@ -76,8 +76,8 @@ async def use_link(
     """Use a link up for a decision. A repeat of the same client request may use it again.
 
     Raises:
-        BadInput: No gateway signed it for this request and these calls.
-        Conflict: It has expired, or another decision used it.
+        BadInput: The link has no valid signature for this request and these calls.
+        Conflict: The link has expired, or another decision used it.
     """
     link = read_link(text, key)
     calls = digest_of_calls([item.digest for item in request.items])

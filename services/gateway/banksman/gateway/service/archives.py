@@ -1,4 +1,4 @@
-"""The files of a workspace as one zip file, made while it is sent."""
+"""The files of a workspace as one zip file, created while it is sent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BadInput, NotFound
 
 MAX_ARCHIVE_BYTES = 512 * 1024 * 1024
-"""Bytes of all files together. The files of a larger workspace are downloaded one by one."""
+"""Maximum bytes of all files together. The files of a larger workspace are downloaded one by one."""
 FIRST_YEAR, LAST_YEAR = 1980, 2107
 _FAST = 1
-"""Level of compression: a workspace is mostly text, and the first level takes the most of it."""
+"""Level of compression: a workspace is mostly text, and the lowest level achieves most of the compression."""
 
 Read = Callable[[str], Awaitable[AsyncIterator[bytes]]]
 """Returns the content of a path in pieces, or raises `NotFound`."""
@@ -24,7 +24,7 @@ def check_size(files: Sequence[FileEntry]) -> None:
     """Refuse a workspace that is too large for an archive.
 
     Raises:
-        BadInput: Its files have more than 512 MiB.
+        BadInput: The files have more than 512 MiB.
     """
     size = sum(file.size for file in files)
     if size > MAX_ARCHIVE_BYTES:
@@ -34,16 +34,16 @@ def check_size(files: Sequence[FileEntry]) -> None:
 async def zipped(files: Sequence[FileEntry], read: Read) -> AsyncIterator[bytes]:
     """Yield a zip file with the files that still exist. One piece of one file is in memory at a time."""
     written = _Written()
-    # zipfile needs `write` and `flush` alone of a file that cannot seek.
+    # For an output that cannot seek, zipfile needs only `write` and `flush`.
     archive = zipfile.ZipFile(cast(IO[bytes], written), "w", zipfile.ZIP_DEFLATED, compresslevel=_FAST)
     for file in files:
         try:
             pieces = await read(file.path)
         except NotFound:
             continue  # A command deleted it meanwhile.
-        entry = zipfile.ZipInfo(file.path, _moment(file))
+        entry = zipfile.ZipInfo(file.path, _zip_time(file))
         entry.compress_type = zipfile.ZIP_DEFLATED
-        # The size is not known before the end: a command may write the file meanwhile.
+        # A command may write the file meanwhile, so its size is not known before the end.
         with archive.open(entry, "w", force_zip64=True) as target:
             async for piece in pieces:
                 await asyncio.to_thread(target.write, piece)
@@ -52,8 +52,8 @@ async def zipped(files: Sequence[FileEntry], read: Read) -> AsyncIterator[bytes]
     yield written.take()
 
 
-def _moment(file: FileEntry) -> tuple[int, int, int, int, int, int]:
-    """Return when a file was changed, within the years that zip files can state; commands set any."""
+def _zip_time(file: FileEntry) -> tuple[int, int, int, int, int, int]:
+    """Return the modification time, or a substitute: commands may set years that zip files cannot state."""
     at = file.modified_at
     if not FIRST_YEAR <= at.year <= LAST_YEAR:
         return (FIRST_YEAR, 1, 1, 0, 0, 0)
@@ -61,7 +61,7 @@ def _moment(file: FileEntry) -> tuple[int, int, int, int, int, int]:
 
 
 class _Written:
-    """Collects what is written until it is taken."""
+    """Buffers written bytes until `take` returns them."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -71,7 +71,7 @@ class _Written:
         return len(data)
 
     def flush(self) -> None:
-        """Return; nothing is held back."""
+        """Do nothing: `take` returns all written bytes."""
 
     def take(self) -> bytes:
         taken, self._pieces = b"".join(self._pieces), []

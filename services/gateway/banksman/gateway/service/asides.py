@@ -1,4 +1,4 @@
-"""Set approval requests aside: no decision, and by the rule of their assistant the way to further users."""
+"""Sets approval requests aside. That is no decision, but may escalate them, by their assistant's terms."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Asides:
     clock: Clock
 
     async def set_aside(self, caller: Caller, approval_id: str) -> None:
-        """Take a request out of the caller's inbox. It stays open, and a repeat changes nothing.
+        """Remove a request from the caller's inbox. The request stays open, and a repeat changes nothing.
 
         Raises:
             Forbidden: The caller may not approve.
             NotFound: The tenant has no such approval request.
-            Conflict: It is decided.
+            Conflict: The request is already decided.
         """
         caller.check("context")
         caller.need("approve")

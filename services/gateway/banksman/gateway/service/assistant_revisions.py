@@ -1,4 +1,4 @@
-"""The revisions of assistants: the newest ones of each in one document, whose size is bounded."""
+"""The newest revisions of each assistant, in one document of bounded size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from banksman.runs.ports import Clock
 
 MAX_REVISIONS = 50
 MAX_BYTES = 512 * 1024
-"""Bytes of all revisions of one assistant; the oldest are dropped first. A message has at most 1 MiB."""
+"""Maximum bytes of an assistant's revisions; the oldest are dropped first. A message has at most 1 MiB."""
 
 
 class StoredRevision(Stored):
-    """An assistant as it was stored once."""
+    """One stored revision of an assistant."""
 
     assistant: Assistant
     at: Timestamp | None = None
@@ -39,12 +39,12 @@ class History(Stored):
         return next((one for one in self.items if one.assistant.revision == revision), None)
 
     def before(self, revision: int) -> int:
-        """Return the stored revision before one; itself for the oldest."""
+        """Return the number of the stored revision before `revision`; `revision` itself for the oldest."""
         older = [one.assistant.revision for one in self.items if one.assistant.revision < revision]
         return older[-1] if older else revision
 
     def plus(self, added: StoredRevision) -> History:
-        """Return the history with a revision, within its limits. One that is known changes nothing."""
+        """Return the history with a revision added, within its limits; a known revision changes nothing."""
         if self.find(added.assistant.revision) is not None:
             return self
         items = sorted((*self.items, added), key=lambda one: one.assistant.revision)[-MAX_REVISIONS:]
@@ -61,10 +61,10 @@ class AssistantHistories:
         self._clock = clock
 
     async def add(self, tenant: str, before: Assistant | None, after: Assistant, by: str) -> None:
-        """Store a revision, and the one before it if an earlier writer could not.
+        """Store a revision, and the one before it if it is missing.
 
-        Safe to repeat. A gateway that ends between the write of an assistant and this one leaves its revision
-        to the next change, without time and user.
+        Safe to repeat. If a gateway ends after it has written an assistant, the next change stores the
+        missing revision, without time and user.
         """
         key = f"{tenant}.{after.id}"
         while True:
@@ -81,7 +81,7 @@ class AssistantHistories:
                 return
 
     async def of(self, tenant: str, current: Assistant) -> History:
-        """Return the revisions of an assistant, its current one among them."""
+        """Return the revisions of an assistant, including the current one."""
         entry = await self._bucket.get(f"{tenant}.{current.id}")
         history = History() if entry is None else entry.value
         return history.plus(StoredRevision(assistant=current))
@@ -110,7 +110,7 @@ def found(history: History, revision: int) -> Assistant:
     """Return a revision.
 
     Raises:
-        NotFound: It is not stored, or not any more.
+        NotFound: The revision does not exist, or is no longer stored.
     """
     stored = history.find(revision)
     if stored is None:

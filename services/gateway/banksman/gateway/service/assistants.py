@@ -66,7 +66,8 @@ class Assistants:
         try:
             created = await self._store.create(caller.tenant, given.assistant(ids["id"]))
         except Conflict:
-            # The id is taken: by another request, or by an earlier attempt of this one, which succeeded.
+            # Another request has taken the id, or an earlier attempt of this request has stored the
+            # assistant.
             if ids["request"] == mine["request"]:
                 raise
             return await self._store.get(caller.tenant, ids["id"])
@@ -104,7 +105,7 @@ class Assistants:
         return listed(await self._histories.of(caller.tenant, current), current)
 
     async def revision(self, caller: Caller, assistant_id: str, revision: int) -> Assistant:
-        """Return an assistant as it was at a revision.
+        """Return a revision of an assistant.
 
         Raises:
             NotFound: No such assistant or revision.
@@ -128,7 +129,7 @@ class Assistants:
         """Store the content of a revision again, as a new one. A repeated request changes nothing.
 
         Raises:
-            BadInput, NotFound: No such assistant or revision, or what it names does not exist any more.
+            BadInput, NotFound: No such assistant or revision, or a model or prompt that it names is missing.
         """
         wanted = await self.revision(caller, assistant_id, revision)
         await self._check_names(caller, wanted)

@@ -1,6 +1,6 @@
-"""Which requests change what of a tenant that others rely on: each of them is an entry of the audit trail.
+"""The actions that the audit trail of a tenant records, and the requests that perform them.
 
-Not among them are conversations with their runs and files, and decisions: their logs record them.
+Changes of conversations, their runs and files, and decisions are recorded in the conversations' logs instead.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class AuditedAction:
-    """An action and the requests that do it."""
+    """An action and the requests that perform it."""
 
     name: str
     """`key.created`."""
     http: str
     """Method and path."""
     nats: str = ""
-    """The words of the subject after the tenant; empty if the NATS API has no such request."""
+    """The tokens of the subject after the tenant; empty if the NATS API has no such request."""
     details: tuple[str, ...] = ()
-    """Fields of the reply that describe the change. None of them may hold a secret."""
+    """Fields of the reply that describe the change. They must not contain secrets."""
 
 
 ACTIONS: Final = (

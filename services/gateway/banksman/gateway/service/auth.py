@@ -29,7 +29,7 @@ TENANT_RIGHTS: frozenset[Right] = frozenset(("chat", "approve", "admin"))
 """All rights that concern one tenant."""
 ALL_RIGHTS: frozenset[Right] = TENANT_RIGHTS | frozenset[Right](("operator",))
 READING: tuple[Right, ...] = ("chat", "approve")
-"""Either of these rights opens what only reads conversations."""
+"""Either of these rights allows requests that only read conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +39,39 @@ class Caller:
     tenant: str
     user: str
     modes: frozenset[Mode] = ALL_MODES
-    """The endpoints that its key opens."""
+    """The endpoints that the caller's key may use."""
     rights: frozenset[Right] = TENANT_RIGHTS
     expires_at: datetime | None = None
-    """When its key expires; None for a key that never does."""
+    """Expiry of the caller's key; None for a key that never expires."""
     key: str | None = None
-    """SHA-256 of its key; None without one."""
+    """SHA-256 of the caller's key; None for a caller without a key."""
 
     @property
     def may_approve(self) -> bool:
-        """Whether it may decide approval requests."""
+        """Whether the caller may decide approval requests."""
         return "approve" in self.rights
 
     def check(self, mode: Mode) -> None:
-        """Check that the key opens the endpoints of a mode.
+        """Check that the key may use the endpoints of a mode.
 
         Raises:
-            Forbidden: It does not.
+            Forbidden: The key may not use them.
         """
         if mode not in self.modes:
             raise Forbidden(f"this key may not use {mode} endpoints")
 
     def need(self, *rights: Right) -> None:
-        """Check that the caller has one of some rights.
+        """Check that the caller has at least one of the rights.
 
         Raises:
-            Forbidden: It has none of them.
+            Forbidden: The caller has none of them.
         """
         if self.rights.isdisjoint(rights):
             raise Forbidden(f"this needs the right {' or '.join(rights)}")
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until the key expires; None for a key that never does."""
+        """Seconds until the key expires; None for a key that never expires."""
         return None if self.expires_at is None else (self.expires_at - datetime.now(UTC)).total_seconds()
 
     @property
@@ -119,14 +119,14 @@ class Keys:
         if self._anonymous is None or self._always_keyless:
             return self._anonymous is not None
         self._refresh()
-        # A file that cannot be read may hold keys: without this, damage would open the gateway.
+        # An unreadable file may contain keys: without this check, a damaged file would open the gateway.
         return not self._configured and not self._stored and self._readable
 
     def write_first(self, key: ApiKey) -> None:
         """Write the first key to the file of keys: from now on each request needs a key.
 
         Raises:
-            Conflict: There is no such file, it has a key by now, or no request ever needs a key here.
+            Conflict: No file is configured, the file has a key already, or the gateway never requires keys.
             Unavailable: The file cannot be written.
         """
         if self._file is None or self._always_keyless:
@@ -145,26 +145,26 @@ class Keys:
             raise Unavailable(f"the file of keys cannot be written: {error.strerror}") from error
 
     def is_configured(self, key: str) -> bool:
-        """Return whether the settings or the file of keys have the key with this SHA-256."""
+        """Return whether the settings or the file of keys contain the key with this SHA-256."""
         self._refresh()
         return key in self._configured or key in self._stored
 
     def known(self, token: str) -> bool:
-        """Return whether a token is one of the keys, or a valid one of the OIDC provider."""
+        """Return whether a token is one of the keys, or a valid token of the OIDC provider."""
         return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))
 
     def by_tenant(self) -> Counter[str]:
-        """Return how many keys of each tenant are accepted now. Expired keys are not."""
+        """Return the number of accepted keys by tenant, without expired ones."""
         self._refresh()
         known = {**self.created, **self._stored, **self._configured}
         return Counter(key.tenant for key in known.values() if not _caller(key).expired)
 
     def may_approve(self, key: str | None, tenant: str) -> bool:
-        """Return whether a user of a tenant may approve, who signed in with a key, or without one.
+        """Return whether a user may still approve.
 
         Args:
-            key: SHA-256 of the key; None for a user without one, whom only keyless mode and the OIDC provider
-                accept: what the provider grants is known no more.
+            key: SHA-256 of the key with which the user signed in. None for a user without a key, who may
+                approve in keyless mode or with an OIDC provider: the rights of past tokens are not known.
             tenant: The tenant of the user.
         """
         if key is None:
@@ -176,7 +176,7 @@ class Keys:
         return caller.may_approve and not caller.expired
 
     async def prepare(self, token: str | None) -> None:
-        """Fetch what is missing to check a token: new keys of the OIDC provider. Never raises an error."""
+        """Fetch new keys of the OIDC provider if a token needs them. Never raises an error."""
         if self.tokens is not None:
             await self.tokens.prepare(token)
 
@@ -194,7 +194,7 @@ class Keys:
             self._read(self._file)
 
     def _read(self, file: Path) -> None:
-        """Read the keys of the file; keep the earlier ones if it cannot be read."""
+        """Read the keys of the file; if it cannot be read, the earlier keys remain valid."""
         try:
             self._stored = {key.sha256: key for key in _KEYS.validate_json(file.read_bytes())}
             self._readable = True
@@ -238,11 +238,11 @@ def _caller(key: ApiKey) -> Caller:
 
 
 def key_of(headers: Mapping[str, str]) -> str | None:
-    """Return the API key or token of a request, from `Authorization: Bearer` or `x-api-key`; None without."""
+    """Return the API key or token in the header `Authorization: Bearer` or `x-api-key`; None without one."""
     return bearer(headers.get("authorization")) or headers.get("x-api-key")
 
 
 def bearer(authorization: str | None) -> str | None:
-    """Return the token of an `Authorization: Bearer` header; None for any other header or none."""
+    """Return the token of an `Authorization: Bearer` header; None for another header or without one."""
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None

@@ -1,6 +1,6 @@
 """Admission control: count the runs that wait for agents, and refuse more when there are too many.
 
-Tenants share the places of the queue: those that fill their part leave places to the others.
+Tenants share the capacity of the queue: a tenant that fills its share leaves capacity to the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from banksman.gateway.service.log_room import LogRoom
 from banksman.runtime.shares import LENT, within_share
 
 COUNT_VALID_S = 0.5
-"""Seconds for which a count is used; meanwhile other gateways may admit runs of their own."""
+"""Seconds for which a count is used; other gateways may admit runs in this time."""
 MAX_RETRY_AFTER_S = 60.0
 RUNS_PER_S = 20.0
 """Assumed number of runs that agents start in a second, for the `retry_after_s` of a refusal."""

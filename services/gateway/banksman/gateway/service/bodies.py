@@ -37,7 +37,7 @@ class Rename(RequestBody):
 
 
 class ConversationChange(RequestBody):
-    """What changes of a conversation; a field that is left out stays."""
+    """The changes of a conversation; omitted fields are unchanged."""
 
     title: str | None = Field(default=None, max_length=200)
     pinned: bool | None = None
@@ -84,8 +84,8 @@ class SecretBody(RequestBody):
     )
     """8 to 8,000 characters without NUL."""
     servers: SecretServers | None = None
-    """The only servers that receive it: names of tool servers, and `mcp:ID` for MCP servers. Without them, a
-    new secret is for all servers of the tenant, and a stored one stays for those that were named."""
+    """The only servers that receive the secret: names of tool servers, and `mcp:ID` for MCP servers. If
+    omitted, a new secret is for all servers of the tenant, and a stored secret remains for its named ones."""
 
 
 class Listing(Stored, Generic[T]):
@@ -134,19 +134,19 @@ class PendingApproval(ConversationApproval):
     title: str = ""
     """The title of the conversation."""
     requested_by: str = ""
-    """The user who created the conversation; empty if it is not known."""
+    """The user who created the conversation; empty if unknown."""
     terms: ApprovalTerms | None = None
-    """How it is decided; null for one approver and no escalation."""
+    """The terms of the decision; null for one approver and no escalation."""
     first: ApprovedFirst | None = None
-    """The first of two approvals: another user must approve the same; null for none."""
+    """The first of two approvals, which another user must repeat; null for none."""
     escalates_at: Timestamp | None = None
-    """When it goes to further users; null for never."""
+    """Time of its escalation; null for no escalation."""
     escalated: bool = False
-    """Whether it went to further users."""
+    """Whether it was escalated."""
     set_aside_by: tuple[str, ...] = ()
     """The users who set it aside."""
     for_you: bool = True
-    """Whether it is for the user who reads: not set aside, and not waiting to be escalated to them."""
+    """Whether it is in the caller's inbox: not set aside by the caller, nor awaiting escalation to them."""
 
 
 class ApprovalPage(Stored):
@@ -228,7 +228,7 @@ class Run(Stored):
     started_at: Timestamp | None
     finished_at: Timestamp | None
     trace_id: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
-    """Id of the W3C trace in which a client started it; absent without one."""
+    """Id of the client's W3C trace that includes the run; absent without one."""
     pending_approvals: tuple[RunApproval, ...]
 
 
@@ -239,7 +239,7 @@ class EndedRun(Run):
     service: str
     tool_calls: tuple[TrackedCall, ...]
     tool_calls_ref: str | None
-    """Path of all calls, if `tool_calls` lacks some or has cut texts."""
+    """Path of all complete calls, if `tool_calls` lacks some or has cut texts."""
     max_iterations_reached: bool
     usage: Usage
     error: RunError | None
@@ -270,10 +270,10 @@ class EnhancedPromptBody(Stored):
     name: str
     content: str
     base: str
-    """The rendered prompt alone."""
+    """The rendered prompt without tools and instructions."""
     tools: tuple[str, ...]
     dropped_tools: tuple[str, ...]
-    """Tools that did not fit, the first one dropped first."""
+    """Tools that did not fit, in the order in which they were dropped."""
     shortened: bool
     """Whether descriptions were cut to fit."""
     estimated_tokens: int

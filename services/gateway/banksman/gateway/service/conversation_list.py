@@ -20,10 +20,10 @@ FIRST_WINDOW = 1_000
 
 
 def position(cursor: str | None) -> int | None:
-    """Return the position that a cursor names; None for the begin of the list.
+    """Return the position that a cursor names; None for the start of the list.
 
     Raises:
-        BadInput: `newest` did not return it.
+        BadInput: `newest` did not return the cursor.
     """
     if cursor is None or cursor == "":
         return None
@@ -46,7 +46,7 @@ async def newest(
         bus: The connection.
         bucket: The index.
         tenant: The tenant.
-        before: The stream sequence before which they were stored; None for the newest.
+        before: The stream sequence before which the entries were stored; None for the newest.
         limit: Maximum number of entries.
         matches: Whether a record belongs to the list.
     """

@@ -1,4 +1,4 @@
-"""The fold of one conversation's log, as far as clients need it: head, runs, open approval requests. Pure."""
+"""The part of a conversation's fold that clients need: head, runs, open approval requests. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunView:
     iterations: int = 0
     finished_at: datetime | None = None
     trace_id: str | None = None
-    """Id of the trace that its client continues in it; None without one."""
+    """Id of the client's trace that includes the run; None without one."""
     finished_in: int = 0
     """Stream sequence of the commit with its `run.finished`; 0 while it is open."""
 
@@ -94,7 +94,7 @@ class ConversationView:
     inputs: dict[str, OpenInput] = field(default_factory=dict[str, OpenInput])
     """Open requests for a value by request id."""
     outputs: dict[str, int] = field(default_factory=dict[str, int])
-    """Tool call to the stream sequence of the commit with its result."""
+    """Maps a tool call id to the stream sequence of the commit with its result."""
     _last_seqs: list[int] = field(default_factory=list[int])
     _stream_seqs: list[int] = field(default_factory=list[int])
 

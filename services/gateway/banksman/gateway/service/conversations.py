@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 MAX_PAGE = 200
 FOLDS_AT_ONCE = 16
 FRESH = timedelta(seconds=60)
-"""Age below which a record is not written again only to move it up in the list."""
+"""A record younger than this is not rewritten merely to move it up in the list."""
 TITLE_CHARS = 60
 CREATED_S = 2.0
-"""Seconds in which the first message of a conversation follows its creation at once."""
+"""Seconds after its creation in which a conversation's first message is expected."""
 MOST_CREATED = 1_000
 
 
@@ -43,7 +43,7 @@ class Page:
 
 
 class CreatedConversations:
-    """The conversations that this process created a moment ago, each for its first message.
+    """Caches the records of conversations that this process just created, for their first messages.
 
     The log of such a conversation is empty, and its record need not be read.
     """
@@ -52,13 +52,13 @@ class CreatedConversations:
         self._records: OrderedDict[tuple[str, str], tuple[ConversationRecord, float]] = OrderedDict()
 
     def add(self, tenant: str, record: ConversationRecord) -> None:
-        """Remember a conversation that was just stored."""
+        """Cache the record of a conversation that was just stored."""
         self._records[tenant, record.conversation_id] = record, time.monotonic()
         if len(self._records) > MOST_CREATED:
             self._records.popitem(last=False)
 
     def take(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
-        """Forget a conversation and return its record; None if its first message did not follow at once."""
+        """Remove and return the record of a conversation; None if it is not cached, or too old."""
         record, at = self._records.pop((tenant, conversation_id), (None, 0.0))
         return record if time.monotonic() - at < CREATED_S else None
 
@@ -76,7 +76,7 @@ class Conversations:
         """Store a conversation; return False if it exists.
 
         Raises:
-            Overloaded: The tenant has as many as it may have.
+            Overloaded: The tenant has reached its limit of conversations.
         """
         return await self._bucket.create(f"{tenant}.{record.conversation_id}", record) is not None
 
@@ -99,7 +99,7 @@ class Conversations:
         return await self._with_log(tenant, await self.get(tenant, conversation_id))
 
     async def view_of_approval(self, tenant: str, approval_id: str) -> ConversationView | None:
-        """Return the view of the conversation that an approval request belongs to; None if there is none.
+        """Return the view of the conversation of an approval request; None if the tenant has no such one.
 
         Raises:
             LogBroken, Poison: Its log cannot be read.
@@ -127,9 +127,9 @@ class Conversations:
                 return renamed
 
     async def generated(self, tenant: str, conversation_id: str, title: str | None) -> bool:
-        """Store the title that a model wrote; return False if a person chose one meanwhile.
+        """Store the title that a model wrote; return False if a user chose one meanwhile.
 
-        None states that the model wrote none: the title stays, and no model is requested again.
+        None records that the model wrote none: the title is unchanged, and is not generated again.
 
         Raises:
             NotFound: This tenant has no such conversation.

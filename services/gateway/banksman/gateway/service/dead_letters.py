@@ -17,7 +17,7 @@ MAX_LETTERS = 200
 SHOWN_BYTES = 16 * 1024
 """Bytes of a dead letter's payload that are shown."""
 _REPLAYED = frozenset((RUNS, APPROVALS, WORKFLOWS, WEBHOOK_QUEUE))
-"""Streams on whose subjects a gateway may publish. Others are open to the operator's own user only."""
+"""Streams on whose subjects a gateway may publish. Only the operator's NATS user may publish on others."""
 
 
 class ListedDeadLetter(Stored):
@@ -29,7 +29,7 @@ class ListedDeadLetter(Stored):
     reason: str
     ts: Timestamp
     can_replay: bool
-    """False for a message that only `banksman dead replay` may publish again, or whose sender must."""
+    """False for a message that only `banksman dead replay`, or its sender, may publish again."""
 
 
 class ShownDeadLetter(ListedDeadLetter):
@@ -37,7 +37,7 @@ class ShownDeadLetter(ListedDeadLetter):
 
     headers: dict[str, str]
     payload: str
-    """The first 16 KiB as text; what is not UTF-8 is replaced."""
+    """The first 16 KiB as text, with invalid UTF-8 replaced."""
     payload_bytes: int
 
 
@@ -94,7 +94,7 @@ class DeadLetters:
         Raises:
             NotFound: There is no such dead letter.
             Conflict: A gateway may not publish it.
-            Overloaded, Unavailable: It could not be published, and stays a dead letter.
+            Overloaded, Unavailable: It could not be published, and remains a dead letter.
         """
         letter = await dead.read_dead_letter(self.bus, letter_id)
         if letter.stream not in _REPLAYED:

@@ -1,4 +1,4 @@
-"""Build enhanced prompts as a run would: for an assistant, and for a conversation in its present state."""
+"""Builds enhanced prompts as runs do: for an assistant, and for the current state of a conversation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PromptContext:
 
     assistant: str | None = None
     conversation_id: str | None = None
-    """Its assistant is used if none is given, and its history selects the tools."""
+    """The conversation, whose assistant is the default, and whose history selects the tools."""
     user_message: str = ""
     """The user's next message."""
 
@@ -89,7 +89,7 @@ class EnhancedPrompts:
         )
 
     async def of_assistant(self, tenant: str, assistant: Assistant) -> EnhancedPrompt:
-        """Return the prompt of a run's first request, with placeholders in the place of variables.
+        """Return the prompt of a run's first request, with placeholders in place of variables.
 
         Raises:
             NotFound: No such system prompt.

@@ -12,7 +12,7 @@ from banksman.gateway.service.views import Views
 
 
 class PositionUnavailable(Exception):
-    """The events after a client's position cannot be sent: it must read the conversation again."""
+    """The events after a client's position cannot be sent: the client must read the conversation again."""
 
     def __init__(self, conversation_id: str, oldest_seq: int, reason: str) -> None:
         self.conversation_id = conversation_id
@@ -66,7 +66,7 @@ class Feeds:
         )
 
     def on_damage(self, tenant: str, conversation_id: str) -> None:
-        """Drop the view of a damaged log, and make its clients read it again: events may be lost."""
+        """Drop the view of a damaged log, and require its clients to resync: events may be lost."""
         self._views.forget(tenant, conversation_id)
         for feed in self._channels.feeds(tenant, conversation_id):
             feed.require_resync("the log is damaged: stored events may be lost")

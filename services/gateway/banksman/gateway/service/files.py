@@ -74,7 +74,7 @@ class Files:
         return zipped(files, lambda path: self.read(tenant, conversation_id, path))
 
     async def write(self, tenant: str, conversation_id: str, path: str, source: AsyncIterable[bytes]) -> int:
-        """Store a file, replacing any of the same path, and return its size in bytes."""
+        """Store a file, replacing an existing file of the same path, and return its size in bytes."""
         upload, offset, buffer = new_id("u"), 0, bytearray()
         async for piece in source:
             buffer += piece
@@ -98,7 +98,7 @@ class Files:
         """Return the complete output of a call whose result was truncated.
 
         Raises:
-            NotFound: The result holds the complete output.
+            NotFound: The call has no complete output besides its result.
         """
         if result.output_ref is None:
             raise NotFound("longer output of tool call", result.tool_call_id)

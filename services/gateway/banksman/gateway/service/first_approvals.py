@@ -1,4 +1,4 @@
-"""The first of two approvals: store it, and confirm it by the approval of another user."""
+"""The first of two approvals: stores it, and confirms it with the approval of another user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from banksman.runs.first_approvals import is_signed_first, sign_first
 
 
 class FirstSlot(Protocol):
-    """The slot of the first of two approvals."""
+    """Stores the first of two approvals."""
 
     async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
         """Return the first approval; None if no user approved yet."""
@@ -22,10 +22,10 @@ class FirstSlot(Protocol):
 
 
 async def first_approval(slot: FirstSlot, reply: ApprovalReply, key: bytes) -> FirstApproval:
-    """Return the first approval of a request: the stored one, or this reply, which is stored as such.
+    """Return the stored first approval of a request; without one, store this reply as the first approval.
 
     Raises:
-        Conflict: What is stored was not written by a gateway.
+        Conflict: The stored first approval cannot be read, or has no valid signature.
     """
     try:
         first = await slot.first(reply.tenant, reply.approval_id)
@@ -49,7 +49,7 @@ def confirming(reply: ApprovalReply, first: FirstApproval) -> ApprovalReply:
     """Return the reply of a second user, with the first approval in it.
 
     Raises:
-        Conflict: It is the same user, or approves something else.
+        Conflict: The same user approved first, or the approvals differ.
     """
     if first.by == reply.by:
         raise Conflict(f"{first.by} approved {reply.approval_id!r} before: another user must approve it too")

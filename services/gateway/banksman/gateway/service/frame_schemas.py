@@ -1,4 +1,4 @@
-"""The JSON Schemas of the event frames: of what is sent, which differs from what is stored."""
+"""The JSON Schemas of the event frames, whose bodies differ from the stored events."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from banksman.gateway.settings import GatewaySettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """The parts of the service, by what clients do with them."""
+    """The parts of the service, one for each area of the API."""
 
     settings: GatewaySettings
     keys: Keys

@@ -1,7 +1,7 @@
 """Import of a conversation that was exported as JSON: its messages, on all branches, in a new conversation.
 
-An export is what a client sends, so nothing of it counts as done here: calls, approvals, files, usage and
-costs are left out, and no run is driven.
+The export comes from a client and is not trusted: calls, approvals, files, usage and costs are omitted, and
+no run is driven.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Imports:
         A repeated request returns the conversation that the first one created.
 
         Raises:
-            BadInput: The file is no export, or holds too much; the message names the event.
-            Overloaded: The tenant has as many conversations or signals as it may have.
+            BadInput: The body is not an export, or exceeds a limit; the message names the event.
+            Overloaded: The tenant has reached its limit of conversations or signals.
             Conflict: The request id was used with another body.
         """
         caller.check("context")
@@ -101,8 +101,8 @@ def _title(record: Mapping[str, Any]) -> str:
 def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tuple[ImportedRun, ...]:
     """Return the runs of exported events under new ids, in the order of their starts.
 
-    Runs that have not ended are left out. The new ids follow from the conversation and the old ones, so that
-    a repeat has the same ones.
+    Runs that have not ended are omitted. The new ids are derived from the conversation and the old ids, so
+    that a repeat has the same ids.
 
     Raises:
         BadInput: There are no or too many runs, or an event is malformed.
@@ -134,7 +134,7 @@ def runs_in(events: tuple[Mapping[str, Any], ...], conversation_id: str) -> tupl
 
 
 class _NewIds:
-    """The new ids of an import, by the exported ones."""
+    """Maps the exported ids to the new ids of an import."""
 
     def __init__(self, conversation_id: str) -> None:
         self._conversation_id = conversation_id
@@ -148,7 +148,7 @@ class _NewIds:
         return self._messages.setdefault(exported, new)
 
     def branch(self, branch: Any) -> Branch | None:
-        """Return where a run continues; None for a message that is not imported: after the newest one."""
+        """Return the message after which a run continues; None, for the newest, if it is not imported."""
         if not isinstance(branch, Mapping):
             return None
         after = cast(Mapping[str, Any], branch).get("after")
@@ -192,7 +192,7 @@ def _message(ids: _NewIds, message_id: Any, content: Any, at: int) -> ImportedMe
 
 
 def _text(content: Any, at: int) -> str:
-    """Return the text of a message; files and images of the exported workspace are named only."""
+    """Return the text of a message; files and images of the exported workspace become their names."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -207,5 +207,5 @@ def _part_text(part: Mapping[str, Any]) -> str:
 
 
 def _small(settings: RunSettings) -> RunSettings:
-    """Return settings without a prompt: no model request is made with them."""
+    """Return settings without a prompt, because no model request is made with them."""
     return settings.model_copy(update={"system_prompt": None, "system_prompt_id": None, "variables": {}})

@@ -1,4 +1,4 @@
-"""Provide the values that workflows request: check a value, sign it and store it. The first one wins."""
+"""Provides the values that workflows request: checks, signs and stores them. The first stored value wins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from banksman.runs.schemas import SchemaChecker
 
 @dataclass(frozen=True, slots=True)
 class ProvidedInput:
-    """The reply that counts for a requested value."""
+    """The stored reply to a request for a value."""
 
     reply: ApprovalReply
     won: bool
@@ -26,7 +26,7 @@ class ProvidedInput:
 
     @property
     def outcome(self) -> InputOutcome:
-        """What became of the request."""
+        """The outcome of the request."""
         match self.reply.outcome:
             case "approved":
                 return "provided"
@@ -49,14 +49,14 @@ class Inputs:
     async def submit(
         self, tenant: str, request_id: str, value: JsonValue, *, by: str, reply_id: str
     ) -> ProvidedInput:
-        """Check, sign and store a value. It waits up to 5 seconds for its request to be stored.
+        """Check, sign and store a value. Waits up to 5 seconds until the request is stored.
 
         Args:
             tenant: The tenant of the request.
             request_id: The request.
             value: The value, which must fit the schema of the request.
             by: The user who provides it.
-            reply_id: The same for every repeat of this submission, and for no other one.
+            reply_id: Identifies this submission; its repeats have the same id.
 
         Raises:
             NotFound: This tenant has no such request, or its value is no longer stored.
@@ -93,7 +93,7 @@ class Inputs:
             decided_at=now,
             answer_id=reply_id,
         )
-        # Another user may have provided one since the slots were read: the slot returns the one that won.
+        # Another user may have provided a value since the slots were read: the slot returns the stored one.
         try:
             winner = await self.slots.store_reply(sign(reply, self.signing_key))
         except Poison as poison:
@@ -101,7 +101,7 @@ class Inputs:
         return ProvidedInput(valid_reply(winner, request, self.signing_key), won=winner.answer_id == reply_id)
 
     async def _check(self, tenant: str, request: InputRequested, value: JsonValue) -> None:
-        """Check a value in a process with limits: a tenant's program chose the schema."""
+        """Check a value in a process with limits, because a tenant's program wrote the schema."""
         is_object = request.schema_.get("type") == "object"
         if is_object and not isinstance(value, dict):
             raise BadInput("value", value, "an object")

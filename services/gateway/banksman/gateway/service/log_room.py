@@ -16,10 +16,11 @@ RETRY_AFTER_S: Final = 60.0
 
 
 class LogRoom:
-    """Refuses new messages of a tenant whose logs fill its part: three times what is free.
+    """Refuses new messages of a tenant whose logs exceed its part: three times the free space.
 
-    While the logs of all tenants fill less than three quarters of their stream, no tenant can be above its
-    part, and the check costs nothing. Above, it reads what agents counted, a few seconds ago.
+    While the logs of all tenants fill less than three quarters of their stream, no tenant can exceed its
+    part, and the check costs nothing. Above that, it reads the sizes that agents counted a few seconds
+    before.
     """
 
     def __init__(self, bus: Bus, storage: StorageRoom) -> None:
@@ -27,10 +28,10 @@ class LogRoom:
         self._totals = Bucket(bus, USAGE, UsageTotals)
 
     async def check(self, tenant: str) -> None:
-        """Return if a tenant may add to its logs.
+        """Check that a tenant may add to its logs.
 
         Raises:
-            Overloaded: All logs together are full, or the tenant's fill its part.
+            Overloaded: The logs of all tenants are full, or those of this tenant exceed its part.
             Unavailable: The broker does not respond.
         """
         await self.storage.check()

@@ -1,4 +1,4 @@
-"""What a sign-in sends to an authorization server, and what a user brings back (OAuth 2.1, RFC 9207)."""
+"""The requests of a sign-in to an authorization server, and the redirect from it (OAuth 2.1, RFC 9207)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from banksman.contracts.mcp_sign_in import Authorization, PendingSecrets, Reques
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a user brought back from the authorization server."""
+    """The parameters with which the authorization server redirected a user."""
 
     state: str = field(repr=False)
     code: str | None = field(repr=False)
@@ -23,7 +23,7 @@ class Returned:
 
     @classmethod
     def at(cls, url: str) -> Self:
-        """Return what is in the address at which the browser ended."""
+        """Return the parameters of the address to which the browser was redirected."""
         query = parse_qs(urlsplit(url).query)
 
         def value(name: str) -> str | None:
@@ -36,7 +36,7 @@ def check_issuer(authorization: Authorization, issuer: str | None) -> None:
     """Check that a code comes from the authorization server to which the user was sent (RFC 9207).
 
     Raises:
-        Conflict: It comes from another one, or from one that no longer names itself.
+        Conflict: The redirect names another issuer, or none although the authorization server announced it.
     """
     if issuer is None and not authorization.states_issuer:
         return
@@ -45,7 +45,7 @@ def check_issuer(authorization: Authorization, issuer: str | None) -> None:
 
 
 def exchange(kept: PendingSecrets, code: str) -> RequestToken:
-    """Return the request for a token with the code that a user brought back."""
+    """Return the request for a token in exchange for a code."""
     return RequestToken(
         token_endpoint=kept.authorization.token_endpoint,
         client=kept.authorization.client,
@@ -60,7 +60,7 @@ def exchange(kept: PendingSecrets, code: str) -> RequestToken:
 
 
 def authorization_url(found: Authorization, redirect_uri: str, state: str, verifier: str) -> str:
-    """Return the address of the authorization server's page, with what identifies this sign-in."""
+    """Return the address of the authorization server's page, with the parameters of this sign-in."""
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
     query = {
         "response_type": "code",

@@ -1,4 +1,4 @@
-"""What clients receive of servers of the Model Context Protocol, and the bodies about signing in at them."""
+"""The bodies that describe servers of the Model Context Protocol, and those for the sign-in at them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from banksman.gateway.service.mcp_servers import LookedAt
 
 
 class Approval(RequestBody):
-    """Approves the changes of a server as they were shown."""
+    """Approves exactly the changes of a server that were shown."""
 
     digest: str = Field(max_length=64)
     """`changes_digest` of the server."""
@@ -65,7 +65,7 @@ class McpSignedIn(Stored):
     user: str
     at: Timestamp
     expires_at: Timestamp | None
-    """When its token expires; it is renewed before a call if the server allows that."""
+    """Expiry of the token, which is renewed before a call if the server allows that."""
 
 
 class McpServerDescription(Stored):
@@ -77,25 +77,25 @@ class McpServerDescription(Stored):
     trusted: bool
     timeout_s: float
     revision: int
-    """Increased by each change of the configuration."""
+    """Revision of the configuration, which each change increases."""
     tools: tuple[McpToolDescription, ...]
     """The approved tools."""
     changes: tuple[McpToolChange, ...]
     """New and changed tools, which are not offered before they are approved."""
     changes_digest: str | None
-    """Approves exactly these changes."""
+    """Digest with which `approve` approves exactly these changes; null if there are none."""
     found_at: Timestamp | None
     """When its tools were listed last."""
     created_at: Timestamp
     created_by: str
     problem: str | None = None
-    """Why its tools could not be listed at the last look, or why the last sign-in at it failed."""
+    """Reason why the last listing of its tools, or the last sign-in, failed."""
     problem_code: McpProblem | None = None
-    """The kind of the problem: its text may change, and its code does not."""
+    """Kind of the problem. The text may change between versions, the code does not."""
     refused: tuple[RefusedTool, ...] = ()
-    """Approved tools that cannot be offered, and why."""
+    """Approved tools that cannot be offered, with the reason."""
     needs_sign_in: bool = False
-    """Whether it responded with 401, or its access has ended: `POST …/sign-in` begins a sign-in."""
+    """Whether it responded with 401, or its tokens have expired: `POST …/sign-in` begins a sign-in."""
     signed_in: McpSignedIn | None = None
     """The access that a user gave; null without one."""
 
@@ -127,7 +127,7 @@ class McpSignInBody(McpClientBody):
     gateway_url: GatewayUrl | None = None
     """The address of this gateway as browsers reach it; by default, the one of this request."""
     to_page: bool = False
-    """Whether the browser shows the server on the page afterwards, also if the sign-in failed."""
+    """Whether the browser shows the server on the page afterwards, even if the sign-in fails."""
 
 
 class McpSignInStarted(Stored):
@@ -141,7 +141,7 @@ class McpSignInReturned(RequestBody):
     """Finishes a sign-in that was begun by the same user of the API."""
 
     url: Annotated[str, StringConstraints(pattern=r"^https?://\S+[?&]state=\S+$", max_length=20_000)]
-    """The address at which the browser ended: it has `state` and the code."""
+    """The address to which the browser was redirected, with `state` and the code."""
 
 
 def described(looked_at: LookedAt) -> McpServerDescription:

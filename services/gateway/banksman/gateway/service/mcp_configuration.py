@@ -1,4 +1,4 @@
-"""The configuration of a server of the Model Context Protocol, and what replaces it."""
+"""The configuration of a server of the Model Context Protocol, and its replacement."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class McpServerChangeRequest(McpServerRequest):
     """A configuration that replaces the stored one."""
 
     kept: tuple[str, ...]
-    """Headers or variables whose stored values stay."""
+    """Names of headers or variables that keep their stored values."""
     revision: int | None
     """The revision that it replaces; None for any."""
 
 
 def replaced(server: McpServer, asked: McpServerChangeRequest, given: McpTransport) -> McpServer:
-    """Return a server with another configuration, as its next revision. With another place its approvals end.
+    """Return the next revision of a server. Another address or program ends its approvals and its sign-in.
 
     Args:
         server: The server as it is stored.
@@ -38,7 +38,7 @@ def replaced(server: McpServer, asked: McpServerChangeRequest, given: McpTranspo
 
     Raises:
         Conflict: The stored configuration has another revision than the one named.
-        BadInput: A value shall stay that is not stored, or that was for another address or program.
+        BadInput: A value to keep is not stored, or is for another address or program.
     """
     if asked.revision not in (None, server.revision):
         found = f"server {server.id!r} is at revision {server.revision}, not {asked.revision}"
@@ -66,7 +66,7 @@ _NONE_APPROVED = {"tools": (), "replaced": ()}
 
 
 def _with_kept(given: McpTransport, stored: McpTransport, kept: tuple[str, ...]) -> McpTransport:
-    """Return a transport with values of the stored one, which only the same address or program may receive.
+    """Return a transport with the stored values of `kept`, which only the same address or program may get.
 
     Raises:
         BadInput: The address or the program changes, or a value is not stored.
@@ -82,5 +82,5 @@ def _with_kept(given: McpTransport, stored: McpTransport, kept: tuple[str, ...])
 
 
 def place_of(transport: McpTransport) -> object:
-    """Return where a server is, without its secrets."""
+    """Return the address or the command of a server, without its secrets."""
     return transport.url if isinstance(transport, HttpServer) else transport.command

@@ -44,23 +44,23 @@ class RemoteServer(HttpServer):
 
 
 class ChangedProgram(Stored):
-    """A program in the sandbox, of which values may stay."""
+    """A program in the sandbox, some of whose values may be kept."""
 
     type: Literal["stdio"] = "stdio"
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=64)]
     """The program and its arguments."""
     env: dict[VariableName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
-    """All environment variables; null leaves the value of one as it is, if the command stays the same."""
+    """All environment variables; null keeps the stored value of a variable, if the command is unchanged."""
 
 
 class ChangedRemoteServer(Stored):
-    """A server at an address, of which values may stay."""
+    """A server at an address, some of whose values may be kept."""
 
     type: Literal["http"] = "http"
     url: ServerUrl
     """An address that the rules of `web_fetch` allow, without a user name or password."""
     headers: dict[HeaderName, NewValue | None] = Field(default_factory=dict, max_length=32, repr=False)
-    """All headers; null leaves the value of one as it is, if the address stays the same."""
+    """All headers; null keeps the stored value of a header, if the address is unchanged."""
 
 
 class McpServerFields(RequestBody):
@@ -68,9 +68,9 @@ class McpServerFields(RequestBody):
 
     description: str = Field(default="", max_length=200)
     trusted: bool = False
-    """Whether tools that the server calls read-only run without approval."""
+    """Whether tools that the server marks as read-only run without approval."""
     timeout_s: float = Field(default=60.0, gt=0, le=600)
-    """Seconds of a call, with the start of the server."""
+    """Maximum seconds of a call, including the start of the server."""
 
 
 class McpServerBody(McpServerFields):
@@ -84,7 +84,7 @@ class McpServerChange(McpServerFields):
 
     transport: Annotated[ChangedProgram | ChangedRemoteServer, Field(discriminator="type")]
     revision: int | None = Field(default=None, ge=1)
-    """The revision that it replaces; another one is refused. None replaces any."""
+    """The revision to replace; another stored revision is a conflict. None replaces any."""
 
 
 class NewMcpServer(McpServerBody):
@@ -105,7 +105,7 @@ def server_request(body: McpServerBody) -> McpServerRequest:
 
 
 def change_request(body: McpServerChange) -> McpServerChangeRequest:
-    """Return the change that a body makes: the values that are given, and the names of those that stay."""
+    """Return the change that a body requests: the given values, and the names of the values to keep."""
     values = body.transport.env if isinstance(body.transport, ChangedProgram) else body.transport.headers
     given = {name: value for name, value in values.items() if value is not None}
     transport = (

@@ -1,6 +1,6 @@
 """The servers of the Model Context Protocol whose tools a tenant's models may call.
 
-An administrator configures a server, looks at its tools, and approves them as they are. What a server changes
+An administrator configures a server, reads its tools, and approves them. A tool that the server changes
 afterwards is not offered until an administrator approves it again.
 """
 
@@ -40,15 +40,15 @@ from banksman.runs.ports import Clock
 logger = logging.getLogger(__name__)
 
 MAX_SERVERS = 20
-"""Servers of one tenant."""
+"""Maximum servers of one tenant."""
 MAX_PROBLEM_CHARS = 1_000
 OFFER_TIMEOUT_S = 30.0
-"""Seconds in which an agent checks the schemas of all tools of a server."""
+"""Seconds within which an agent checks the schemas of all tools of a server."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """A server, and what was learned about it just now."""
+    """A server after its tools were listed."""
 
     server: McpServer
     refused: tuple[RefusedTool, ...] = ()
@@ -105,25 +105,25 @@ class McpServers:
         )
         if await self._bucket.create(f"{tenant}.{server_id}", server) is None:
             raise Conflict(f"server {server_id!r} exists already")
-        return await self.looked(tenant, server)
+        return await self.try_look(tenant, server)
 
     async def replace(self, tenant: str, server_id: str, asked: McpServerChangeRequest) -> LookedAt:
-        """Replace the configuration. The approvals remain if only secrets, the texts or the trust change.
+        """Replace the configuration. The approvals remain if the address or program is unchanged.
 
         Raises:
             NotFound: The tenant has no such server.
             Conflict: The stored configuration has another revision than the one named.
-            BadInput: A value shall stay that is not stored, or that was for another address or program.
+            BadInput: A value to keep is not stored, or is for another address or program.
         """
         given = sealed_transport(tenant, server_id, asked.transport, self._box)
 
         def changed(server: McpServer) -> McpServer:
             return replaced(server, asked, given)
 
-        return await self.looked(tenant, await self.update(tenant, server_id, changed))
+        return await self.try_look(tenant, await self.update(tenant, server_id, changed))
 
-    async def looked(self, tenant: str, server: McpServer) -> LookedAt:
-        """List the tools of a server that is stored now: without a runner, this can be repeated later."""
+    async def try_look(self, tenant: str, server: McpServer) -> LookedAt:
+        """List the tools of a stored server; return `Unavailable` as its problem instead of raising it."""
         try:
             return await self.look(tenant, server.id)
         except Unavailable as error:
@@ -132,7 +132,7 @@ class McpServers:
             )
 
     async def look(self, tenant: str, server_id: str) -> LookedAt:
-        """List the tools of a server. Changed and removed ones are withdrawn; new and changed ones wait.
+        """List the tools of a server. Changed and removed ones are withdrawn; changed and new ones wait.
 
         Raises:
             NotFound: The tenant has no such server.
@@ -166,7 +166,7 @@ class McpServers:
     async def failed(
         self, tenant: str, server_id: str, code: McpProblem, problem: str, *, needs_sign_in: bool = False
     ) -> McpServer:
-        """Store why a server cannot be used now; errors as `get`."""
+        """Store the problem of a server; errors as `get`."""
 
         def changed(server: McpServer) -> McpServer:
             needs = server.needs_sign_in or needs_sign_in
@@ -180,7 +180,7 @@ class McpServers:
 
         Raises:
             NotFound: The tenant has no such server.
-            Conflict: The changes are others than those of the digest.
+            Conflict: The changes differ from those of the digest.
         """
 
         def changed(server: McpServer) -> McpServer:
@@ -201,13 +201,13 @@ class McpServers:
             NotFound: The tenant has no such server.
         """
         entry = await self.entry(tenant, server_id)
-        # First, so that a repeat after a failure finds the server again.
+        # Withdrawn before the entry is deleted, so that a repeat after a failure finds the server again.
         await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
         await self._bucket.delete(entry.key)
 
     async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:
         """Return the tools of a server. A program lists them in an empty workspace."""
-        # Also a server that refused us: a user may have given it another token.
+        # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
         filled = await self._secrets.filled(tenant, server.id, server.transport)
 
@@ -221,7 +221,7 @@ class McpServers:
     async def ask_runner(
         self, tenant: str, request: FindMcpTools | DiscoverSignIn | RequestToken
     ) -> FileReply:
-        """Send a request to a runner, in an empty workspace, which is then removed."""
+        """Send a request to a runner, in an empty workspace that is removed afterwards."""
         workspace = new_id("mcp-")
         try:
             return await self._placements.files(tenant, workspace, request)
@@ -232,7 +232,7 @@ class McpServers:
                 logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
 
     async def entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
-        """Return a server as it is stored; errors as `get`."""
+        """Return the stored entry of a server; errors as `get`."""
         entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
         if entry is None:
             raise NotFound("server", server_id)
@@ -241,7 +241,7 @@ class McpServers:
     async def update(
         self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
     ) -> McpServer:
-        """Store a change of the server as it is stored now; errors as `get`, and those of `change`."""
+        """Apply a change to the current entry of a server; errors as `get`, and those of `change`."""
         while True:
             entry = await self.entry(tenant, server_id)
             server = change(entry.value)
@@ -249,7 +249,7 @@ class McpServers:
                 return server
 
     async def _offer(self, tenant: str, server: McpServer) -> tuple[RefusedTool, ...]:
-        """Offer the approved tools of a server, and no other ones of it."""
+        """Offer exactly the approved tools of a server; return those that agents refuse."""
         definitions = tuple(definition_of(server, tool) for tool in server.tools)
         request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
         subject = subjects.tenant_registry("tool", "offer", tenant)

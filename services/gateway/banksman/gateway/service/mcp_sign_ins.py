@@ -1,13 +1,13 @@
-"""Sign-in of administrators at servers of the Model Context Protocol that demand OAuth.
+"""Sign-in of administrators at servers of the Model Context Protocol that require OAuth.
 
-A user is sent to the authorization server with a `state` and returns with it and a code. The state names the
-tenant and the server, and is proved by a random part of which the server's record has the digest: it is valid
-once, for a few minutes, and only for the sign-in that was begun last.
+A user is sent to the authorization server with a `state`, and returns with the state and a code. The state
+names the tenant and the server, and has a random part whose digest is in the server's record. It is valid
+once, for a few minutes, and only for the last sign-in that was begun.
 
 A state proves who sent the user, not who returned: an administrator could send the address to another person,
-whose account the tenant would then use. So only the user who began a sign-in finishes it: the browser by a
-cookie that it got then, or the client of the API by its key, to which the user gives the address that the
-browser ended at.
+whose account the tenant would then use. So only the user who began a sign-in can finish it: in the same
+browser, which has a cookie, or through the API with a key, by sending the address to which the browser was
+redirected.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from banksman.gateway.service.mcp_servers import LookedAt, McpServers
 from banksman.runs.ports import Clock
 
 CALLBACK: Final = "/context/mcp-sign-in"
-"""Where authorization servers send users back to: below no server, whose id may be any word."""
+"""Where authorization servers redirect users. Not below `mcp-servers`, where it could equal a server's id."""
 SIGN_IN_TIME: Final = timedelta(minutes=10)
-"""Time that a user has at the authorization server."""
+"""Time within which a sign-in must be finished."""
 REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
 
 T = TypeVar("T")
@@ -55,12 +55,12 @@ class Begun:
     """The page of the authorization server, with the state."""
     state: str = field(repr=False)
     browser: str = field(repr=False)
-    """What the browser must bring back to finish it without a key."""
+    """The value that the browser must return in its cookie to finish the sign-in without a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A sign-in that was done."""
+    """A finished sign-in."""
 
     tenant: str
     server_id: str
@@ -72,7 +72,7 @@ class BegunElsewhere(Conflict):
 
 
 class SignInEnded(Conflict):
-    """The state of a sign-in is none of ours, was used, or has expired."""
+    """The state of a sign-in is unknown, was used, or has expired."""
 
 
 class McpSignIns:
@@ -91,13 +91,13 @@ class McpSignIns:
             tenant: The tenant of the server.
             user: Who signs in.
             server_id: The server.
-            redirect_uri: Where the authorization server sends the user back to.
-            client: The client that the authorization server knows; None uses the one of the last sign-in, or
-                registers one.
+            redirect_uri: The address to which the authorization server redirects the user.
+            client: The client that the authorization server knows; None uses the client of the last sign-in,
+                or registers one.
 
         Raises:
             NotFound: The tenant has no such server.
-            Conflict: The server is none over HTTP, or offers no sign-in.
+            Conflict: The server is a program, or offers no sign-in.
         """
         server = await self._servers.get(tenant, server_id)
         if not isinstance(server.transport, HttpServer):
@@ -126,12 +126,12 @@ class McpSignIns:
         return Begun(authorization_url(found, redirect_uri, state, verifier), state, browser)
 
     async def finish_in_browser(self, returned: Returned, browser: str) -> Finished:
-        """Finish the sign-in of a user whose browser returned, with what it got when the sign-in was begun.
+        """Finish the sign-in of a user whose browser returned, with the value of its cookie.
 
         Raises:
-            BegunElsewhere: It was begun elsewhere; its state is still valid.
-            SignInEnded: The state is none of ours, was used or has expired.
-            Conflict: The user or the code was refused.
+            BegunElsewhere: Another client began the sign-in; its state remains valid.
+            SignInEnded: The state is unknown, was used, or has expired.
+            Conflict: The authorization server refused the user or the code.
         """
         tenant, server_id = _named_by(returned.state)
 
@@ -143,7 +143,7 @@ class McpSignIns:
         return Finished(tenant, server_id, user)
 
     async def finish_for(self, tenant: str, user: str, server_id: str, url: str) -> LookedAt:
-        """Finish the sign-in of a user of the API, who gives the address at which a browser ended.
+        """Finish the sign-in of a user of the API with the address to which a browser was redirected.
 
         Raises:
             NotFound: The tenant has no such server.
@@ -162,14 +162,14 @@ class McpSignIns:
     async def _finish(
         self, tenant: str, server_id: str, returned: Returned, check: Callable[[PendingSignIn], None]
     ) -> tuple[str, LookedAt]:
-        """Finish a sign-in and list the tools of the server, or store why not; return who signed in."""
+        """Finish a sign-in and list the server's tools, or store the problem; return who signed in."""
         server, pending = await self._taken(tenant, server_id, returned.state, check)
         try:
             updated = await self._granted(tenant, server, pending, returned)
         except (Conflict, Unavailable) as error:
             await self._servers.failed(tenant, server_id, "sign_in", error.public)
             raise
-        return pending.user, await self._servers.looked(tenant, updated)
+        return pending.user, await self._servers.try_look(tenant, updated)
 
     async def _granted(
         self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
@@ -194,7 +194,7 @@ class McpSignIns:
         return await self._servers.update(tenant, server.id, changed)
 
     async def forget(self, tenant: str, server_id: str) -> None:
-        """Forget the tokens of a server: its tools are not called before an administrator signs in again.
+        """Delete the tokens of a server: its tools cannot be called before an administrator signs in again.
 
         Raises:
             NotFound: The tenant has no such server, or the server has no sign-in.
@@ -209,7 +209,7 @@ class McpSignIns:
         await self._servers.update(tenant, server_id, changed)
 
     def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
-        """Return the client of the last sign-in at a server; None if there is none that can be read."""
+        """Return the client of the last sign-in at a server; None if it is missing or cannot be decrypted."""
         if server.signed_in is None:
             return None
         try:
@@ -226,7 +226,7 @@ class McpSignIns:
     async def _taken(
         self, tenant: str, server_id: str, state: str, check: Callable[[PendingSignIn], None]
     ) -> tuple[McpServer, PendingSignIn]:
-        """Return the server and the sign-in of a state, which is valid no more, unless `check` raises."""
+        """Return the server and the sign-in of a state, and invalidate the state unless `check` raises."""
         proof = _digest(state.rpartition(".")[2])
         taken: list[PendingSignIn] = []
 
@@ -251,7 +251,7 @@ def _known_part(part: T | None) -> T:
     """Return a part of a runner's reply.
 
     Raises:
-        Unavailable: It is missing: the runner does not know the request.
+        Unavailable: The part is missing, because the runner does not know the request.
     """
     if part is None:
         raise Unavailable("a runner of another version replied: upgrade it first")
@@ -259,13 +259,13 @@ def _known_part(part: T | None) -> T:
 
 
 def _named_by(state: str) -> tuple[str, str]:
-    """Return the tenant and the server that a state names; neither is checked."""
+    """Return the tenant and the server that a state names, unchecked."""
     tenant, _, rest = state.partition(".")
     return tenant, rest.partition(".")[0]
 
 
 def _is_replaced(server: McpServer, current: McpServer) -> bool:
-    """Return whether a server has another address than before, for which a token must not be stored."""
+    """Return whether a server was replaced or its address changed, so that a token must not be stored."""
     same = server.created_at == current.created_at
     return not (same and place_of(server.transport) == place_of(current.transport))
 

@@ -15,11 +15,11 @@ from banksman.runs.pricing import Price, context_window, cost
 PROVIDERS = ("anthropic", "openai", "backboard", "demo")
 MAX_MODELS = 500
 SAMPLE_TOKENS = 1_000
-"""Tokens that a price is calculated from: few, so that no price for a long context applies."""
+"""Tokens for which prices are calculated: few, so that no long-context price applies."""
 _NOT_FOR_CHAT = re.compile(
     r"embed|whisper|tts|dall-e|image|audio|realtime|moderation|transcribe|davinci|babbage|sora", re.IGNORECASE
 )
-"""Names of models that vendors list among those that chat."""
+"""Patterns of model names that vendors list although the models do not chat."""
 
 
 class ModelView(Stored):
@@ -30,12 +30,12 @@ class ModelView(Stored):
     provider: str
     name: str
     context_tokens: int | None
-    """Input tokens of one request; None if they are not known."""
+    """Maximum input tokens of one request; None if unknown."""
     input_usd: float | None
-    """USD per million input tokens; None if the price is not known, which is not free."""
+    """USD per million input tokens; None if the price is unknown, which does not mean free."""
     output_usd: float | None
     default: bool
-    """Whether runs use it that name no model."""
+    """Whether it is the model of runs that name none."""
 
 
 def model_name(name: str | None) -> str:

@@ -26,22 +26,22 @@ from banksman.runtime.background import Background
 logger = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a public key. With one of a shared secret, a client could sign with the public key."""
+"""Algorithms with a public key. If HMAC were accepted, a client could sign tokens with the public key."""
 REFRESH_S = 300.0
-"""Seconds after which the provider's keys are read again."""
+"""Seconds after which the provider's keys are fetched again."""
 LEEWAY_S = 30
-"""Seconds that the clocks of provider and gateway may differ."""
+"""Seconds by which the clocks of provider and gateway may differ."""
 MAX_TOKEN_CHARS = 16 * 1024
 MAX_KEYS = 100
 MAX_REMEMBERED = 2_000
-"""Verified tokens that are remembered, so that each is verified once."""
+"""Maximum cached tokens, so that each token is verified once."""
 USER_CHARS = 200
 
 
 class OidcTokens:
     """Verifies the tokens of one provider with its public keys.
 
-    The keys are read at the start, every five minutes, and when a token names a key that is not known.
+    The keys are fetched at the start, every five minutes, and when a token names an unknown key.
     """
 
     def __init__(self, settings: OidcSettings, provider: OidcProvider) -> None:
@@ -55,10 +55,10 @@ class OidcTokens:
         self._refreshed_at = float("-inf")
 
     async def refresh(self) -> None:
-        """Read the provider's documents.
+        """Fetch the provider's documents.
 
         Raises:
-            Unavailable: The provider does not respond; the keys that were read before stay.
+            Unavailable: The provider does not respond; the earlier keys remain valid.
         """
         self._refreshed_at = asyncio.get_running_loop().time()
         self._endpoints = await self._provider.endpoints()
@@ -67,7 +67,7 @@ class OidcTokens:
         self._verified.clear()
 
     async def prepare(self, token: str | None) -> None:
-        """Read the provider's keys if a token names one that is not known. Never raises an error."""
+        """Fetch the provider's keys if a token names an unknown one. Never raises an error."""
         if token is None or not _is_jwt(token) or digest(token.encode()) in self._verified:
             return
         async with self._refreshing:
@@ -76,7 +76,7 @@ class OidcTokens:
                 await self.refresh_or_log()
 
     async def refresh_or_log(self) -> None:
-        """Read the provider's documents; without a response, the earlier ones stay."""
+        """Fetch the provider's documents; if it does not respond, log that, and use the earlier ones."""
         try:
             await self.refresh()
         except BanksmanError as error:
@@ -91,11 +91,11 @@ class OidcTokens:
         return True
 
     def caller(self, token: str) -> Caller | None:
-        """Return the caller that a token belongs to; None for what is no JSON Web Token.
+        """Return the caller of a token; None if it is not a JSON Web Token.
 
         Raises:
             Unauthorized: The token is not of this provider, not for this gateway, or has expired.
-            Forbidden: It names no tenant.
+            Forbidden: The token names no tenant.
             Unavailable: The provider's keys have not been read yet.
         """
         if not _is_jwt(token):
@@ -118,7 +118,7 @@ class OidcTokens:
         return (await self._known_endpoints()).authorization
 
     async def sign_in(self, code: Code) -> tuple[str, Caller]:
-        """Return the token for a code that the provider gave a user, and whom it belongs to.
+        """Exchange a code for a token; return the token and its caller.
 
         Raises:
             Unauthorized: The provider refuses the code, or its token is not for this gateway.
@@ -197,7 +197,8 @@ class OidcTokens:
 async def oidc_tokens(settings: OidcSettings, background: Background) -> AsyncGenerator[OidcTokens]:
     """Verify the tokens of a provider while the context is open.
 
-    A provider that does not respond delays nothing: its tokens are refused with 503 until its keys are read.
+    A provider that does not respond delays nothing: its tokens are refused with 503 until its keys are
+    fetched.
     """
     async with aiohttp.ClientSession() as session:
         tokens = OidcTokens(settings, OidcProvider(settings, session))
@@ -216,7 +217,7 @@ def _is_jwt(token: str) -> bool:
 
 
 def _signing_keys(key_set: Mapping[str, Any]) -> tuple[jwt.PyJWK, ...]:
-    """Return the public keys that sign tokens, without others of the set, such as those that encrypt."""
+    """Return the public keys of a set that sign tokens, without other keys, such as those for encryption."""
     found: list[jwt.PyJWK] = []
     for one in key_set.get("keys", ())[:MAX_KEYS]:
         if one.get("use", "sig") != "sig" or one.get("kty") == "oct":

@@ -1,4 +1,4 @@
-"""What an OpenID Connect provider publishes, and the exchange of a code for a token."""
+"""The documents of an OpenID Connect provider, and the exchange of a code for a token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 """Seconds for one response of the provider."""
 MAX_BYTES = 512 * 1024
-"""Bytes of a document of the provider; a larger one is refused."""
+"""Maximum bytes of a document of the provider."""
 RETRY_AFTER_S = 5.0
 
 Document = Mapping[str, Any]
@@ -33,12 +33,12 @@ class Endpoints:
     token: str
     keys: str
     basic_auth: bool
-    """Whether the token endpoint takes the client's secret by HTTP basic authentication, not as a field."""
+    """Whether the token endpoint expects the client's secret by HTTP basic authentication, not as a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code that a user brought back from the provider, with what proves that it is for this page."""
+    """The code with which the provider redirected a user, and its PKCE verifier."""
 
     code: str
     code_verifier: str

@@ -1,4 +1,4 @@
-"""One request to a model outside the conversations of users: a run of its own, metered as any other."""
+"""One request to a model outside the conversations of users, as a run that is metered like others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from banksman.gateway.service.tenant_store import TenantStore
 from banksman.runs.ports import Clock
 
 REPLY_S = 60.0
-"""Seconds that the model may take."""
+"""Seconds within which the model must reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRequest:
-    """Requests one reply from a model. Its run has the limits, the retries and the account of the tenant."""
+    """Requests one reply from a model, by a run with the limits, retries and usage of the tenant."""
 
     runs: Runs
     conversations: Conversations
@@ -39,11 +39,11 @@ class OneRequest:
         """Return the reply to a text. No tool is offered, and the run's conversation is deleted afterwards.
 
         Args:
-            caller: On whose behalf it is requested.
+            caller: The caller on whose behalf it is requested.
             text: The user's message.
             prompt: The system prompt.
-            title: Names the conversation where operators list it.
-            model: `provider:model`; None for that of the default assistant.
+            title: Title of the run's conversation, which operators see in lists.
+            model: `provider:model`; None for the model of the default assistant.
 
         Raises:
             BadInput: No such model.
@@ -64,7 +64,7 @@ class OneRequest:
         record = new_record(
             conversation_id, title, "default", ConversationSettings(), by=caller.user, now=self.clock.now()
         )
-        # Archived, so that it does not appear in the list of a user while it runs.
+        # Archived, so that users' lists do not show it during the run.
         await self.conversations.create(caller.tenant, record.model_copy(update={"archived": True}))
         run_id = run_id_for(conversation_id)
         try:
@@ -91,7 +91,7 @@ class OneRequest:
 
 def _without_tools(settings: RunSettings, prompt: str) -> RunSettings:
     changes = {
-        # The prompt is a template, and texts of tenants in it must not be read as its variables.
+        # The prompt is a template: placeholders in texts of tenants must not be replaced.
         "system_prompt": prompt.replace("{{", "{ {"),
         "system_prompt_id": None,
         "tools": settings.tools.model_copy(update={"enabled": False}),

@@ -1,4 +1,4 @@
-"""The runs that are queued or wait for users, of all tenants, for operators: without their contents."""
+"""The runs of all tenants that are queued or wait for users, for operators. Contents are omitted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from banksman.contracts.wire import Stored, Timestamp
 from banksman.contracts.work import ApprovalRequest, ResumeRun, StartRun
 
 MAX_RUNS = 50
-"""Runs in one page. Each queued one takes a request to the broker."""
+"""Runs in one page. Each queued run takes one request to the broker."""
 OpenState = Literal["queued", "queued_workflow", "awaiting_approval", "awaiting_input"]
 """
 queued             no agent has ended or parked it: it waits for an agent, or an agent drives it
-queued_workflow    the same of a run of a workflow
+queued_workflow    the same for a run of a workflow
 awaiting_approval  it waits for a decision
 awaiting_input     it waits for a value
 """
@@ -37,12 +37,12 @@ class OpenRun(Stored):
     """A run that has not ended."""
 
     id: int
-    """Its place in the list."""
+    """Its position in the list."""
     tenant: str
     conversation_id: str
     run_id: str
     since: Timestamp
-    """Since when it is queued or waits."""
+    """Time since which it is queued or waits."""
 
 
 class OpenRunPage(Stored):
@@ -55,7 +55,7 @@ class OpenRunPage(Stored):
 
 @dataclass(frozen=True, slots=True)
 class OpenRuns:
-    """Lists the runs that have not ended, by what they wait for."""
+    """Lists the runs that have not ended, by state."""
 
     bus: Bus
     approvals: ApprovalSlots
@@ -89,7 +89,7 @@ class OpenRuns:
             try:
                 work = _WORK.validate_json(message.data)
             except ValidationError:
-                # The service that receives it makes it a dead letter, which operators see.
+                # The service that receives the message dead-letters it, which operators see.
                 continue
             found.append(_open_run(message.stream_seq, work, message.time))
         return OpenRunPage(items=tuple(found), next=after if read == limit else None)

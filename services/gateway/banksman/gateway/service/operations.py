@@ -1,4 +1,4 @@
-"""What operators see of the system: streams, queues and runners."""
+"""The state of the system for operators: streams, queues and runners."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from banksman.contracts.errors import NotFound
 from banksman.contracts.wire import Stored, Timestamp, Token
 
 _READ = frozenset((RUNS, APPROVALS, WORKFLOWS))
-"""Streams of queues whose messages a gateway may read, to show since when the oldest one waits."""
+"""Queues whose messages a gateway may read, to show the age of the oldest one."""
 MOST_TENANTS = 50
 _STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
 _QUEUES = (
@@ -54,13 +54,13 @@ _TIME: TypeAdapter[datetime] = TypeAdapter(datetime)
 
 
 class StreamState(Stored):
-    """What one stream of the broker holds."""
+    """The size and limits of one stream of the broker."""
 
     name: str
     messages: int
     bytes: int
     max_bytes: int
-    """-1 for no limit of its own."""
+    """-1 for a stream without its own limit."""
 
 
 class QueueState(Stored):
@@ -73,10 +73,10 @@ class QueueState(Stored):
     in_progress: int
     """Delivered and not yet acknowledged."""
     redelivered: int
-    """Of those in progress, delivered more than once."""
+    """Messages in progress that were delivered more than once."""
     oldest_at: Timestamp | None
-    """When the oldest message was stored that is not acknowledged; null if there is none, or if gateways may
-    not read the stream."""
+    """Storage time of the oldest unacknowledged message; null if there is none, or if gateways may not read
+    the stream."""
 
 
 class TenantQueue(Stored):
@@ -96,7 +96,7 @@ class RunnerState(Stored):
     """False for a tool server, which serves its own tools and no workspaces."""
     serving: bool
     problem: str | None
-    """Why it accepts no calls."""
+    """Reason why it accepts no calls."""
     places: int | None
     """Commands that it executes at a time; null for a tool server."""
     version: str | None

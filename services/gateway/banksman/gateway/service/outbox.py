@@ -33,8 +33,8 @@ class _Delta:
 class Outbox:
     """A queue of frames, from many subscriptions to one writer.
 
-    At 512 frames or 4 MiB it overflows: `overflowed` is set, and further frames are dropped. The client then
-    reconnects and resumes from the last event that it has.
+    At 512 frames or 4 MiB it overflows: it sets `overflowed` and drops further frames. The client then
+    reconnects and resumes from its last event.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Outbox:
         self._bytes = 0
         self._filled = asyncio.Event()
         self._emptied: asyncio.Event | None = None
-        """Created when something waits for room: an event takes 1 KB of each websocket."""
+        """Created on the first wait for room, because an `asyncio.Event` takes 1 KB of each websocket."""
 
     def put(self, frame: str) -> None:
         """Queue a frame."""

@@ -1,8 +1,8 @@
-"""Count what tenants consume by passthrough, and refuse tenants that have used up a limit.
+"""Counts the usage of tenants by passthrough, and refuses tenants that have used up a limit.
 
 Agents count runs from the logs. Passthrough has no log: each gateway adds its counts every few seconds to one
-key per tenant in bucket `usage`, which agents add to theirs. A gateway that is killed loses the counts of the
-seconds before.
+key per tenant in bucket `usage`, which agents add to their totals. A killed gateway loses the counts of the
+last seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 WRITE_EVERY_S = 5.0
 READ_VALID_S = 2.0
-"""Seconds for which the totals of a tenant with limits are used."""
+"""Seconds for which cached totals of a tenant with limits are used."""
 
 
 class TenantLimitReached(Overloaded):
-    """A tenant has used up its tokens or its money of a day or month."""
+    """A tenant has used up its tokens or its budget for a day or month."""
 
     code = ErrorCode.RATE_LIMITED
 
@@ -73,7 +73,7 @@ class PassthroughUsage:
         self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(usage)
 
     async def check(self, tenant: str) -> None:
-        """Check that the tenant has something left of each limit. Costs nothing for a tenant without limits.
+        """Check that the tenant has used up none of its limits. Costs nothing for a tenant without limits.
 
         Raises:
             TenantLimitReached: A limit is used up.
@@ -99,7 +99,7 @@ class PassthroughUsage:
                 )
 
     async def _read(self, tenant: str) -> UsageTotals:
-        """Return what the tenant's runs and its passthrough consumed."""
+        """Return the usage of the tenant's runs and its passthrough."""
         until, totals = self._totals.get(tenant, (0.0, UsageTotals()))
         if time.monotonic() >= until:
             totals = await stored_totals(self._bucket, tenant)
@@ -127,7 +127,7 @@ class PassthroughUsage:
             else:
                 revision = await self._bucket.update(key, after, entry.revision)
         finally:
-            # Another gateway may have stored first. Then the next round adds the counts.
+            # If another gateway stored its counts first, the next round adds these.
             if revision is None:
                 self.add(tenant, usage)
             self._totals.pop(tenant, None)

@@ -20,13 +20,13 @@ from banksman.gateway.service.conversations import Conversations
 from banksman.runs.ports import Clock
 
 GATHER_S = 0.25
-"""Seconds in which changes become one notice. Core messages arrive when they are published: a list that is
-read at once could miss what is being stored."""
+"""Seconds in which several changes become one notice. A core message may arrive before its change is stored,
+so a list that is read at once could miss the change."""
 READS_AT_ONCE = 16
 
 N = TypeVar("N", FirstApproval, SetAside)
 OnChange = Callable[[], None]
-"""Is called after a change; must not block."""
+"""Called after a change; must not block."""
 
 
 @dataclass(eq=False)
@@ -36,11 +36,11 @@ class _Tenant:
     followers: set[OnChange] = field(default_factory=set[OnChange])
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
     notice: asyncio.TimerHandle | None = None
-    # Subscribing waits for the server: two followers at once would subscribe twice.
+    # Subscribing waits for the server: without a lock, two concurrent followers would subscribe twice.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def received(self, _: Message) -> None:
-        """Notify the followers after a moment, once for all messages until then."""
+        """Notify the followers after `GATHER_S`, once for all messages until then."""
         if self.notice is None:
             self.notice = asyncio.get_running_loop().call_later(GATHER_S, self.notify)
 
@@ -63,7 +63,7 @@ class PendingApprovals:
         bus.on_reconnect(self._notify_all)
 
     async def page(self, tenant: str, user: str, *, limit: int, after: int) -> ApprovalPage:
-        """Return a page of the open requests, oldest first, as they concern a user."""
+        """Return a page of the open requests, oldest first, as `user` sees them."""
         pending = await self._slots.pending(tenant, limit=limit, after=after)
         notes = await self._slots.notes(tenant) if pending else {}
         now = self._clock.now()
@@ -113,7 +113,7 @@ class PendingApprovals:
                     followed.subscriptions.append(subscription)
 
     async def leave(self, tenant: str, on_change: OnChange) -> None:
-        """Call it no longer. The last follower of a tenant unsubscribes it."""
+        """Remove a follower. The last follower of a tenant ends its subscriptions."""
         followed = self._tenants.get(tenant)
         if followed is None:
             return
@@ -124,7 +124,7 @@ class PendingApprovals:
                     await subscription.unsubscribe()
 
     def _notify_all(self) -> None:
-        # What was published while the connection was down is lost.
+        # Messages that were published while the connection was down are lost.
         for followed in self._tenants.values():
             followed.notify()
 
@@ -132,14 +132,14 @@ class PendingApprovals:
 def _noted(
     request: ApprovalRequest, notes: Mapping[str, StoredMessage], user: str, now: datetime
 ) -> dict[str, Any]:
-    """Return what is recorded of a request, and whether it is for this user."""
+    """Return the recorded state of a request, and whether it is in the user's inbox."""
     aside = [one for name, note in notes.items() if name.startswith(ASIDE) and (one := _read(SetAside, note))]
     first = _read(FirstApproval, notes[FIRST]) if FIRST in notes else None
     escalation = request.terms and request.terms.escalation
     due = request.escalates_at is not None and request.escalates_at <= now
     escalated = due or bool(escalation and escalation.when_set_aside and aside)
     by = tuple(sorted(one.by for one in aside))
-    # Those to whom it goes later are not asked before; a user who set it aside is asked again only by name.
+    # Users named by the escalation see the request after it; others see it unless they set it aside.
     named = escalation is not None and user in escalation.users
     return {
         "first": None if first is None else ApprovedFirst(**dict(first)),
@@ -153,5 +153,5 @@ def _read(model: type[N], note: StoredMessage) -> N | None:
     try:
         return decode_slot(model, note.subject, note.data)
     except Poison:
-        # A decision refuses it; it must not hide the requests.
+        # A later decision reports the unreadable entry; the list must still show the request.
         return None

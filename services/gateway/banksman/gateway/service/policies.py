@@ -1,4 +1,4 @@
-"""The approval policy of a tenant, and the assistants as it lets their runs begin."""
+"""The approval policy of a tenant, and the assistants of its runs under that policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PolicyBody(RequestBody):
     rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=MAX_RULES)
     """Rules that are evaluated before those of an assistant. The first rule that matches a call decides."""
     approvals: ApprovalTerms = ONE_APPROVER
-    """The least that applies to every approval request."""
+    """The minimum terms of every approval request."""
     revision: int | None = None
     """The revision to replace; null replaces any."""
 
@@ -64,13 +64,13 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class GovernedAssistants:
-    """The assistants of tenants with the policy of their tenant: what a run starts with."""
+    """The assistants of tenants under the policy of their tenant, with which runs start."""
 
     assistants: TenantStore[Assistant]
     policies: TenantStore[ApprovalPolicy]
 
     async def in_use(self, tenant: str, assistant_id: str) -> Assistant:
-        """Return an assistant as it was a moment ago, under the policy of its tenant.
+        """Return an assistant under the policy of its tenant; either may be cached for a moment.
 
         Raises:
             NotFound: No such assistant.

@@ -21,11 +21,11 @@ from banksman.contracts.wire import Stored, Timestamp
 from banksman.runtime.http_get import http_get
 
 KNOWN_REPLY_S = 3.0
-"""Seconds to wait for the processes that reported before; a check of readiness may take two."""
+"""Seconds to wait for processes that reported before; a readiness check may take two seconds."""
 SILENCE_S = 0.3
-"""Seconds without a further reply after which no unknown process is expected any more."""
+"""Seconds without a reply after which no further unknown process is expected."""
 REMEMBERED_S = 600.0
-"""Seconds for which a process is listed that reports no more."""
+"""Seconds for which a process that no longer reports is listed."""
 MAX_PROCESSES = 500
 MONITORING_S = 2.0
 
@@ -35,39 +35,39 @@ class ProcessState(ServiceState):
 
     reported_at: Timestamp
     responds: bool
-    """False if it did not report now: it ended, stands still, or has no connection to NATS."""
+    """False if it did not reply now: it ended, hangs, or has no connection to NATS."""
 
 
 class NatsServer(Stored):
-    """A server of the cluster, or the only one."""
+    """A server of the cluster, or the single server."""
 
     name: str
     leads: bool
     """Whether it leads the stream of the logs."""
     reachable: bool
     lag: int
-    """Messages of the logs that it does not have yet."""
+    """Number of messages of the logs that it has not received yet."""
 
 
 class NatsState(Stored):
     """The NATS servers and their storage."""
 
     version: str
-    """Of the server to which this gateway is connected."""
+    """Version of the server to which this gateway is connected."""
     servers: tuple[NatsServer, ...]
     used_bytes: int | None
     """Bytes that JetStream uses on the monitored server; null without `nats.monitoring_url`."""
     max_bytes: int | None
-    """Bytes that it may use."""
+    """Bytes that JetStream may use; null without `nats.monitoring_url`."""
     problem: str | None
-    """Why the state is not known completely."""
+    """Reason why a part of the state is unknown; null if it is complete."""
 
 
 class Services(Stored):
     """All processes and servers."""
 
     processes: tuple[ProcessState, ...]
-    """By service, host and process id."""
+    """Sorted by service, host and process id."""
     nats: NatsState
 
 
@@ -86,7 +86,7 @@ class Processes:
         Raises:
             Unavailable: The broker does not respond.
         """
-        # First, because it raises: without a broker, a wait for reports would come on top.
+        # First, because it raises without a broker, before a wait for reports.
         nats = await _nats(self.bus)
         return Services(processes=await self._processes(), nats=nats)
 
@@ -133,7 +133,7 @@ def _state(reply: Message) -> ServiceState | None:
     try:
         return ServiceState.model_validate_json(reply.data)
     except ValidationError:
-        # Of a newer version.
+        # The process has a newer version.
         return None
 
 

@@ -52,7 +52,7 @@ class Prompts:
         try:
             return await self.store.create(caller.tenant, _prompt(ids["id"], given))
         except Conflict:
-            # The id is taken: by another request, or by an earlier attempt of this one, which succeeded.
+            # Another request has taken the id, or an earlier attempt of this request has stored the prompt.
             if ids["request"] == mine["request"]:
                 raise
             return await self.store.get(caller.tenant, ids["id"])
@@ -74,7 +74,7 @@ class Prompts:
         Raises:
             NotFound: No such prompt.
         """
-        # `get` stores the built-in prompt first: deleting it succeeds also before its first use.
+        # `get` stores the built-in prompt, so deleting it succeeds even before its first use.
         prompt = await self.get(tenant, prompt_id)
         await self.store.delete(tenant, prompt.id)
 
@@ -95,8 +95,8 @@ class Prompts:
             prompt_id: The prompt.
             context: The run that the prompt is enhanced for.
             protocol: How calls are written; None for that of the context.
-            budget_tokens: The room for tools; None for that of the settings.
-            variables: Values for the placeholders; None leaves them as they are.
+            budget_tokens: Maximum tokens for tools; None for the limit of the settings.
+            variables: Values for the placeholders; None leaves placeholders unchanged.
 
         Raises:
             NotFound: No such prompt, assistant or conversation.

@@ -1,4 +1,4 @@
-"""Values of a bucket that were read lately, until any process writes them."""
+"""A cache of a bucket's values, which writes of any process invalidate."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from banksman.contracts import subjects
 T = TypeVar("T", bound=BaseModel)
 
 VALID_S: Final = 20.0
-"""Seconds for which a value is used if the message about a write is lost."""
+"""Maximum seconds for which a cached value is used, in case the message about a write is lost."""
 MOST_VALUES: Final = 256
 MOST_CHARS: Final = 64 * 1024
-"""Characters of JSON above which a value is read each time: with `MOST_VALUES`, it bounds the memory."""
+"""Characters of JSON above which a value is not cached; with `MOST_VALUES`, it bounds the memory."""
 
 
 class RecentValues(Generic[T]):
-    """Reads values, each from the leader at first and after each write.
+    """Reads values: from the leader at first and after each write, otherwise from memory.
 
-    As a context manager it watches writes, and remembers values meanwhile. A write of another process takes a
-    moment to arrive, so a decision that must not be wrong reads the bucket.
+    As a context manager it watches writes, and caches values while it does. A write of another process takes
+    a moment to arrive, so a decision that must not be wrong reads the bucket.
     """
 
     def __init__(self, bucket: Bucket[T]) -> None:
         self._bucket = bucket
         self._entries: OrderedDict[str, tuple[Entry[T], float]] = OrderedDict()
-        """By key: the value, and when it is read again, by the clock of the event loop."""
+        """By key: the value, and the time of its expiry by the clock of the event loop."""
         self._writes = 0
         self._subscription: Subscription | None = None
         self._removers: tuple[Callable[[], None], ...] = ()
@@ -60,7 +60,7 @@ class RecentValues(Generic[T]):
             self._subscription = None
 
     async def get(self, key: str) -> Entry[T] | None:
-        """Return a value as it was a moment ago; None if the key has none.
+        """Return a value, which may be cached for a moment; None if the key has none.
 
         Raises:
             Poison: The value cannot be decoded.
@@ -71,7 +71,7 @@ class RecentValues(Generic[T]):
         if known is not None and now < known[1]:
             return known[0]
         entry = await self._bucket.get(key)
-        # A write during the read may be newer than what was read.
+        # A write during the read may be newer than the value that was read.
         unchanged = self._subscription is not None and writes == self._writes
         if entry is not None and unchanged and len(entry.value.model_dump_json()) <= MOST_CHARS:
             self._entries[key] = entry, now + VALID_S

@@ -1,7 +1,7 @@
-"""Decisions that apply to further calls: where they are, what they apply to, and their withdrawal.
+"""Decisions that apply to further calls: lists and withdraws them.
 
-The log of a conversation has its remembered decisions. The bucket only states in which logs to look: its
-entry is written before a decision is stored, so no remembered decision is missing from the list.
+The log of a conversation has its remembered decisions. The bucket only names the logs to read: an entry is
+written before a decision is stored, so no remembered decision is missing from the list.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from banksman.gateway.service.conversations import Conversations
 from banksman.gateway.service.views import Views
 
 MAX_REMEMBERED = 500
-"""Remembered decisions of one tenant."""
+"""Maximum remembered decisions of one tenant."""
 READS_AT_ONCE = 16
 GONE_AFTER_S = 5.0
-"""Seconds that a withdrawal waits until the log has it."""
+"""Seconds that a withdrawal waits until it is in the log."""
 RETRY_S = 0.05
 
 
@@ -40,12 +40,12 @@ class RememberedPlace(Stored):
 
 
 class RememberedCall(Stored):
-    """A call that a remembered decision applies to whenever it is requested again."""
+    """A call whose repetitions a remembered decision applies to."""
 
     tool: str
     arguments: JsonObject
-    """With the changes of the approver. bash: calls with the same `command`; file tools: with the same
-    `path`; `web_fetch`: to the same host; others: with the same arguments."""
+    """The arguments with the approver's edits. The decision applies to calls with the same `command` (bash),
+    `path` (file tools), host (`web_fetch`), or arguments (other tools)."""
     decision: Literal["approve", "reject"]
 
 
@@ -104,12 +104,12 @@ class RememberedDecisions:
         return tuple(sorted(found, key=lambda one: one.at, reverse=True))
 
     async def withdraw(self, caller: Caller, approval_id: str) -> None:
-        """Let a remembered decision apply to no further call, and return when the log has it.
+        """Withdraw a remembered decision, and return when the withdrawal is in the log.
 
         Raises:
             Forbidden: The caller may not approve.
             NotFound: The tenant remembers no such decision.
-            NotReady: The log does not have it within 5 seconds; a repeat of the request continues.
+            NotReady: It is not in the log within 5 seconds; a repeated request continues to wait.
         """
         caller.check("context")
         caller.need("approve")
@@ -133,7 +133,7 @@ class RememberedDecisions:
         return Bucket(self.bus, POLICIES, RememberedPlace)
 
     async def _listed(self, tenant: str, place: RememberedPlace) -> ListedRemembered | None:
-        """Return a remembered decision; None for one that does not apply any more."""
+        """Return a remembered decision; None if it no longer applies."""
         conversation_id = conversation_of_approval(place.approval_id) or ""
         try:
             title = (await self.conversations.get(tenant, conversation_id)).title
@@ -143,7 +143,7 @@ class RememberedDecisions:
             return None
         decision = view.remembered.get(place.approval_id)
         if decision is None:
-            # An open request may get the decision at any moment.
+            # An open request may be decided at any moment, so its entry is not removed.
             if place.approval_id not in view.approvals:
                 await self._bucket.delete(_key(tenant, place.approval_id))
             return None

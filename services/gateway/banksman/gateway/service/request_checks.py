@@ -1,4 +1,4 @@
-"""Checks of client requests that need nothing stored."""
+"""Checks of client requests that read no stored state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Request = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | Workflo
 
 
 def check_conversation(request: Request) -> None:
-    """Check that the conversation in a frame's envelope is that of the run, approval or input it names."""
+    """Check that the conversation of a frame's envelope is that of the frame's run, approval or input."""
     match request:
         case RunCancel():
             named = conversation_of(request.run_id)
@@ -34,7 +34,7 @@ def check_conversation(request: Request) -> None:
 
 
 def check_content(content: Content) -> None:
-    """Check that a message says something: models refuse empty ones."""
+    """Check that a message is not empty, because models refuse empty messages."""
     parts = (TextPart(text=content),) if isinstance(content, str) else content
     if not any(part.text.strip() if isinstance(part, TextPart) else True for part in parts):
         given = content if isinstance(content, str) else [part.model_dump() for part in content]

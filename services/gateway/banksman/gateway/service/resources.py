@@ -1,4 +1,4 @@
-"""What clients read, as the bodies that HTTP and NATS send."""
+"""The resources that clients read, as the bodies that HTTP and NATS share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from banksman.gateway.service.event_frames import subscribed
 from banksman.gateway.service.gateway import Gateway
 
 MAX_CALLS = 50
-"""Calls in one page. One has up to 256 KiB, usually a few."""
+"""Calls in one page. A call has up to 256 KiB, usually a few KiB."""
 MAX_PENDING = 1_000
 """Open requests in one page."""
 MAX_POSITION = 2**63 - 2
-"""The highest position that a page of open requests may follow."""
+"""Maximum position that a page of open requests may follow."""
 
 
 async def list_conversations(

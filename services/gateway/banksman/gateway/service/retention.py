@@ -1,8 +1,8 @@
-"""Delete the conversations that were not used for as many days as their tenant keeps them.
+"""Deletes conversations that were not used for the retention time of their tenant.
 
-The stream of the index holds the last record of each conversation in the order of writing. A walk through it
-therefore ends at the first record that is too young for every tenant, and reads nothing of newer ones. Every
-gateway walks: a deletion that two of them request is one.
+The stream of the index has the last record of each conversation in the order of writing. A walk through it
+therefore ends at the first record that is too young for every tenant, and reads no newer ones. Every gateway
+walks: two requests for the same deletion have the effect of one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from banksman.runtime.tenants import TenantSettings
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""Seconds after each conversation that was read, at most ten requests."""
+"""Seconds of pause after each conversation that was read, with at most ten requests."""
 WALK_EVERY_S = 3600.0
 """Seconds from the end of a walk to the beginning of the next one."""
 USER = "retention"
-"""Named by the events of a deletion as the user who requested it."""
+"""The user whom the events of a deletion name."""
 
 _EXPIRED = Counter("banksman_expired_conversations", "Conversations deleted because they were not used.")
 
 
 class Retention:
-    """Deletes expired conversations. As a context manager it does so repeatedly, if any tenant wants it."""
+    """Deletes expired conversations; as a context manager, repeatedly if any tenant has a retention."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Retention:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        if self._walked():
+        if self._shortest():
             await self._stack.enter_async_context(self._bus.background.running("retention", self.run))
         return self
 
@@ -76,7 +76,7 @@ class Retention:
         await self._stack.aclose()
 
     async def run(self) -> None:
-        """Walk through the index, and again after a pause; returns never."""
+        """Walk through the index repeatedly, with pauses; never returns."""
         while True:
             await self.walk()
             await asyncio.sleep(WALK_EVERY_S)
@@ -87,11 +87,11 @@ class Retention:
         Raises:
             Unavailable: The broker does not respond.
         """
-        for tenant, shortest in self._walked().items():
+        for tenant, shortest in self._shortest().items():
             await self._walk(kv_subject(CONVERSATIONS, f"{tenant}.{ANY}"), shortest)
 
-    def _walked(self) -> dict[str, timedelta]:
-        """Return the shortest retention by tenant, or that of all if the default keeps none forever."""
+    def _shortest(self) -> dict[str, timedelta]:
+        """Return the retention of each tenant; if the default has one, only the shortest, under `*`."""
         named = {tenant: kept for tenant in self._tenants.named if (kept := self._kept(tenant))}
         default = self._tenants.default.retention_days
         if not default:
@@ -109,13 +109,13 @@ class Retention:
                 return
             _, _, tenant, conversation_id = message.subject.split(".")
             kept = self._kept(tenant)
-            # Messages, renames and marks write the record: the conversation was used then.
+            # Messages, renames and marks write the record, so it states when the conversation was last used.
             if kept is None or is_marker(message) or self._clock.now() - stored_at < kept:
                 continue
             try:
                 await self._delete_expired(tenant, conversation_id, kept)
             except NotFound:
-                # Its user, or another gateway, deleted it meanwhile.
+                # A user or another gateway has deleted it meanwhile.
                 pass
             except BanksmanError as error:
                 logger.warning("%s: not deleted, although it may have expired: %s", conversation_id, error)
@@ -128,13 +128,13 @@ class Retention:
         if damage := self._views.damage(tenant, conversation_id):
             raise damage
         view = await self._views.read(tenant, conversation_id)
-        # A deletion that was interrupted continues, although its tombstone is young.
+        # An interrupted deletion continues, although its tombstone is young.
         if not view.deleted:
             used_at = datetime.fromisoformat(record.updated_at)
             used_at = max(used_at, view.last_ts or used_at)
             if view.open_run is not None or self._clock.now() - used_at < kept:
                 return
-            # The log does not have a run yet that no agent has begun.
+            # The log does not contain runs that no agent has started yet.
             if await jetstream.count_below(self._bus, RUNS, subjects.run_work(tenant, conversation_id)):
                 return
         await self._requests.delete(Caller(tenant, USER), conversation_id)

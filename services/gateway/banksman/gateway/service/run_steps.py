@@ -30,7 +30,7 @@ from banksman.contracts.wire import JsonValue, Stored, Timestamp
 SUMMARY_CHARS = 200
 QUEUE_STEP = "queue"
 MODEL_STEP = "model"
-"""The id of a model request without a reply: it is open, or it failed."""
+"""The id of a model request without a reply, which is open or has failed."""
 
 StepKind = Literal["queue", "model", "compaction", "tool", "approval", "input"]
 """
@@ -44,7 +44,7 @@ input       a workflow waits for a value
 
 
 class RunStep(Stored):
-    """One step of a run. Tool calls overlap with each other and with the approval request that holds them."""
+    """One step of a run. Tool calls overlap with each other and with their approval request."""
 
     step_id: str
     """The id of the message, call or request; unique in the run."""
@@ -61,7 +61,7 @@ class RunStep(Stored):
     ended_at: Timestamp | None = None
     """None while it is open."""
     duration_ms: int | None = None
-    """Milliseconds; of a tool call those of its execution, without the wait for a decision."""
+    """Milliseconds; for a tool call, those of its execution, without the wait for a decision."""
     usage: Usage | None = None
     """None for steps without a model."""
     by: str = ""
@@ -83,7 +83,7 @@ class _Fold:
         self._iteration = 0
         self._model = ""
         self._requested_at: datetime | None = None
-        """Since when a model request is open; None while there is none."""
+        """Start of the open model request; None without one."""
 
     def result(self) -> list[RunStep]:
         if self._requested_at is not None:
@@ -130,7 +130,7 @@ class _Fold:
             case ApprovalResolved() as data:
                 self._end(data.approval_id, at, data.outcome, by=data.by)
             case InputRequested() as data:
-                # The step that waits for the value is recorded as a call of no tool.
+                # A workflow's request for a value is also recorded as a call, of no tool.
                 self._steps.pop(data.tool_call_id or "", None)
                 self._add(data.request_id, "input", "", "waiting", _line(data.message), at)
             case InputResolved() as data:
@@ -199,7 +199,7 @@ class _Fold:
 
 
 def _call_line(call: ToolCall) -> str:
-    """Return the most telling argument of a call."""
+    """Return the argument that describes a call best, such as its command."""
     found: JsonValue = next(
         (call.arguments[name] for name in ("command", "path", "url") if name in call.arguments), None
     )

@@ -69,7 +69,7 @@ class Runs:
         if run is None:
             run = await self._queued(tenant, conversation_id, run_id)
         if run is None:
-            # An agent may have moved it from the queue to the log between the two reads.
+            # An agent may have moved the run from the queue to the log between the two reads.
             run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
             raise NotFound("run", run_id)
@@ -94,7 +94,7 @@ class Runs:
             tenant: The tenant of the run.
             run_id: The run.
             timeout_s: Seconds to wait.
-            or_parked: Whether it is also returned when it waits for a user.
+            or_parked: Whether the run is also returned when it waits for a user.
             started: True for a run that this process has just accepted.
 
         Raises:
@@ -128,7 +128,7 @@ class Runs:
                 pass
             finally:
                 await following.close()
-        # The commit that ended it was received, so nothing is read.
+        # If the commit that ended the run was received, nothing needs to be read.
         run = self._views.known(tenant, conversation_id).runs.get(run_id)
         outcome = None if last is None else _outcome(last, run_id)
         if run is not None and run.finished_in and outcome is not None:
@@ -136,7 +136,7 @@ class Runs:
         return await self.get(tenant, run_id)
 
     async def calls(self, tenant: str, run_id: str) -> list[RunCall]:
-        """Return the calls of a run that have a result, whole and in the order of their results.
+        """Return the complete calls of a run that have a result, in the order of their results.
 
         Raises:
             NotFound: This tenant has no such run.
@@ -203,7 +203,7 @@ class Runs:
 
     async def _found(self, tenant: str, conversation_id: str, queued: RunView) -> FoundRun:
         view = await self._views.read(tenant, conversation_id)
-        # A snapshot: other readers update the view while the outcome is read, and both must be of one moment.
+        # A snapshot, because other readers may update the view while the outcome is read.
         run = replace(view.runs.get(queued.run_id, queued))
         approvals = tuple(
             approval.requested for approval in view.approvals.values() if approval.run_id == run.run_id
@@ -216,7 +216,7 @@ class Runs:
 
 
 def _queued_view(message: StoredMessage, run_id: str) -> RunView | None:
-    """Return the run that a message starts if it has this id."""
+    """Return the run that a queued message starts; None if it has another id."""
     try:
         start = START.validate_json(message.data)
     except ValidationError:

@@ -22,9 +22,9 @@ from banksman.gateway.service.conversations import Conversations
 from banksman.runtime.tracing import trace_id_of
 
 BUDGET_S = 2.0
-"""Seconds after which a search returns what it found, and where to continue."""
+"""Seconds after which a search returns its hits so far, and the position to continue from."""
 AT_ONCE = 2
-"""Searches of a process at the same time: further ones wait."""
+"""Concurrent searches of a process; further ones wait."""
 WINDOW = 2_000
 """Stream sequences of the first read. Windows grow while they hold few messages of the tenant."""
 FEW, MANY = 500, 5_000
@@ -33,7 +33,7 @@ BEFORE_CHARS, AROUND_CHARS = 60, 200
 
 
 class Hit(Stored):
-    """A message that contains what was searched."""
+    """A message that contains the search text."""
 
     conversation_id: str
     title: str
@@ -52,22 +52,22 @@ class Found:
 
     items: list[Hit]
     next: str | None
-    """Where to continue; None once all logs were read."""
+    """Cursor of the next page; None once all logs were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Searches logs. There is no index: the cost is that of reading, and each page has a budget."""
+    """Searches logs without an index. Each page has a time budget, because logs must be read."""
 
     bus: Bus
     conversations: Conversations
     _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def find(self, tenant: str, text: str, cursor: str | None, limit: int) -> Found:
-        """Return messages that contain a text in any case, newest first.
+        """Return messages that contain a text, ignoring case, newest first.
 
         Raises:
-            BadInput: The cursor is not one of a search.
+            BadInput: The cursor was not returned by a search.
         """
         wanted = text.casefold()
         hits: list[Hit] = []
@@ -102,7 +102,7 @@ class Search:
 
     async def _hits(self, tenant: str, message: StoredMessage, wanted: str) -> list[Hit]:
         if _escaped(wanted) not in message.data.decode(errors="replace").casefold():
-            return []  # The usual case, without the cost of decoding the commit.
+            return []  # Most commits do not contain the text and need not be decoded.
         try:
             events = stored_commit(message).commit.events
         except Poison:
@@ -114,7 +114,7 @@ class Search:
         try:
             title = (await self.conversations.get(tenant, conversation_id)).title
         except NotFound:
-            return []  # It was deleted a moment ago, or belongs to a run of a workflow.
+            return []  # The conversation was just deleted, or belongs to a run of a workflow.
         return [
             Hit(
                 conversation_id=conversation_id,
@@ -152,7 +152,7 @@ def _snippet(text: str, at: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as it is written within JSON."""
+    """Return a text escaped as in JSON."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

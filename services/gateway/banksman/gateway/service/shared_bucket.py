@@ -1,4 +1,4 @@
-"""A bucket in which each tenant has a part of the space."""
+"""A bucket whose space is shared by tenants."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T", bound=BaseModel)
 
 
 class SharedBucket(Bucket[T]):
-    """A bucket with keys `{tenant}.{id}`. A tenant that has filled its part creates no further ones.
+    """A bucket with keys `{tenant}.{id}`. A tenant that has filled its part cannot create further keys.
 
-    What a tenant has stored can be read, replaced and deleted in any case.
+    A tenant can always read, replace and delete its stored values.
     """
 
     def __init__(self, bus: Bus, name: str, model: type[T], what: str) -> None:
@@ -28,7 +28,7 @@ class SharedBucket(Bucket[T]):
             bus: The connection.
             name: The name of the bucket.
             model: The model of its values.
-            what: The values, for the error.
+            what: Name of the values in errors.
         """
         super().__init__(bus, name, model)
         self._room = TenantRoom(bus)
@@ -45,7 +45,7 @@ class SharedBucket(Bucket[T]):
         try:
             await self._room.take_part(self.stream, below, len(value.model_dump_json()), self._what)
         except Overloaded:
-            # A repeated request still finds what its first sending stored.
+            # A repeated request must find the value that its first attempt stored.
             if await self.get(key) is None:
                 raise
             return None

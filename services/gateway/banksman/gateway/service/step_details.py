@@ -30,13 +30,13 @@ from banksman.runs.state import Conversation, Run
 
 
 class StepDetail(Stored):
-    """A step with what was requested and what came back."""
+    """A step with its request and its result."""
 
     step: RunStep
     request: JsonObject | None
     """Of a model request: `model`, `system`, `messages`, `tools`, `options` and `protocol`,
-    and `problem` where the system prompt cannot be built again. Of a call: its `name` and the executed
-    `arguments`, and `requested` where a person edited them. Of an approval request: its `items`."""
+    and `problem` if the system prompt cannot be rebuilt. Of a call: its `name` and the executed
+    `arguments`, and `requested` if a user edited them. Of an approval request: its `items`."""
     result: JsonObject | None
     """The event that ended the step; None while it is open."""
 
@@ -45,8 +45,8 @@ class StepDetail(Stored):
 class StepDetails:
     """Rebuilds the steps of runs.
 
-    The log holds the messages and the settings of each request. The system prompt and the tools are built
-    from them again, so they show a stored prompt and the registered tools as they are now.
+    The log has the messages and the settings of each request. The system prompt and the tools are rebuilt
+    from the settings, so they contain the current text of a stored prompt and the currently registered tools.
     """
 
     runs: Runs
@@ -102,7 +102,7 @@ class StepDetails:
         }
 
     async def _before(self, tenant: str, run_id: str, step: RunStep) -> Conversation:
-        """Return the state of the conversation from which the request of a step was made."""
+        """Return the state of the conversation at the time of a step's request."""
         conversation_id = await self.runs.conversation(tenant, run_id)
         state = Conversation(tenant, conversation_id)
         for stored in await self.views.log.read(tenant, conversation_id):
@@ -114,7 +114,7 @@ class StepDetails:
 
 
 def _end_of(stored: StoredCommit, run_id: str, step_id: str) -> int | None:
-    """Return the index of the event that ends a model request in a commit; None if it holds none."""
+    """Return the index of the event in a commit that ends a model request; None if the commit has none."""
     for index, event in enumerate(stored.commit.events):
         ended = event.data.type == "run.finished" if step_id == MODEL_STEP else _id_of(event.data) == step_id
         if event.run_id == run_id and ended:
@@ -128,7 +128,7 @@ def _model_request(run: Run, state: Conversation) -> JsonObject:
         "model": settings.model,
         "protocol": settings.tool_protocol,
         "options": settings.options.model_dump(mode="json", exclude_none=True),
-        # What vendors expect back with a message is sealed for them.
+        # A vendor's state in a message is opaque, and only of use to the vendor.
         "messages": [
             message.model_dump(mode="json", exclude={"provider_state"}, exclude_defaults=True)
             | {"role": message.role}

@@ -1,4 +1,4 @@
-"""The stored reply to an approval request: it counts once it can be read and verified."""
+"""Reads the stored reply to an approval request, which is valid if it can be decoded and verified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ApprovalSlots(Protocol):
     async def read(
         self, tenant: str, approval_id: str
     ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
-        """Return the stored request and reply, as the leader has them."""
+        """Return the stored request and reply, read from the stream's leader."""
         ...
 
     async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
@@ -50,10 +50,10 @@ async def readable(
 
 
 def valid_reply(stored: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> ApprovalReply:
-    """Return a stored reply.
+    """Return a stored reply after verifying it.
 
     Raises:
-        NotReady: It is invalid, and is about to be removed.
+        NotReady: The reply is invalid, and is about to be removed.
     """
     if problem(stored, request, key) is not None:
         raise open_again(stored.approval_id)

@@ -1,4 +1,4 @@
-"""The states of A2A's tasks: those of our runs in the words of the protocol. Pure."""
+"""Maps the states of runs to the states of A2A's tasks. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = {
     "timed_out": "TASK_STATE_FAILED",
     "max_iterations": "TASK_STATE_FAILED",
 }
-"""A2A's `rejected` names an agent that refuses a task. A user who rejects calls stops the run on purpose."""
+"""A2A's `rejected` is for an agent that refuses a task. A run whose calls a user rejected is `canceled`."""
 
 
 def status(run_status: str, at: datetime | None = None, message: JsonDict | None = None) -> JsonDict:

@@ -1,4 +1,4 @@
-"""The secrets of a tenant for its tools. Their values can be set and not read."""
+"""The secrets of a tenant for its tools. Values can be set, but not read."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class SecretStore:
             caller: Who sets it.
             name: Its name.
             value: Its value.
-            servers: The only servers that receive it. Without them a stored secret stays for those that were
-                named, so that a new value does not open it for others.
+            servers: The only servers that receive it. Without them, a stored secret remains for its named
+                servers, so that a new value does not become available to others.
 
         Raises:
             BadInput: The name is invalid, or the value is too short or too long.
@@ -85,7 +85,7 @@ class SecretStore:
 
 
 def _check(name: str, value: str) -> None:
-    """Check a secret; no error shows the value."""
+    """Check a secret. Errors do not contain its value."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise BadInput("name", name, "a letter, then up to 63 letters, digits or '_'")
     if not MIN_SECRET_CHARS <= len(value) <= MAX_SECRET_CHARS or "\0" in value:

@@ -28,9 +28,9 @@ DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAU
 D = TypeVar("D", Assistant, SystemPrompt, ApprovalPolicy)
 
 TENANT_SHARE: Final = 8
-"""The documents of one tenant fill about this fraction of their bucket at most."""
+"""The documents of one tenant fill at most about one part in this many of their bucket."""
 COUNTED_S: Final = 10.0
-"""Seconds for which the bytes of a tenant are remembered, with what this process adds."""
+"""Seconds for which the counted bytes of a tenant are cached, plus those that this process adds."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class TenantStore(Generic[D]):
     def __init__(self, bus: Bus, bucket: str, model: type[D], noun: str, default: D) -> None:
         self._bucket = Bucket(bus, bucket, model)
         self.recent = RecentValues(self._bucket)
-        """What runs use of this store; a service watches it."""
+        """Cache for the documents that runs use; a service watches it."""
         self._counted: dict[str, _Counted] = {}
         self._noun = noun
         self._default = default
@@ -68,7 +68,7 @@ class TenantStore(Generic[D]):
         return await self.get(tenant, document_id)
 
     async def in_use(self, tenant: str, document_id: str) -> D:
-        """Return a document as `get` does, but as it was a moment ago: for a run that starts.
+        """Return a document as `get` does, from a cache that may be a moment old, for a run that starts.
 
         Raises:
             NotFound: No such document.
@@ -104,8 +104,8 @@ class TenantStore(Generic[D]):
             tenant: The owner.
             document: The new content.
             revision: The revision to replace; None replaces any.
-            rewrite_equal: Whether equal content is written too. False returns the stored document with any
-                revision, so that a repeated request changes nothing.
+            rewrite_equal: Whether equal content is written too. False returns an equal stored document,
+                whatever its revision, so that a repeated request changes nothing.
 
         Raises:
             NotFound: No such document.
@@ -121,7 +121,7 @@ class TenantStore(Generic[D]):
                 raise Conflict(f"{found}: read it again")
             if (growth := _size(document) - _size(stored)) > 0:
                 await self._take(tenant, growth)
-            # Compare-and-set: after a concurrent write, compare with the document that is stored then.
+            # Compare-and-set: after a concurrent write, compare with the newly stored document.
             written = await self._bucket.update(f"{tenant}.{document.id}", document, stored.revision)
             self.recent.forget(f"{tenant}.{document.id}")
             if written is not None:
@@ -140,7 +140,7 @@ class TenantStore(Generic[D]):
         self._counted.pop(tenant, None)
 
     async def _take(self, tenant: str, size: int) -> None:
-        """Count `size` bytes that a tenant is about to store, before the bucket of all tenants is full."""
+        """Count `size` bytes that a tenant is about to store, or refuse them if its share is full."""
         now = asyncio.get_running_loop().time()
         counted = self._counted.get(tenant)
         if counted is None or counted.until <= now:

@@ -1,4 +1,4 @@
-"""What operators see of the tenants: usage, API keys and limits."""
+"""The tenants for operators: usage, API keys and limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from banksman.gateway.service.usage import UsageReports
 from banksman.runtime.tenants import TenantSettings
 
 MAX_TENANTS = 50
-"""Tenants in one page. Each one takes two reads and four counts, in which the broker names what it counts: a
-tenant may have as many as its room in a queue, `waiting_runs` for example."""
+"""Tenants in one page. Each tenant takes two reads and four counts, in which the broker lists all counted
+subjects: as many as a queue has room for the tenant, such as `waiting_runs`."""
 
 
 class TenantRuns(Stored):
@@ -25,7 +25,7 @@ class TenantRuns(Stored):
     queued: int
     """Runs that no agent has ended or parked: they wait for an agent, or an agent drives them."""
     queued_workflows: int
-    """The same of runs of workflows."""
+    """The same for runs of workflows."""
     parked: int
     """Approval requests and requests for a value without a reply: their runs wait for users."""
 
@@ -73,7 +73,7 @@ class Tenants:
         return TenantPage(items=items, next=page[-1] if len(names) > limit else None)
 
     async def _counted(self) -> set[str]:
-        """Return the tenants whose usage is stored. The broker sends their names alone."""
+        """Return the tenants whose usage is stored. The broker sends only their names."""
         stream = kv_stream(USAGE)
         places = [kv_subject(USAGE, key(ANY)) for key in (usage_key, passthrough_key)]
         return {
@@ -102,5 +102,5 @@ class Tenants:
         )
 
     async def _ids(self, below: str) -> set[str]:
-        """Return the last words of the subjects in APPROVALS that match `below`."""
+        """Return the last tokens of the subjects in APPROVALS that match `below`."""
         return {subject.rpartition(".")[2] async for subject, _ in subjects_in(self.bus, APPROVALS, below)}

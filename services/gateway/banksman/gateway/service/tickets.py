@@ -26,9 +26,9 @@ class Ticket(Stored):
     user: str
     modes: tuple[Mode, ...]
     may_approve: bool
-    """What gateways read that know no `rights`."""
+    """Read by earlier versions of gateways instead of `rights`."""
     rights: tuple[Right, ...] | None = None
-    """None in tickets of such gateways."""
+    """None in tickets of earlier versions."""
     key: str | None = None
     """SHA-256 of the caller's key."""
     caller_expires_at: Timestamp | None
@@ -72,7 +72,7 @@ class Tickets:
             Unauthorized: The ticket is unknown, used or expired, or the caller's key has expired.
         """
         entry = await self._bucket.get(_key(text))
-        # Of two sockets that show the same ticket, only one deletes this revision.
+        # If two websockets use the same ticket, only one can delete this revision.
         if entry is None or not await self._bucket.delete(entry.key, revision=entry.revision):
             raise Unauthorized("the ticket is unknown or used")
         ticket = entry.value

@@ -27,7 +27,7 @@ class Tools:
         return _with_workspace_tools(await self.visible(tenant))
 
     async def available(self, tenant: str, placements: Placements) -> tuple[ToolDefinition, ...]:
-        """Return the tools that a run would be offered now: registered ones only while a server is alive."""
+        """Return the tools that a run would be offered now: registered tools only while a server is alive."""
         served = [one for one in await self.visible(tenant) if _is_served(one, placements)]
         return _with_workspace_tools(served)
 
@@ -38,7 +38,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ToolCatalog:
-    """The tools as clients read them, which call none (R42, R43)."""
+    """The tools as clients read them. It calls no tool (R42, R43)."""
 
     tools: Tools
     placements: Placements

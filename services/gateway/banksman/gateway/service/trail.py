@@ -1,4 +1,4 @@
-"""The audit trail of tenants: what the interfaces record after an action, and its pages and exports."""
+"""The audit trail of tenants: records actions, and returns pages and exports of entries."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MAX_ACTOR_CHARS = 200
 MAX_ENTRIES = 200
 """Entries in one page."""
 MOST_READ = 2_000
-"""Entries that a request reads at most, about; a filter may match few of them."""
+"""Approximate maximum of entries that a request reads; a filter may match few of them."""
 FIRST_WINDOW = 500
-"""Messages of all tenants among which the newest entries are searched first."""
+"""Number of messages, of all tenants, in the first search for the newest entries."""
 MAX_TEXT_CHARS, MAX_LIST_ITEMS = 200, 20
 EXPORTED_AT_ONCE = 200
 COLUMNS = ("ts", "tenant", "actor", "actor_tenant", "interface", "action", "target", "details")
@@ -40,7 +40,7 @@ ExportFormat = Literal["jsonl", "csv"]
 
 
 class ListedEntry(AuditEntry):
-    """An entry with its place in the trail."""
+    """An entry with its position in the trail."""
 
     id: int
 
@@ -61,7 +61,7 @@ class AuditFilter:
     """A tenant, or `*` for all."""
     actor: str | None = None
     action: str | None = None
-    """`key.created`, or `key` for all that was done to keys."""
+    """`key.created`, or `key` for all actions on keys."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -82,7 +82,7 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """Records what was done, and lists it."""
+    """Records actions, and lists the entries."""
 
     bus: Bus
     clock: Clock
@@ -98,10 +98,10 @@ class Trail:
         reply: Mapping[str, Any],
         request_id: str | None = None,
     ) -> None:
-        """Store that a request was done. A repeat with the same request id is the same entry.
+        """Store the entry of a successful request. A repeat with the same request id stores no second entry.
 
         Raises:
-            Overloaded, Unavailable: The entry was not stored, but the request was done.
+            Overloaded, Unavailable: The entry was not stored, although the request succeeded.
         """
         entry = AuditEntry(
             ts=self.clock.now(),
@@ -118,7 +118,8 @@ class Trail:
     async def page(self, wanted: AuditFilter, *, after: int | None, limit: int) -> AuditPage:
         """Return the newest entries before `after`.
 
-        A page may have fewer than `limit` entries and still name a next one: it reads `MOST_READ` entries.
+        A page with fewer than `limit` entries may have a next page, because a request reads `MOST_READ`
+        entries.
 
         Raises:
             Unavailable: The broker does not respond.
@@ -135,7 +136,7 @@ class Trail:
             read, end = read + len(window), begin
             if wanted.since is not None and window and window[0].ts < wanted.since:
                 end = first
-            # Most messages are of other tenants: a larger window costs no more.
+            # Most messages are of other tenants, which the broker filters, so a larger window costs no more.
             size *= 4 if len(window) < size // 8 else 1
         if len(found) > limit:
             found, end = found[-limit:], found[-limit].id
@@ -148,7 +149,7 @@ class Trail:
             Unavailable: The broker does not respond.
         """
         pieces = self._exported(wanted, form)
-        # Before the response begins, which then can be no error any more.
+        # Read the first piece before the response begins: afterwards the response cannot become an error.
         first = await anext(pieces)
         return _following(first, pieces)
 
@@ -181,13 +182,13 @@ def _entry(message: StoredMessage) -> ListedEntry | None:
     try:
         entry = AuditEntry.model_validate_json(message.data)
     except ValidationError:
-        # Of a newer version. Only gateways and the operator may write the stream.
+        # A newer version wrote the entry: only gateways and the operator may write the stream.
         return None
     return ListedEntry(id=message.stream_seq, **dict(entry))
 
 
 def _short(value: JsonValue) -> JsonValue:
-    """Return a value of bounded size: the trail describes a change and is no store of contents."""
+    """Return a value of bounded size, because the trail describes changes and does not store contents."""
     match value:
         case str():
             return value[:MAX_TEXT_CHARS]
@@ -210,7 +211,7 @@ def _cells(entry: ListedEntry) -> tuple[str, ...]:
 
 
 def _cell(text: str) -> str:
-    """Return the text of a cell that no spreadsheet calculates.
+    """Return the text of a cell that no spreadsheet evaluates as a formula.
 
     https://owasp.org/www-community/attacks/CSV_Injection
     """

@@ -1,4 +1,4 @@
-"""Report the usage of a tenant, as agents count it, with the operator's limits."""
+"""Reports the usage of a tenant, as agents count it, with the operator's limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UsageReports:
         return self.report(tenant, await self.totals(tenant))
 
     async def totals(self, tenant: str) -> UsageTotals:
-        """Return what a tenant consumed, as it is stored.
+        """Return the stored usage of a tenant.
 
         Raises:
             Unavailable: The broker did not respond.
@@ -49,12 +49,12 @@ class UsageReports:
 
 
 async def stored_totals(bucket: Bucket[UsageTotals], tenant: str) -> UsageTotals:
-    """Return what the tenant's runs and its passthrough consumed.
+    """Return the usage of the tenant's runs and its passthrough.
 
     Raises:
         Unavailable: The broker did not respond.
     """
-    # Agents count the runs, and remove a total that cannot be decoded: a gateway may not.
+    # Agents count the runs. Only they may remove a total that cannot be decoded.
     runs = await bucket.get_or_skip(usage_key(tenant))
     passed = await bucket.get_or_drop(passthrough_key(tenant))
     return (runs.value if runs else UsageTotals()).plus(passed.value if passed else UsageTotals())

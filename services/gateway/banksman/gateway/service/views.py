@@ -1,4 +1,4 @@
-"""Read conversations: the fold of each log, cached, brought up to date with every read."""
+"""Reads conversations: the fold of each log is cached, and updated with every read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from banksman.runs.state import Conversation
 logger = logging.getLogger(__name__)
 
 CACHED_VIEWS = 2_000
-"""Views in memory, some kilobytes each. Those used least recently are dropped and folded again on demand."""
+"""Cached views, some kilobytes each. The least recently used ones are dropped, and folded again on demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class StoredEvents:
 @dataclass
 class _CachedView:
     view: ConversationView = field(default_factory=ConversationView)
-    # Two concurrent reads would both fold the same new commits into the view.
+    # Without the lock, two concurrent reads would both fold the same new commits into the view.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -63,13 +63,13 @@ class Views:
         cached = self._cached(tenant, conversation_id)
         async with cached.turn:
             after = cached.view.stream_seq
-            # The usual case, and then one request instead of two.
+            # Usually nothing is new, which takes one request instead of two.
             if after and not await self.log.more(tenant, conversation_id, after=after):
                 return cached.view
-            # From the leader: a follower may lag behind a commit that the client already knows of.
+            # Read from the leader: a follower may lack a commit that the client already knows.
             commits = await self.log.read(tenant, conversation_id, after=after, leader=True)
             if commits and after and commits[0].commit.log_epoch != cached.view.log_epoch:
-                # The log was restored from a backup: positions of the former log mean nothing in it.
+                # The log was restored from a backup: positions of the earlier log are invalid in it.
                 cached.view = ConversationView()
                 commits = await self.log.read(tenant, conversation_id, leader=True)
             for stored in commits:
@@ -79,7 +79,7 @@ class Views:
     async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
         """Return the events after `after_seq` that are stored when this is called, in order.
 
-        Events that are stored during the read are left out: head and events are of one moment.
+        Events that are stored during the read are omitted, so that head and events are consistent.
 
         Raises:
             LogBroken, Poison: The log cannot be read.
@@ -94,7 +94,7 @@ class Views:
         return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
 
     async def state(self, tenant: str, conversation_id: str) -> Conversation:
-        """Return the whole fold of a log, as an agent has it. This reads the log from its beginning.
+        """Return the complete fold of a log, as agents compute it. Reads the log from its beginning.
 
         Raises:
             LogBroken, Poison: The log cannot be read.
@@ -136,7 +136,7 @@ class Views:
         return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
 
     def known(self, tenant: str, conversation_id: str) -> ConversationView:
-        """Return the view as it was read or noted last, which may be behind the log."""
+        """Return the view of the last `read` or `note`, which may be behind the log."""
         return self._cached(tenant, conversation_id).view
 
     def note(self, tenant: str, conversation_id: str, stored: StoredCommit) -> None:
@@ -144,7 +144,7 @@ class Views:
         cached = self._cached(tenant, conversation_id)
         is_next = stored.prev == cached.view.stream_seq
         same_log = cached.view.log_epoch in ("", stored.commit.log_epoch)
-        # Not while a read folds: it would fold the same commit again.
+        # Skipped during a read, which would fold the same commit again.
         if is_next and same_log and not cached.turn.locked():
             cached.view.apply(stored)
 

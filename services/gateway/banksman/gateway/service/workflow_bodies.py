@@ -1,4 +1,4 @@
-"""What clients send of workflows without code."""
+"""The bodies with which clients create and replace workflows without code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkflowBody(RequestBody):
     parameters_schema: JsonObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
     """JSON Schema of its parameter form, with hints (`x-hint`) and `x-positional`."""
     timeout_s: float = Field(default=3600.0, gt=0, le=86_400)
-    """Seconds of work; time spent waiting for a user does not count."""
+    """Maximum seconds of work, without the time of waiting for users."""
     built: Built
     """Its steps and its result."""
 

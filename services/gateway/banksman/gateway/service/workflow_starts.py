@@ -1,4 +1,4 @@
-"""Start workflows."""
+"""Stores starts of workflows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from banksman.runs.ports import Clock
 from banksman.runtime.tracing import current, valid
 
 DEFAULT_ASSISTANT = "default"
-"""Every tenant has it."""
+"""The assistant that every tenant has."""
 _NO_SETTINGS = ConversationSettings()
 
 
@@ -76,7 +76,7 @@ class WorkflowStarts:
         )
 
     async def _settings(self, caller: Caller, request: WorkflowStart) -> tuple[Assistant, RunSettings | None]:
-        """Return whose policy decides about a workflow's calls, and the settings of its agent runs."""
+        """Return the assistant whose policy applies to a workflow's calls, and settings of its agent runs."""
         name, settings = DEFAULT_ASSISTANT, _NO_SETTINGS
         if request.conversation_id is not None:
             record = await self.conversations.get(caller.tenant, request.conversation_id)

@@ -1,4 +1,4 @@
-"""Read which workflow a text starts: a command by the form of its workflow, plain language by a model."""
+"""Parses texts that start workflows: commands with the form of their workflow, other text with a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from banksman.gateway.service.one_request import OneRequest
 from banksman.gateway.service.workflows import Workflows
 
 MAX_WORKFLOWS = 100
-"""Workflows that the prompt lists."""
+"""Maximum workflows that the prompt lists."""
 MAX_PROMPT_CHARS = 60_000
 
 INSTRUCTIONS = """\
@@ -28,18 +28,18 @@ Workflows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowTexts:
-    """Reads texts of users. It starts no workflow: the user confirms the filled form."""
+    """Parses texts of users. It starts no workflow: the user confirms the filled form."""
 
     workflows: Workflows
     model: OneRequest
 
     async def parse(self, caller: Caller, text: str, *, model: str | None = None) -> ParsedWorkflow:
-        """Return the form that a text fills, with what is missing or wrong.
+        """Return the form that a text fills, with its missing and invalid fields.
 
         Args:
             caller: Who sent it.
             text: A command (`/name parameter=value`), or plain language, which takes one model request.
-            model: `provider:model` for plain language; None for that of the default assistant.
+            model: `provider:model` for plain language; None for the model of the default assistant.
 
         Raises:
             BadInput: The command cannot be read, or the model found no workflow that fits.
@@ -60,7 +60,7 @@ class WorkflowTexts:
     async def _chosen(
         self, caller: Caller, text: str, model: str | None, listed: tuple[WorkflowDefinition, ...]
     ) -> dict[str, Any]:
-        """Return the object that a model replied; empty if its reply holds none."""
+        """Return the JSON object in a model's reply; empty if the reply has none."""
         reply = await self.model.reply(caller, text, _prompt(listed), title="Start a workflow", model=model)
         return object_in(reply)
 
@@ -78,7 +78,7 @@ def _prompt(listed: tuple[WorkflowDefinition, ...]) -> str:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object in a reply, also between other text; empty if there is none."""
+    """Return the JSON object in a reply, which may have text around it; empty if there is none."""
     try:
         found = json.loads(text[text.find("{") : text.rfind("}") + 1])
     except ValueError:

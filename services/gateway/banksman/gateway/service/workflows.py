@@ -59,7 +59,7 @@ class Workflows:
         """Check the parameters of a start against the workflow's form, and return them with its defaults.
 
         Raises:
-            BadInput: A parameter does not fit; the error names it.
+            BadInput: A parameter is invalid; the error names it.
             RemoteError: With code `not_found` if no workflow has that name.
         """
         check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters, tenant=tenant)
@@ -69,17 +69,17 @@ class Workflows:
             raise _of_field(error, "parameters.") from error
 
     async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
-        """Store a new workflow without code; a repeated request returns what the first one stored.
+        """Store a new workflow without code; a repeated request returns the workflow of the first one.
 
         Raises:
-            BadInput: A step, its reference or the form is wrong; the error names the field.
+            BadInput: A step, a reference or the form is invalid; the error names the field.
             RemoteError: With code `conflict` if the name is taken.
         """
         store = StoreWorkflow(tenant=tenant, definition=body.definition(body.name), create=True)
         return await self._store(store)
 
     async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
-        """Replace a workflow without code. Its open runs go on as they began.
+        """Replace a workflow without code. Its open runs continue with the version that they started with.
 
         Raises:
             BadInput: As `create`.
@@ -89,7 +89,7 @@ class Workflows:
         return await self._store(store)
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Delete a workflow without code. Its open runs go on.
+        """Delete a workflow without code. Its open runs continue.
 
         Raises:
             RemoteError: With code `not_found` if there is none.
@@ -103,10 +103,11 @@ class Workflows:
             raise _of_field(error, "") from error
 
     async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
-        """Return the form that a command or given parameters fill, and what is wrong with them.
+        """Return the form that a command or parameters fill, with its missing and invalid fields.
 
         Raises:
-            RemoteError: With code `not_found` if no workflow has that name; `bad_request` for no command.
+            RemoteError: With code `not_found` if no workflow has that name, `bad_request` if the text is no
+                command.
         """
         return await self._request("parse", request, ParsedWorkflow)
 
@@ -120,7 +121,7 @@ class Workflows:
 
 
 def _of_field(error: RemoteError, prefix: str) -> BadInput | RemoteError:
-    """Return an error about a field as a mistake of the client; any other unchanged."""
+    """Return an error about a field as `BadInput`, any other error unchanged."""
     details = error.frame.details or {}
     if "field" not in details:
         return error

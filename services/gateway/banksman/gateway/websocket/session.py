@@ -1,4 +1,4 @@
-"""Who a websocket acts for: authentication by `hello`, a refreshed token, expiry and revocation."""
+"""The caller of a websocket: authentication by `hello`, refreshed tokens, expiry and revocation."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class CallerSockets:
     _open: Counter[tuple[str, str]] = field(default_factory=lambda: Counter[tuple[str, str]]())
 
     def add(self, caller: Caller) -> bool:
-        """Count a websocket; return False if the caller has as many as it may have."""
+        """Count a websocket; return False if the caller has reached the limit."""
         if self._open[caller.tenant, caller.user] >= self.limit:
             return False
         self._open[caller.tenant, caller.user] += 1
         return True
 
     def remove(self, caller: Caller) -> None:
-        """Count a websocket no longer."""
+        """Remove a websocket from the count."""
         self._open[caller.tenant, caller.user] -= 1
         if not self._open[caller.tenant, caller.user]:
             del self._open[caller.tenant, caller.user]
 
 
 class Session:
-    """The caller of one websocket. What does not authenticate closes the websocket."""
+    """The caller of one websocket. A failed authentication closes the websocket."""
 
     __slots__ = ("_counted", "_end", "_expiry", "_keys", "_sockets", "_upgrade_caller", "caller")
 
@@ -68,7 +68,7 @@ class Session:
         """Closes the websocket when the caller's key expires."""
 
     def greet(self, token: str | None) -> bool:
-        """Authenticate by the token of `hello`, or as the upgrade's caller; return whether it worked."""
+        """Authenticate by the token of `hello`, or as the upgrade's caller; return whether that succeeded."""
         known = self._upgrade_caller
         try:
             caller = known if known and not token else self._keys.caller(token)
@@ -110,7 +110,7 @@ class Session:
             self._end(UNAUTHENTICATED, "the key was revoked")
 
     def close(self) -> None:
-        """Count the websocket no longer."""
+        """Remove the websocket from the count."""
         if self._expiry is not None:
             self._expiry.cancel()
         if self._counted is not None:

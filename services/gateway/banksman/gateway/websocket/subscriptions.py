@@ -110,7 +110,7 @@ class Subscriptions:
 
         Args:
             feed: The feed.
-            reply_to: The id of the request that it answers.
+            reply_to: The id of the request to which it is the reply.
             quiet: True sends neither `subscribed` nor `replay.done`.
         """
         await self.unsubscribe(feed.conversation_id)

@@ -10,8 +10,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from banksman.gateway.service.outbox import Outbox
 
 CLOSED = (WebSocketDisconnect, OSError, RuntimeError)
-"""What sending raises when the websocket is closed. uvicorn raises `RuntimeError` if it closed it itself: for
-invalid UTF-8, a frame that is too large, or a message that was not finished in time."""
+"""Exceptions of sending on a closed websocket. uvicorn raises `RuntimeError` after closing it for invalid
+UTF-8, a frame over the size limit, or a message that was not finished in time."""
 CLOSE_S = 2.0
 """Seconds that the queued frames, and then the close frame, may take."""
 
@@ -73,7 +73,7 @@ class Transport:
         """Send the queued frames, then the close frame; give up on each after two seconds."""
         try:
             async with asyncio.timeout(CLOSE_S):
-                # A slow consumer would not read them: it resumes from the last event that it has.
+                # A slow client would not read the queued frames: it resumes from its last event.
                 while code != SLOW_CONSUMER and not self.outbox.empty:
                     await self._websocket.send_text(await self.outbox.next())
         except (TimeoutError, *CLOSED):

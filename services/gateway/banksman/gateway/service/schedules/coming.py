@@ -12,13 +12,13 @@ from banksman.gateway.service.schedules.times import coming_times
 
 PERIOD = timedelta(days=14)
 MAX_STARTS = 4_000
-"""Listed starts of all schedules together, which share them. Computing one takes 10 to 90 microseconds."""
+"""Maximum listed starts of all schedules together. Computing one start takes 10 to 90 microseconds."""
 MAX_STARTS_EACH = 340
-"""Listed starts of one schedule: every hour of the period, and those that clocks repeat."""
+"""Maximum listed starts of one schedule: every hour of the period, including hours that clocks repeat."""
 
 
 async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[ComingStarts, ...]:
-    """Return when schedules start, in their order; one that does not start in this time is left out.
+    """Return the starts of schedules, in their order, without schedules that do not start in the period.
 
     Raises:
         BadInput: An expression or a time zone is unknown.
@@ -30,7 +30,7 @@ async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[C
         listed = _starts(schedule, now, each)
         if listed.starts:
             found.append(listed)
-        # Other requests need not wait for all schedules.
+        # Let other requests run between schedules.
         await asyncio.sleep(0)
     return tuple(found)
 

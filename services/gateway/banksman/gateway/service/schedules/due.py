@@ -1,9 +1,8 @@
 """Start the runs of schedules when they are due, each once.
 
-The broker delivers a schedule's message to one of the gateways. A message may come twice, late, or for a
-time that is not due any more: the stored schedule decides. The ids of a run follow from the schedule and the
-time at which it was due, so a gateway that ends anywhere in between leaves nothing that another one starts
-twice.
+The broker delivers a schedule's message to one of the gateways. A message may arrive twice, late, or for a
+time that is no longer due: the stored schedule decides. The ids of a run are derived from the schedule and
+the due time, so no run starts twice, wherever a gateway ends.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from banksman.runtime.shares import Shares
 logger = logging.getLogger(__name__)
 
 SLOTS = 16
-"""Schedules that a gateway starts at once; tenants share them."""
+"""Schedules that a gateway starts concurrently, shared by tenants."""
 EARLY = timedelta(seconds=1)
-"""The time by which a schedule may start early: the gateway estimates the broker's time."""
+"""Time by which a schedule may start early, because the gateway estimates the broker's time."""
 MISSED_AFTER = timedelta(seconds=60)
-"""A run that is due for longer counts as missed."""
+"""Time after which a due run counts as missed."""
 RETRY = timedelta(seconds=15)
-"""The time until a start is tried again that the system refused because it was busy."""
+"""Time until the retry of a start that a busy system refused."""
 CHECK_S = 60.0
-"""Seconds between two looks for schedules that are overdue because their timer was lost."""
+"""Seconds between checks for schedules that are overdue because their timer was lost."""
 UNKNOWN_TRIES, UNKNOWN_RETRY_S = 3, 1.0
-"""A timer is set before its schedule is stored, so one without a schedule is delivered again."""
+"""Redeliveries of a timer without a schedule: a timer is set before its schedule is stored."""
 
 
 class DueSchedules:
-    """Starts what is due. It requests messages from the broker only while there are schedules."""
+    """Starts the runs that are due. Requests messages from the broker only while schedules exist."""
 
     def __init__(self, bus: Bus, store: ScheduleStore, requests: ClientRequests, clock: Clock) -> None:
         self._bus = bus
@@ -52,12 +51,12 @@ class DueSchedules:
         self._clock = clock
 
     async def run(self) -> None:
-        """Start due runs; returns never."""
+        """Start due runs; never returns."""
         await self._store.view.wait_for(lambda view: bool(view.entries()))
         await work(self._bus, TIMERS, SCHEDULES, self.on_due, slots=Shares(SLOTS))
 
     async def watch(self) -> None:
-        """Set the timers of overdue schedules again, so that none waits for a lost one; returns never."""
+        """Set lost timers of overdue schedules again; never returns."""
         while True:
             await self._store.view.wait_for(lambda view: bool(view.entries()))
             now = self._clock.now()
@@ -68,7 +67,7 @@ class DueSchedules:
             await asyncio.sleep(CHECK_S)
 
     async def on_due(self, message: WorkMessage) -> Outcome:
-        """Start the run that is due. Safe to run twice: its ids are those of the schedule and the time."""
+        """Start the run that is due. Safe to run twice, because the run's ids are derived."""
         _, _, tenant, schedule_id = message.subject.split(".")
         entry = await self._store.find(tenant, schedule_id)
         if entry is None:
@@ -77,7 +76,7 @@ class DueSchedules:
         if due is None:
             return Done()
         if due > now + EARLY:
-            # This message was for an earlier time; its timer may have replaced that of the next one.
+            # This message was for an earlier time; its timer may have replaced the one for the next time.
             await self._store.set_timer(tenant, schedule_id, due)
             return Done()
         run = await self._start(tenant, entry.value, due, now)
@@ -90,7 +89,7 @@ class DueSchedules:
     async def _start(
         self, tenant: str, schedule: Schedule, due: datetime, now: datetime
     ) -> ScheduledRun | None:
-        """Start a run and return what became of it; None if the system was too busy."""
+        """Start a run and return the result; None if the system was too busy."""
         handled = ScheduledRun(due_at=due, at=now, result="skipped", user=schedule.user)
         if schedule.missed == "skip" and now - due > MISSED_AFTER:
             return handled
@@ -109,7 +108,7 @@ class DueSchedules:
         return handled.model_copy(update={"result": "started", **ids})
 
     async def _note(self, tenant: str, entry: Entry[Schedule], due: datetime, run: ScheduledRun) -> None:
-        """Store a run in its schedule, and the time of the next one, whatever else changes the schedule."""
+        """Store a run in its schedule, and the next due time, despite concurrent changes of the schedule."""
         while True:
             schedule = entry.value
             changed = schedule

@@ -1,4 +1,4 @@
-"""What is stored of schedules, and what clients send."""
+"""Schedules as they are stored, and as clients send and read them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from banksman.gateway.service.bodies import RequestBody
 
 MAX_PROMPT_CHARS = 32_000
 LISTED_RUNS = 20
-"""The last runs that a schedule shows."""
+"""Number of last runs that a schedule shows."""
 
 Missed = Literal["run_once", "skip"]
 """
-run_once  what was due while the system was down runs once, as soon as it is up
-skip      it does not run
+run_once  a schedule that was due while the system was down starts one run afterwards
+skip      it starts no run
 """
 RunResult = Literal["started", "skipped", "failed"]
 """
 started  the run is stored; its status is that of the run
-skipped  it was due more than a minute ago, and the schedule skips such runs
-failed   it could not start; `error` says why
+skipped  it was due more than a minute before, and the schedule skips missed runs
+failed   it could not start; `error` states the reason
 """
 
 
@@ -69,7 +69,7 @@ class ScheduleBody(RequestBody):
 class ScheduledOverrides(RunOverrides):
     """Settings of a prompt's runs, as they are stored."""
 
-    # A gateway must read what a newer one adds.
+    # A gateway must accept fields that a newer gateway adds.
     model_config = ConfigDict(extra="ignore")
 
 
@@ -110,9 +110,9 @@ class ScheduledRun(Stored):
     """A run that was due, or that a user started."""
 
     due_at: Timestamp | None
-    """When it was due; None for one that a user started."""
+    """When it was due; None for a run that a user started."""
     at: Timestamp
-    """When it was started, skipped, or could not start."""
+    """When it started, was skipped, or failed to start."""
     result: RunResult
     user: str
     """The user as whom it runs."""
@@ -137,7 +137,7 @@ class ScheduleFields(Stored):
     created_at: Timestamp
     updated_at: Timestamp
     user: str
-    """Who made or last changed it: its runs act as this user, with the rights that the user had then."""
+    """The user who last changed it. Its runs act as this user, with the rights that the user had then."""
     next_at: Timestamp | None
     """When it is due; None while it is paused, and after its only run."""
 
@@ -178,6 +178,6 @@ class ComingStarts(Stored):
 
 
 class DueTime(Stored):
-    """The part of a schedule that each gateway has in memory."""
+    """The part of a schedule that each gateway caches."""
 
     next_at: Timestamp | None = None

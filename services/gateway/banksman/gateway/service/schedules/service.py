@@ -35,13 +35,13 @@ from banksman.gateway.settings import GatewaySettings
 from banksman.runs.ports import Clock
 
 MAX_START_BYTES = 64 * 1024
-"""Bytes of what a schedule starts, as JSON."""
+"""Maximum bytes of a schedule's `start`, as JSON."""
 
 
 class Schedules:
-    """Schedules of all tenants. As a context manager it starts what is due.
+    """Schedules of all tenants. As a context manager it starts due runs.
 
-    Every method raises `Forbidden` if the caller may not chat; those that only read also serve approvers.
+    Every method raises `Forbidden` if the caller may not chat; methods that only read also serve approvers.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Schedules:
         return _read(schedule.model_copy(update={"runs": runs}))
 
     async def create(self, caller: Caller, body: ScheduleBody, request_id: str) -> ReadSchedule:
-        """Store a new schedule. A repeated request returns what the first one created.
+        """Store a new schedule. A repeated request returns the schedule that the first one created.
 
         Raises:
-            BadInput, NotFound: A time is wrong, or what it starts does not exist.
+            BadInput, NotFound: A time is invalid, or an object that `start` names does not exist.
             Conflict: The tenant has too many schedules.
         """
         await self._check(caller, body)
@@ -116,7 +116,7 @@ class Schedules:
         """Replace a schedule; from now on it acts as the caller. Its last runs stay.
 
         Raises:
-            BadInput, NotFound: A time is wrong, or the schedule, or what it starts, does not exist.
+            BadInput, NotFound: A time is invalid, or the schedule or an object of its `start` does not exist.
         """
         await self._check(caller, body)
         while True:
@@ -146,7 +146,7 @@ class Schedules:
         await self._store.delete(caller.tenant, schedule_id, self._clock.now())
 
     async def run(self, caller: Caller, schedule_id: str, request_id: str) -> ScheduledRun:
-        """Start what a schedule starts now, as the caller; a repeated request starts no second run.
+        """Start the run of a schedule now, as the caller; a repeated request starts no second run.
 
         Raises:
             NotFound: The caller's tenant has no such schedule.
@@ -176,7 +176,7 @@ class Schedules:
             entry = await self._store.find(tenant, entry.value.id)
 
     async def _check(self, caller: Caller, body: ScheduleBody) -> None:
-        """Check what a schedule starts, as its start will be checked."""
+        """Check the `start` of a schedule as a client's request is checked."""
         _check_writes(caller)
         if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
             raise BadInput("start", None, f"at most {MAX_START_BYTES} bytes of JSON; it has {size}")
@@ -201,14 +201,14 @@ class Schedules:
         for name in start.parameters:
             form = properties.get(name) if isinstance(properties, dict) else None
             if isinstance(form, dict) and form.get("x-hint") == "secret":
-                # All users of the tenant read schedules.
+                # All users of the tenant can read schedules.
                 raise BadInput(f"start.parameters.{name}", None, "no secret: a schedule shows its parameters")
 
     def _next_at(self, body: ScheduleBody, now: datetime) -> datetime | None:
-        """Return when a new or changed schedule is due; None for a paused one, whose times are checked too.
+        """Return when a new or changed schedule is due; None if it is paused, but its cron is checked anyway.
 
         Raises:
-            BadInput: A time is wrong.
+            BadInput: A time is invalid.
         """
         if body.paused and body.at is not None and body.cron is None:
             return None
@@ -236,7 +236,7 @@ def _check_writes(caller: Caller) -> None:
 
 
 def _kept(schedule: Schedule, body: ScheduleBody) -> datetime | None:
-    """Return the stored time of a schedule whose times do not change: it may be due at this moment."""
+    """Return the stored due time if the times are unchanged, because the schedule may be due right now."""
     before = (schedule.at, schedule.cron, schedule.timezone)
     return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
 

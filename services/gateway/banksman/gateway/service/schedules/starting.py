@@ -1,4 +1,4 @@
-"""Start what a schedule names, as the user who made it."""
+"""Starts the run of a schedule, as the user who last changed the schedule."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from banksman.gateway.service.schedules.models import ScheduledPrompt, Scheduled
 async def start_run(
     requests: ClientRequests, caller: Caller, start: ScheduledStart, *, title: str, source: str
 ) -> Ack:
-    """Start a run; a repeat with the same source starts no second one, however late it comes.
+    """Start a run; a later call with the same source starts no second run.
 
     Args:
         requests: Handles the requests of clients.
-        caller: As whom it runs.
-        start: What to start.
+        caller: The user as whom it runs.
+        start: The prompt or the workflow.
         title: The title of a new conversation; empty for one from its message.
-        source: Stands for this one run. The ids of all that is stored follow from it.
+        source: Identifies this run. All ids are derived from it.
 
     Raises:
-        BanksmanError: As for a client that starts it.
+        BanksmanError: The errors of a client's request.
     """
     once = replace(requests, requests=DerivedIds(source))
     match start:

@@ -17,18 +17,18 @@ from banksman.gateway.service.schedules.models import DueTime, Schedule
 from banksman.gateway.service.shared_bucket import SharedBucket
 
 CHECK_S = 600.0
-"""Seconds between comparisons of the view with the bucket, which read all schedules. The view only serves to
-find those whose timer was lost."""
+"""Seconds between comparisons of the view with the bucket, which read all schedules. The view is only used to
+find schedules whose timer was lost."""
 
 
 class ScheduleStore:
-    """Schedules by tenant. A timer is only a hint: what is due is decided by the stored schedule."""
+    """Schedules by tenant. A timer is only a hint: the stored schedule decides whether a run is due."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._bucket = SharedBucket(bus, SCHEDULES, Schedule, "schedules")
         self.view = BucketView(Bucket(bus, SCHEDULES, DueTime), check_s=CHECK_S)
-        """When each schedule is due, as this gateway knows it."""
+        """This gateway's view of the due times of all schedules."""
 
     async def list(self, tenant: str) -> list[Schedule]:
         """Return the schedules of a tenant, oldest first."""
@@ -60,15 +60,15 @@ class ScheduleStore:
             return stored.value
         if await self._has(tenant, most):
             raise Conflict(f"the tenant has {most} schedules; delete some first")
-        # First, so that no schedule lacks its timer if this process ends in between.
+        # The timer is set first, so that no schedule lacks one if this process ends in between.
         await self.set_timer(tenant, schedule.id, schedule.next_at)
         await self._bucket.create(f"{tenant}.{schedule.id}", schedule)
         return schedule
 
     async def replace(self, tenant: str, entry: Entry[Schedule], schedule: Schedule) -> bool:
-        """Store a changed schedule with its timer; return False if another change came first.
+        """Store a changed schedule with its timer; return False after a concurrent change.
 
-        After False the caller reads the schedule again and replaces that one, which also sets its timer.
+        The caller then reads the schedule again and retries, which also sets the right timer.
         """
         await self.set_timer(tenant, schedule.id, schedule.next_at)
         return await self._bucket.update(entry.key, schedule, entry.revision) is not None
@@ -76,19 +76,20 @@ class ScheduleStore:
     async def delete(self, tenant: str, schedule_id: str, now: datetime) -> None:
         """Delete a schedule and its timer."""
         await self._bucket.delete(f"{tenant}.{schedule_id}")
-        # It fires at once and finds no schedule, which takes no permission to purge the stream.
+        # The timer fires at once and finds no schedule: deleting it would need the permission to purge.
         await self.set_timer(tenant, schedule_id, now)
 
     async def _has(self, tenant: str, most: int) -> bool:
         """Return whether a tenant has this many schedules."""
-        # The count includes deleted schedules for an hour, so only a high one needs a look at all of them.
+        # The count includes deleted schedules for an hour, so a high count is verified by reading all of
+        # them.
         below = self._bucket.subject(tenant) + f".{subjects.ANY}"
         if await count_below(self._bus, self._bucket.stream, below) < most:
             return False
         return len(await self._bucket.keys(tenant)) >= most
 
     async def set_timer(self, tenant: str, schedule_id: str, at: datetime | None) -> None:
-        """Let the broker deliver a schedule at a time, and no more at an earlier one; None changes nothing.
+        """Set the time at which the broker delivers a schedule, in place of the last one; None has no effect.
 
         Raises:
             Unavailable, Overloaded: As `durable`.

@@ -1,4 +1,4 @@
-"""When schedules are due. Cron expressions are read by `cronsim`, which follows Debian's cron."""
+"""Computes when schedules are due. `cronsim`, which follows Debian's cron, parses cron expressions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from banksman.contracts.errors import BadInput
 from banksman.gateway.service.schedules.models import ScheduleBody
 
 CHECKED_TIMES = 100
-"""Times of an expression that are compared with the shortest interval: more than minutes in an hour."""
+"""Times of an expression that are compared with the minimum interval: more than minutes in an hour."""
 
 
 def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> datetime:
-    """Return when a new schedule is due first, in UTC.
+    """Return the first due time of a new schedule, in UTC.
 
     Raises:
-        BadInput: It has no future time, or is due more often than allowed.
+        BadInput: The schedule has no future time, or is due more often than allowed.
     """
     if (body.at is None) == (body.cron is None):
         raise BadInput("at", body.at, "either `at` or `cron`, and not both")
@@ -38,7 +38,7 @@ def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> dateti
 
 
 def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | None:
-    """Return when a schedule is due after a time, in UTC; None if it never is again.
+    """Return the next due time of a schedule after a time, in UTC; None if there is none.
 
     Raises:
         BadInput: The expression or the time zone is unknown.
@@ -49,9 +49,9 @@ def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | No
 def coming_times(
     cron: str | None, timezone: str, first: datetime, now: datetime, until: datetime
 ) -> Iterator[datetime]:
-    """Return when a schedule is due from its stored time on and before another time, in UTC.
+    """Return the due times of a schedule from its stored time until another time, in UTC.
 
-    Of the times that are past, only the stored one comes: several that were missed are due once.
+    Of past times, only the stored one is returned, because several missed times are due once.
 
     Raises:
         BadInput: The expression or the time zone is unknown.
@@ -61,17 +61,17 @@ def coming_times(
 
 
 def _times(cron: str, timezone: str, after: datetime) -> Iterator[datetime]:
-    # It is imported with the first schedule: most gateways have none.
+    # Imported with the first schedule, because most gateways have none.
     from cronsim import CronSim, CronSimError
 
     if len(cron.split()) != 5:
-        # It also reads six fields, of which the first one is the second.
+        # cronsim also accepts six fields, the first of which is the second of the minute.
         raise BadInput("cron", cron, "five fields: minute, hour, day of month, month, day of week")
     try:
         found = CronSim(cron, after.astimezone(_zone(timezone)))
     except CronSimError as error:
         raise BadInput("cron", cron, f"a valid cron expression; {error}") from error
-    # In the hour that clocks repeat, it begins with the first of both, which may be past.
+    # In an hour that clocks repeat, cronsim begins with the first occurrence, which may be past.
     return (one for one in (local.astimezone(UTC) for local in found) if one > after)
 
 
@@ -79,5 +79,5 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        # A name may lead to a folder of the database, or out of it.
+        # A name may be the path of a directory, or a path outside the database.
         raise BadInput("timezone", name, "an IANA time zone such as Europe/Berlin") from error

@@ -1,1 +1,1 @@
-"""Webhooks: what happened is sent to addresses of the tenant's choice, signed, and again until it arrives."""
+"""Webhooks: signed notifications to addresses of the tenant, retried until delivery for up to a day."""

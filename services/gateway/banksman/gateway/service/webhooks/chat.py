@@ -1,4 +1,4 @@
-"""The bodies of messages that people read: of chats (Slack's `text`, as others take it), e-mails and devices.
+"""The bodies of messages that people read: chats (Slack's `text`, which others accept), e-mails and devices.
 
 https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 """
@@ -15,18 +15,18 @@ from banksman.gateway.service.task_states import JsonDict, status
 from banksman.runs.approval_policy import visible
 
 MAX_SHOWN_CHARS = 1_500
-"""Characters of each call in a message; the page shows all of it."""
+"""Maximum characters of each call in a message; the page shows the complete call."""
 MAX_PUSHED_CHARS = 500
-"""Characters of all calls in a notification."""
+"""Maximum characters of all calls in a notification."""
 MAX_CALLS = 5
 _SUBJECTS = ("command", "path", "url")
-"""The arguments that say most about a call."""
+"""The arguments that describe a call best."""
 
 
 def chat_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") -> dict[str, str]:
     """Return the body of a message.
 
-    Its links only lead to the page, where a user signs in: they open nothing by themselves.
+    Links only lead to the page, where a user must sign in: they grant nothing.
 
     Args:
         kind: The type of the event.
@@ -48,9 +48,9 @@ def mail_body(kind: str, data: dict[str, Any], page_url: str, link: str = "") ->
 
 
 def push_body(kind: str, data: dict[str, Any]) -> dict[str, JsonValue]:
-    """Return what a device shows of an event about an approval request; its page has the words around it."""
+    """Return what a device shows of an event about an approval request; the page adds the other text."""
     items: list[dict[str, Any]] = data.get("items", [])
-    # The bytes of a message have a limit, which this text never reaches.
+    # Push services limit the size of a message; this bound keeps the text below the limit.
     lines = [visible(f"{item['name']}: {_subject(item)}")[:MAX_PUSHED_CHARS] for item in items[:MAX_CALLS]]
     return {
         "type": kind,
@@ -75,7 +75,7 @@ def _content(
     call: Callable[[dict[str, Any]], str],
     shown: Callable[[str], str],
 ) -> tuple[list[str], str, str]:
-    """Return the lines of a message, and the words and the path of its link."""
+    """Return the lines of a message, and the text and the path of its link."""
     match kind:
         case "approval.requested":
             items: list[dict[str, Any]] = data["items"]
@@ -97,7 +97,7 @@ def _content(
 
 
 def _call(item: dict[str, Any]) -> str:
-    # A model chooses this text: it must not end the block.
+    # A model wrote this text, which must not end the code block.
     block = _escaped(_subject(item)).replace("```", "` ` `")
     return f"*{_escaped(item['name'])}*" + (f"\n```{block}```" if block else "")
 
@@ -117,5 +117,5 @@ def _address(page_url: str, path: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text that holds no markup of its own: `<!channel>` would notify everyone."""
+    """Return text with its markup escaped: `<!channel>` would notify all members of a channel."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""From the queue to the receivers: send, again with growing pauses for a day, then dead-letter."""
+"""Delivers queued messages to their receivers: retries with back-off for a day, then dead-letters."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from banksman.gateway.service.webhooks.store import WebhookStore
 from banksman.runs.ports import Clock
 
 SLOTS = 32
-"""Attempts of a gateway at once."""
+"""Concurrent attempts of a gateway."""
 SLOTS_PER_TENANT = 4
-"""Attempts of one tenant at once: slow receivers of one tenant delay no other."""
+"""Concurrent attempts for one tenant, so that slow receivers of one tenant do not delay others."""
 BUSY_S = 2.0
-"""Seconds until a message is looked at again whose tenant has all its attempts in progress."""
+"""Seconds until the redelivery of a message whose tenant has all its attempts in progress."""
 GIVEN_UP_AFTER = timedelta(hours=24)
 GIVEN_UP_TO_DEVICE_AFTER = timedelta(hours=1)
-"""Later a notification would surprise more than it helps: the request is in the inbox."""
+"""Time after which a notification to a device is dropped: the request is in the inbox anyway."""
 PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
-"""Seconds after the first, second, … failed attempt; the last one also after all further ones."""
+"""Seconds of pause after the first, second, … failed attempt. The last one also follows all further ones."""
 GONE = (404, 410)
-"""By RFC 8030 a push service responds so for a subscription that has ended."""
+"""Statuses with which a push service responds for a subscription that has ended (RFC 8030)."""
 
 
 class WebhookDeliveries:
@@ -46,7 +46,7 @@ class WebhookDeliveries:
         """Attempts in progress by tenant."""
 
     async def run(self) -> None:
-        """Deliver messages while there are webhooks; returns never."""
+        """Deliver messages while webhooks exist; never returns."""
         await self._store.view.wait_for(lambda view: bool(view.entries()))
         await work(self._bus, WEBHOOK_QUEUE, WEBHOOKS, self.on_message, slots=SLOTS)
 
@@ -56,7 +56,7 @@ class WebhookDeliveries:
         try:
             webhook = await self._store.receiver(queued.tenant, queued.webhook_id)
         except NotFound:
-            return Done()  # It was deleted.
+            return Done()  # The webhook was deleted.
         if webhook.device is not None and not self._devices.reaches(webhook, self._clock.now()):
             return Done()
         if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
@@ -105,7 +105,7 @@ def _after_failure(
     webhook: Webhook, status: int | None, queued: QueuedDelivery, now: datetime
 ) -> DeliveryStatus:
     given_up_after = GIVEN_UP_AFTER if webhook.device is None else GIVEN_UP_TO_DEVICE_AFTER
-    # By Standard Webhooks, 410 says that the receiver wants no more.
+    # By Standard Webhooks, a receiver responds with 410 to disable its webhook.
     return "failed" if status == 410 or now - queued.created_at >= given_up_after else "pending"
 
 

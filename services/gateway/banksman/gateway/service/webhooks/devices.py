@@ -1,4 +1,4 @@
-"""The devices of users that get approval requests by Web Push, stored beside the webhooks of their tenant."""
+"""The devices of users that receive approval requests by Web Push, stored with their tenant's webhooks."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from banksman.gateway.service.webhooks.store import DEVICE_PREFIX, WebhookStore
 from banksman.runs.ports import Clock
 
 MAX_DEVICES_PER_USER = 10
-"""Devices of one user; a further one replaces the one that was used least recently."""
+"""Maximum devices of one user; a further one replaces the least recently used one."""
 MAX_DEVICES = 200
-"""Devices of one tenant."""
+"""Maximum devices of one tenant."""
 LIFETIME = timedelta(days=30)
-"""From the last visit with an API key until a device gets no more messages."""
+"""Time after the last visit with an API key for which a device receives messages."""
 LIFETIME_WITHOUT_KEY = timedelta(days=7)
-"""The same for users of an OIDC provider, which does not notify of one who left."""
+"""The same for users of an OIDC provider, which does not report when a user loses access."""
 
 
 class PushSubscription(RequestBody):
-    """Where and how to reach a browser, as its `PushSubscription` has it."""
+    """The address and keys of a browser, as in its `PushSubscription`."""
 
     endpoint: str = Field(max_length=1000)
     """The https address at the browser's push service."""
     keys: PushKeys
     origin: str = Field(default="", max_length=300, pattern=r"^(https?://[^\s/<>|]+)?$")
-    """The origin of the page, which push services get as the sender's address."""
+    """The origin of the page, which push services receive as the sender's contact."""
 
 
 class DeviceDescription(Stored):
-    """A device that gets the approval requests of its user."""
+    """A device that receives the approval requests of its user."""
 
     id: Token
     created_at: Timestamp
     expires_at: Timestamp
-    """When it gets no more messages unless its page is opened before."""
+    """When it stops receiving messages, unless the page is opened on it before."""
 
 
 class Devices:
@@ -68,14 +68,14 @@ class Devices:
         """Store a device of the caller, or renew it.
 
         Raises:
-            BadInput: The address is not allowed, or a key is none.
+            BadInput: The address is not allowed, or a key is invalid.
             Conflict: The tenant has too many devices.
         """
         self._sender.check("push", asked.endpoint)
         encrypted_for(asked.keys, b"")
         now = self._clock.now()
         others = await self._store.devices(caller.tenant)
-        # A browser has one address: with another user, who signed in there, it is that user's.
+        # A browser has one address: if another user signs in there, the device becomes that user's.
         device_id = f"{DEVICE_PREFIX}{digest(asked.endpoint.encode())[:32]}"
         known = next((one for one in others if (one.id, one.created_by) == (device_id, caller.user)), None)
         device = Webhook(
@@ -102,7 +102,7 @@ class Devices:
         return [one for one in await self._store.devices(caller.tenant) if one.created_by == caller.user]
 
     async def remove(self, caller: Caller, device_id: str) -> None:
-        """Remove a device of the caller; what waits for delivery to it is dropped.
+        """Remove a device of the caller; pending messages to it are dropped.
 
         Raises:
             NotFound: The caller has no such device.
@@ -113,7 +113,7 @@ class Devices:
         await self._store.remove_device(caller.tenant, device_id)
 
     def reaches(self, device: Webhook, now: datetime) -> bool:
-        """Return whether a device may get messages: its user may still approve, and used it recently."""
+        """Return whether a device may receive messages: its user may still approve, and used it recently."""
         assert device.device is not None
         may_approve = self._keys.may_approve(device.device.api_key, device.tenant)
         return now < device.device.expires_at and may_approve
@@ -130,7 +130,7 @@ class Devices:
 
 
 def is_for(user: str, event: Event) -> bool:
-    """Return whether an event asks a user. Those whom an escalation names are not asked before it."""
+    """Return whether a user is notified of an event. Users of an escalation are not notified before it."""
     match event.data:
         case ApprovalRequested(terms=terms):
             escalation = terms.escalation if terms else None
@@ -142,7 +142,7 @@ def is_for(user: str, event: Event) -> bool:
 
 
 def described(device: Webhook) -> DeviceDescription:
-    """Return what the user reads of a device."""
+    """Return the description of a device for its user."""
     return DeviceDescription(id=device.id, created_at=device.created_at, expires_at=_expiry(device))
 
 

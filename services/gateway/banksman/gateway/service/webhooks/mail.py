@@ -1,4 +1,4 @@
-"""E-mails: one attempt to hand a message to the operator's mail server."""
+"""E-mails: one attempt to send a message through the operator's mail server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from banksman.gateway.service.webhooks.models import QueuedDelivery
 TIMEOUT_S = 10.0
 """Seconds for each step of the protocol."""
 ACCEPTED = 250
-"""The status of a message that the mail server took over."""
+"""The status of a message that the mail server accepted."""
 _MAILTO = re.compile(r"mailto:([A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63})")
 
 
@@ -24,7 +24,7 @@ def recipient(url: str) -> str:
     """Return the address of a `mailto:` URL.
 
     Raises:
-        BadInput: It is not that of one plain address.
+        BadInput: It is not a `mailto:` URL of one address without parameters.
     """
     found = _MAILTO.fullmatch(url)
     if found is None:
@@ -34,7 +34,7 @@ def recipient(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mailer:
-    """Hands messages to a mail server."""
+    """Sends messages through a mail server."""
 
     settings: SmtpSettings | None
 
@@ -42,7 +42,7 @@ class Mailer:
         """Check the address of a webhook of the format `email`.
 
         Raises:
-            BadInput: It is no address, or the operator set no mail server.
+            BadInput: It is no address, or no mail server is configured.
         """
         recipient(url)
         if self.settings is None:
@@ -51,20 +51,20 @@ class Mailer:
             )
 
     async def send(self, url: str, message: QueuedDelivery, now: datetime) -> int:
-        """Hand a message over once; return the status of an accepted one.
+        """Send a message once; return the status of an accepted message.
 
         Raises:
-            OSError: The mail server refused it, or was not reached.
+            OSError: The mail server refused the message, or cannot be reached.
         """
         if self.settings is None:
             raise OSError("no mail server is set")
-        # The library of the standard blocks: a thread waits in its place, ended by the limit of each step.
+        # smtplib blocks, so it runs in a thread, whose time is bounded by the limit of each step.
         await asyncio.to_thread(_send, self.settings, recipient(url), message, now)
         return ACCEPTED
 
 
 def _send(settings: SmtpSettings, to: str, message: QueuedDelivery, now: datetime) -> None:
-    # A gateway that sends no e-mail does not load them.
+    # Imported here, because most gateways send no e-mail.
     import smtplib
     import ssl
     from email.message import EmailMessage
@@ -74,7 +74,7 @@ def _send(settings: SmtpSettings, to: str, message: QueuedDelivery, now: datetim
     mail = EmailMessage()
     mail["From"], mail["To"], mail["Subject"] = settings.sender, to, body["subject"]
     mail["Date"] = format_datetime(now)
-    # The same for each attempt: a receiver drops a repeat.
+    # The same id for each attempt, by which receivers drop a repeat.
     mail["Message-ID"] = f"<{message.id}@banksman>"
     mail.set_content(body["text"])
     context = ssl.create_default_context()
@@ -88,6 +88,6 @@ def _send(settings: SmtpSettings, to: str, message: QueuedDelivery, now: datetim
         if settings.user is not None and settings.password is not None:
             server.login(settings.user, settings.password.get_secret_value())
         server.send_message(mail)
-        # The server has the message: an error after that must not send it again.
+        # The server has accepted the message: an error from here on must not cause a second attempt.
         with contextlib.suppress(OSError):
             server.quit()

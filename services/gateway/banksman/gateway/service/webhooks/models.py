@@ -13,7 +13,7 @@ WebhookEvent = Literal["run.finished", "approval.requested", "approval.escalated
 """
 run.finished        a run ended
 approval.requested  a user must decide calls
-approval.escalated  an approval request that was left or set aside goes to further users
+approval.escalated  an approval request was escalated, after a time or because a user set it aside
 input.requested     a workflow needs a value from a user
 """
 WebhookFormat = Literal["standard", "chat", "email"]
@@ -40,7 +40,7 @@ class WebhookBody(RequestBody):
     """Where to send which events."""
 
     url: str = Field(max_length=2000)
-    """An https address of a public host; for the format `email` an address as `mailto:ada@example.org`."""
+    """An https address of a public host; for the format `email`, a URL such as `mailto:ada@example.org`."""
     events: tuple[WebhookEvent, ...] = Field(min_length=1, max_length=4)
     description: str = Field(default="", max_length=200)
     format: WebhookFormat = "standard"
@@ -71,7 +71,7 @@ class PushKeys(RequestBody):
 
 
 class Device(Stored):
-    """What a message to a device needs besides its address."""
+    """The data that a message to a device needs in addition to its address."""
 
     keys: PushKeys
     origin: str
@@ -88,7 +88,7 @@ class Task(Stored):
     config_id: str
     """The client's id of the configuration."""
     sealed: str = Field(repr=False)
-    """The headers that the client wants to receive, encrypted."""
+    """The headers of each message that the client requested, encrypted."""
 
 
 class Webhook(WebhookDescription):
@@ -99,16 +99,16 @@ class Webhook(WebhookDescription):
     format: StoredFormat = "standard"
     page_url: str = ""
     device: Device | None = Field(default=None, exclude_if=lambda device: device is None)
-    """Of the format `push`; `created_by` is its user."""
+    """The device, for the format `push`; `created_by` is its user."""
     task: Task | None = Field(default=None, exclude_if=lambda task: task is None)
-    """Of the format `a2a`."""
+    """The task, for the format `a2a`."""
 
 
 class QueuedDelivery(Stored):
     """A message to deliver. The body's bytes are fixed here, so that each attempt sends the same."""
 
     id: Token
-    """`webhook-id`: the same for every attempt, by which a receiver recognises a repeat."""
+    """The `webhook-id`, the same for every attempt, by which a receiver recognises a repeat."""
     tenant: Token
     webhook_id: Token
     type: str
@@ -126,6 +126,6 @@ class Delivery(Stored):
     attempts: int = 0
     attempted_at: Timestamp | None = None
     http_status: int | None = None
-    """Status of the last response; None for none."""
+    """Status of the last response; None without a response."""
     error: str | None = None
     """Why the last attempt failed."""

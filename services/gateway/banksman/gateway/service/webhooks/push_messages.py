@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 TTL_S = 24 * 3600
-"""Seconds that a push service stores a message for a device that is away."""
+"""Seconds for which a push service stores a message for a device that is offline."""
 _RECORD_BYTES = 4_096
 _KEY_BYTES, _AUTH_BYTES, _SALT_BYTES = 65, 16, 16
 _TOKEN_LIFETIME = timedelta(hours=12)
@@ -32,7 +32,7 @@ _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 class PushSigner:
     """The key by which push services recognise this system.
 
-    All gateways derive the same one from the signing key. Its libraries are imported with its first use.
+    All gateways derive the same key from the signing key. The libraries are imported on first use.
     """
 
     def __init__(self, signing_key: bytes) -> None:
@@ -43,7 +43,7 @@ class PushSigner:
         from cryptography.hazmat.primitives.asymmetric import ec
 
         digest = hmac.digest(self._signing_key, b"web push", hashlib.sha512)
-        # 512 bits of which the remainder is as good as uniform.
+        # The remainder of 512 bits is practically uniform.
         return ec.derive_private_key(int.from_bytes(digest) % (_P256_ORDER - 1) + 1, ec.SECP256R1())
 
     @cached_property
@@ -58,7 +58,7 @@ class PushSigner:
             "content-encoding": "aes128gcm",
             "content-type": "application/octet-stream",
             "ttl": str(TTL_S),
-            # A push service replaces a waiting message of the same topic: a repeat is shown once.
+            # A push service replaces a stored message of the same topic, so a repeat is shown once.
             "topic": message.id.removeprefix("msg-")[:32],
             "urgency": "high",
         }
@@ -68,7 +68,7 @@ class PushSigner:
 
         parts = urlsplit(url)
         claims = {"aud": f"{parts.scheme}://{parts.netloc}", "exp": int((now + _TOKEN_LIFETIME).timestamp())}
-        # Apple's service requires a contact, and accepts the address of the page as one.
+        # Apple's service requires a contact, and accepts the address of the page.
         contact = {"sub": device.origin} if device.origin.startswith("https://") else {}
         return jwt.encode(claims | contact, self._private_key, algorithm="ES256")
 

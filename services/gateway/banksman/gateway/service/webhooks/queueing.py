@@ -1,4 +1,4 @@
-"""From the logs to the queue: the events that a tenant's webhooks want, as messages to deliver."""
+"""Queues messages for the events in the logs that a tenant's webhooks select."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from banksman.gateway.service.webhooks.store import WebhookStore
 logger = logging.getLogger(__name__)
 
 SLOTS = 4
-"""Commits that a gateway handles at once."""
+"""Commits that a gateway handles concurrently."""
 EVENT_TYPES = frozenset(get_args(WebhookEvent))
 MAX_WAITING = 1_000
-"""Messages of one tenant that may wait; further ones are dead-lettered, from where they can be replayed."""
+"""Maximum pending messages of one tenant; further ones are dead-lettered, and can be replayed."""
 GRACE_S = 2.0
-"""Seconds that commits in work get when the last webhook is deleted or the gateway stops."""
+"""Seconds for commits in progress to finish when the last webhook is deleted or the gateway stops."""
 
 
 class WebhookQueue:
-    """Puts a message into the queue for each event that a webhook wants.
+    """Queues a message for each event that a webhook selects.
 
-    The server delivers the commits of tenants with webhooks, and of no others, to one of the gateways. Each
-    is acknowledged after its messages are stored. Without a webhook, no gateway requests commits.
+    The broker delivers only the commits of tenants with webhooks, each to one gateway, which acknowledges the
+    commit after storing its messages. Without a webhook, no gateway requests commits.
     """
 
     def __init__(self, bus: Bus, store: WebhookStore, signing_key: bytes) -> None:
@@ -62,12 +62,12 @@ class WebhookQueue:
         self._key = signing_key
         self._store = store
         self._followed: list[str] | None = None
-        """The tenants whose logs the server's consumer filters, as this gateway wrote it last."""
+        """The tenants in the filter of the consumer, as last written by this gateway."""
         self._following = asyncio.Lock()
         """Lets one request at a time write the consumer: an older list must not replace a newer one."""
 
     async def follow(self) -> None:
-        """Let the server deliver the commits of every tenant that has a webhook.
+        """Let the broker deliver the commits of every tenant that has a webhook.
 
         Raises:
             Unavailable: The broker does not respond.
@@ -80,7 +80,7 @@ class WebhookQueue:
                 self._followed = stored
 
     async def run(self) -> None:
-        """Queue messages while there are webhooks; returns never."""
+        """Queue messages while webhooks exist; never returns."""
         while True:
             await self._store.view.wait_for(lambda view: bool(view.entries()))
             stop = asyncio.Event()
@@ -92,11 +92,11 @@ class WebhookQueue:
                 )
 
     async def on_commit(self, message: WorkMessage) -> Outcome:
-        """Queue the events of a commit. Safe to run twice: a message's id is that of its event."""
+        """Queue the events of a commit. Safe to run twice: a message's id is derived from its event."""
         stored = decode_commit(message.subject, message.stream_seq, message.headers, message.data)
         _, tenant, conversation_id = message.subject.split(".")
         if events := [event for event in stored.commit.events if event.data.type in EVENT_TYPES]:
-            # From the leader: the view may not have a webhook yet whose client has its response.
+            # Read from the leader: the view may lack a webhook whose creation was already acknowledged.
             receivers = await self._store.receivers(tenant)
             for event in events:
                 for receiver in (one for one in receivers if _wants(one, event)):
@@ -106,7 +106,7 @@ class WebhookQueue:
         return Done()
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
-        """Queue the newest event that a new receiver wants and that was stored before it."""
+        """Queue the newest event before the creation of a new receiver that the receiver selects."""
         earlier = receiver.model_copy(update={"created_at": datetime.min.replace(tzinfo=UTC)})
         for event in [one for one in events.events if _wants(earlier, one)][-1:]:
             await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
@@ -136,11 +136,11 @@ class WebhookQueue:
         await self._store.note(message, state.model_copy(update={"status": "failed", "error": reason}))
 
     async def _waiting(self, tenant: str) -> int:
-        """Return how many messages of a tenant wait for delivery."""
+        """Return the number of pending messages of a tenant."""
         return await count_below(self._bus, WEBHOOK_QUEUE, subjects.all_of("webhook", tenant))
 
     async def _watch(self, stop: asyncio.Event) -> None:
-        """Follow the tenants as webhooks come and go; stop when there are none."""
+        """Update the consumer when the set of tenants with webhooks changes; set `stop` when it is empty."""
         while known := self._store.tenants():
             await self._store.view.wait_for(partial(self._differs, known))
             await self.follow()
@@ -159,7 +159,7 @@ def _wants(receiver: Webhook, event: Event) -> bool:
 
 
 def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
-    """Return a message that shows a receiver that its address works."""
+    """Return a message with which a receiver can test its address."""
     return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
 
 

@@ -30,11 +30,11 @@ from banksman.gateway.service.webhooks.push_messages import PushSigner, encrypte
 from banksman.runtime.addresses import is_public
 
 TIMEOUT_S = 10.0
-"""Seconds for one attempt, from the look-up of the address to the status of the response."""
+"""Seconds for one attempt, from the name look-up to the status of the response."""
 
 
 class PrivateAddress(OSError):
-    """A webhook's address leads into a network that is not public."""
+    """A webhook's address is in a network that is not public."""
 
 
 def check_url(url: str, private: frozenset[str]) -> None:
@@ -45,7 +45,7 @@ def check_url(url: str, private: frozenset[str]) -> None:
         private: `host:port` pairs that the operator allows although they are not public, also without https.
 
     Raises:
-        BadInput: It is not https, has credentials, or is a private address.
+        BadInput: The address is not https, has credentials, or is private.
     """
     expected = "an https address of a public host, without credentials"
     try:
@@ -79,8 +79,8 @@ class Sender:
         Args:
             signing_key: The system's signing key.
             private: `host:port` pairs that webhooks may reach although they are not public.
-            mailer: Sends those of the format `email`.
-            push_signer: Signs those of the format `push`.
+            mailer: Sends messages of the format `email`.
+            push_signer: Signs messages of the format `push`.
         """
         self._private = frozenset(private)
         self._mailer = mailer
@@ -90,7 +90,7 @@ class Sender:
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        # No connection stays open: the next attempt looks the name up again.
+        # Connections are not reused, so that each attempt looks the name up again.
         connector = aiohttp.TCPConnector(resolver=PublicHosts(self._private), force_close=True, limit=0)
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self
@@ -104,7 +104,7 @@ class Sender:
         """Check the address of a webhook as far as it can be checked without a look-up.
 
         Raises:
-            BadInput: It is not allowed.
+            BadInput: The address is not allowed.
         """
         if format == "email":
             self._mailer.check(url)
@@ -112,7 +112,7 @@ class Sender:
             check_url(url, self._private)
 
     async def send(self, webhook: Webhook, message: QueuedDelivery, now: datetime) -> int:
-        """Send a message once; return the status of the response, of which nothing else is read.
+        """Send a message once; return the status of the response, whose body is not read.
 
         Raises:
             OSError: No response arrived, or the address is not allowed.
@@ -162,7 +162,7 @@ class Sender:
 
 
 class PublicHosts(AbstractResolver):
-    """Looks names up for connections, which go to the addresses that this look-up returns and checks."""
+    """A resolver that returns only public addresses. Connections go exactly to the checked addresses."""
 
     def __init__(self, private: frozenset[str]) -> None:
         self._private = private
@@ -173,13 +173,13 @@ class PublicHosts(AbstractResolver):
         """Return the addresses of a host.
 
         Raises:
-            PrivateAddress: One of them is not public, and the operator does not allow the host.
+            PrivateAddress: An address is not public, and the operator does not allow the host.
         """
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         addresses = [str(info[4][0]) for info in found]
         allowed = f"{host}:{port}" in self._private
-        # As for web_fetch, one private address of several is refused: which one is used would be luck.
+        # As in web_fetch, a single private address is refused, because the client may use any address.
         if not allowed and not all(is_public(ip_address(address)) for address in addresses):
             raise PrivateAddress(f"{host} is not a public host")
         return [
@@ -195,7 +195,7 @@ class PublicHosts(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing: a look-up leaves nothing open."""
+        """Do nothing: a look-up has no open resources."""
 
 
 def _may_be_public(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""The webhooks of a gateway: what clients do with them, and the two loops that deliver."""
+"""The webhooks of a gateway: the requests of clients, and the two loops that queue and deliver messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Webhooks:
             bus: The connection.
             clock: The broker's clock.
             signing_key: The system's signing key, from which secrets are derived.
-            keys: The keys of callers: devices of users whose key was revoked get nothing.
+            keys: The keys of callers: devices of users with a revoked key receive nothing.
             settings: The addresses that webhooks may reach although they are not public, and the mail server.
         """
         self._bus = bus
@@ -77,7 +77,7 @@ class Webhooks:
         return await self._store.get(caller.tenant, webhook_id)
 
     async def create(self, caller: Caller, asked: WebhookBody) -> tuple[str, Webhook]:
-        """Store a new webhook; return its secret and its description. It gets the events from now on.
+        """Store a new webhook; return its secret and its description. It receives events from now on.
 
         Raises:
             BadInput: The address is not allowed.
@@ -99,7 +99,7 @@ class Webhooks:
         return await self._store.replace(caller.tenant, webhook_id, asked)
 
     async def delete(self, caller: Caller, webhook_id: str) -> None:
-        """Delete a webhook; what waits for delivery to it is dropped.
+        """Delete a webhook; pending messages to it are dropped.
 
         Raises:
             NotFound: The caller's tenant has no such webhook.
@@ -107,7 +107,7 @@ class Webhooks:
         await self._store.delete(caller.tenant, webhook_id)
 
     async def register_device(self, caller: Caller, asked: PushSubscription) -> Webhook:
-        """Store a device of the caller, which gets approval requests from now on, or renew it.
+        """Register a device of the caller for approval requests, or renew it.
 
         Raises:
             BadInput, Conflict: As `Devices.register`.
@@ -127,11 +127,11 @@ class Webhooks:
         return secret_of(self._key, receiver.tenant, receiver.id), receiver
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
-        """Queue the newest event that a receiver wants and that was stored before it."""
+        """Queue the newest event before the creation of a receiver that the receiver selects."""
         await self._queue.catch_up(receiver, conversation_id, events)
 
     async def test(self, caller: Caller, webhook_id: str) -> str:
-        """Queue a message that says nothing but that the address works; return its id.
+        """Queue a test message; return its id.
 
         Raises:
             NotFound: The caller's tenant has no such webhook.

@@ -21,15 +21,15 @@ from banksman.gateway.service.webhooks.models import (
 logger = logging.getLogger(__name__)
 
 MAX_WEBHOOKS = 20
-"""Webhooks of one tenant."""
+"""Maximum webhooks of one tenant."""
 DEVICE_PREFIX = "push-"
-"""Of the ids of devices, which are stored beside the webhooks."""
+"""Prefix of the ids of devices, which are stored with the webhooks."""
 LISTED = 100
-"""Deliveries of a webhook that are listed, the newest first."""
+"""Maximum listed deliveries of a webhook, newest first."""
 
 
 class WebhookStore:
-    """Webhooks by tenant, and what became of their deliveries."""
+    """Webhooks by tenant, and the states of their deliveries."""
 
     def __init__(self, bus: Bus) -> None:
         self.bucket = Bucket(bus, WEBHOOKS, Webhook)
@@ -80,7 +80,7 @@ class WebhookStore:
         await self.bucket.put(f"{device.tenant}.{device.id}", device)
 
     async def remove_device(self, tenant: str, device_id: str) -> None:
-        """Remove a device; what waits for delivery to it is dropped."""
+        """Remove a device; pending messages to it are dropped."""
         await self.bucket.delete(f"{tenant}.{device_id}")
 
     async def create(self, tenant: str, user: str, asked: WebhookBody, now: datetime) -> Webhook:
@@ -102,7 +102,7 @@ class WebhookStore:
         return webhook
 
     async def replace(self, tenant: str, webhook_id: str, asked: WebhookBody) -> Webhook:
-        """Replace everything that a client chooses of a webhook; its secret stays.
+        """Replace all fields of a webhook that a client sets; its secret is unchanged.
 
         Raises:
             NotFound: The tenant has no such webhook.
@@ -113,7 +113,7 @@ class WebhookStore:
         return webhook
 
     async def delete(self, tenant: str, webhook_id: str) -> None:
-        """Delete a webhook; what waits for delivery to it is dropped.
+        """Delete a webhook; pending messages to it are dropped.
 
         Raises:
             NotFound: The tenant has no such webhook.
@@ -132,7 +132,7 @@ class WebhookStore:
         return sorted(found, key=lambda one: (one.created_at, one.id), reverse=True)[:LISTED]
 
     async def note(self, message: QueuedDelivery, delivery: Delivery) -> None:
-        """Store the state of a delivery; it is for information, so a failure is only logged."""
+        """Store the state of a delivery. A failure is only logged, because the state is informational."""
         try:
             await self._deliveries.put(f"{message.tenant}.{message.webhook_id}.{delivery.id}", delivery)
         except BanksmanError as error:

@@ -1,4 +1,4 @@
-"""Where clients of A2A are notified of single tasks, stored beside the webhooks of their tenant."""
+"""The receivers of A2A's push notifications for single tasks, stored with the webhooks of their tenant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from banksman.runs.ports import Clock
 
 MAX_PER_TASK = 10
 MAX_PER_TENANT = 200
-"""Receivers of one task and of all open tasks of a tenant."""
+"""Maximum receivers of one task, and of all open tasks of a tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +28,11 @@ class TaskReceiver:
     """The client's id: another receiver of the task with this id is replaced."""
     url: str
     headers: dict[str, str] = field(repr=False)
-    """What the client wants to receive with each message. Values are secrets."""
+    """Headers that each message to the client contains. Values are secrets."""
 
 
 class TaskReceivers:
-    """Stores receivers. One is removed after it has confirmed the end of its run."""
+    """Stores receivers. A receiver is removed after it has confirmed the end of its run."""
 
     def __init__(self, store: WebhookStore, sender: Sender, box: SecretBox, clock: Clock) -> None:
         self._store = store
@@ -41,14 +41,14 @@ class TaskReceivers:
         self._clock = clock
 
     async def put(self, caller: Caller, asked: TaskReceiver) -> Webhook:
-        """Store a receiver; it gets the events of the run from now on.
+        """Store a receiver, which receives the events of the run from now on.
 
         Raises:
             BadInput: The address is not allowed.
-            Conflict: The task or the tenant has too many.
+            Conflict: The task or the tenant has too many receivers.
         """
         self._sender.check("a2a", asked.url)
-        # Each has an id of its own, so that a message to a replaced one is no repeat for its successor.
+        # Each receiver has a new id, so that its messages are no repeats of those to a replaced receiver.
         receiver_id = new_id("task-")
         found = await self._of_tenant(caller.tenant)
         replaced = [one for one in found if _is_named(one, asked.run_id, asked.config_id)]
@@ -89,7 +89,7 @@ class TaskReceivers:
         return found[-1]
 
     async def delete(self, tenant: str, run_id: str, config_id: str) -> None:
-        """Delete a receiver, if there is one; what waits for delivery to it is dropped."""
+        """Delete a receiver, if there is one; pending messages to it are dropped."""
         for one in await self._of_tenant(tenant):
             if _is_named(one, run_id, config_id):
                 await self._store.bucket.delete(f"{tenant}.{one.id}")
