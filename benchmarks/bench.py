@@ -2,14 +2,14 @@
 
 Run: python -m benchmarks.bench [--rows run bash] [--agents 2] [--in-flight 1 16 64] [--json FILE]
 
-CPU times and memory are those of all processes of `banksman up` and of the tool server. The model server and
-the client of the benchmark use the same cores; their CPU time is stated beside. Rows:
+CPU times and memory are sums over all processes of `banksman up` and the tool server. The model server and
+the client of the benchmark use the same cores; their CPU time is reported separately. Rows:
 
     run, bash    runs of three trivial calls: of a tool server, and of bash in the sandbox
     passthrough  time to the first bytes of a forwarded reply
-    websockets   open websockets that send nothing
+    websockets   idle open websockets
     viewers      the delay of events for websockets that show one conversation
-    start        the start of `banksman up`, and its cost while it has nothing to do
+    start        the start of `banksman up`, and its cost while it is idle
     imports      the import of each service
     agents       runs with 1, 4 and 16 agents
     floors       bare messages, model requests and sandboxes
@@ -39,7 +39,7 @@ SYSTEM_ROWS: dict[str, Callable[[Measured, Model, Sizes], Any]] = {
     "websockets": lambda system, model, sizes: websockets.measure(system, sizes),
     "viewers": lambda system, model, sizes: viewers.measure(system, sizes),
 }
-"""Rows that are measured in one system, in this order."""
+"""Rows measured in one shared system, in this order."""
 OTHER_ROWS: dict[str, Callable[[Model, Sizes], Any]] = {
     "start": starts.measure,
     "imports": lambda model, sizes: imports.measure(sizes),
@@ -50,11 +50,11 @@ OTHER_ROWS: dict[str, Callable[[Model, Sizes], Any]] = {
 """Rows that start their own processes."""
 ROWS = (*SYSTEM_ROWS, *OTHER_ROWS)
 SHORT_ROWS = (*SYSTEM_ROWS, "floors")
-"""Rows of the short form, for which one system is started."""
+"""Rows of `--short`, which starts one system."""
 
 
 def main(rows: Collection[str], sizes: Sizes, number_of_agents: int | None, file: Path | None) -> None:
-    """Measure rows, and store the result of each in a file, whose other rows remain."""
+    """Measure rows, and update their results in a file."""
     store(file, "machine", machine())
     with model_server() as model:
         if any(row in SYSTEM_ROWS for row in rows):
@@ -75,30 +75,30 @@ def store(file: Path | None, row: str, result: Any) -> None:
 
 
 def show(row: str, result: Any) -> Any:
-    """Print the result of a row while the others are measured; return it."""
+    """Print the result of a row as soon as it is measured; return it."""
     print(f"{row}: load average {os.getloadavg()[0]:.1f}\n{json.dumps(result, indent=1)}", flush=True)
     return result
 
 
-def parsed() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", nargs="+", choices=ROWS, help="default: all")
-    parser.add_argument("--agents", type=int, help="agents of the system (default: as `banksman up`)")
+    parser.add_argument("--agents", type=int, help="number of agents (default: that of `banksman up`)")
     parser.add_argument("--in-flight", nargs="+", type=int)
-    parser.add_argument("--seconds", type=float, help="of each period under load")
-    parser.add_argument("--short", action="store_true", help="show that everything works; measures nothing")
-    parser.add_argument("--json", type=Path, help="file for the results; other rows that it has remain")
+    parser.add_argument("--seconds", type=float, help="length of each period under load")
+    parser.add_argument("--short", action="store_true", help="quick check that all rows work; no measurement")
+    parser.add_argument("--json", type=Path, help="file for the results; keeps its other rows")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    # Without bytecode files every start compiles what it imports.
+    # Without bytecode files, every start compiles the modules that it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     end_on_sigterm()
-    given = parsed()
+    given = parse_arguments()
     chosen = SHORT if given.short else Sizes()
     if given.in_flight:
         chosen = replace(chosen, in_flight=tuple(given.in_flight))

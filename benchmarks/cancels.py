@@ -32,7 +32,7 @@ STUBBORN: Mapping[str, str] = {
 
 
 def living(mark: str) -> int:
-    """Count the processes with `mark` as an argument."""
+    """Return the number of processes with `mark` as an argument."""
     found = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

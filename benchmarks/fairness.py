@@ -1,11 +1,12 @@
-"""One tenant floods, nine others work: the times of their runs, alone and beside the flood.
+"""Fairness: the run times of nine tenants, alone and while a tenth tenant floods the system.
 
 Run: python -m benchmarks.fairness [--seconds 60]
 
-The flood is one tenant that starts long runs as fast as it may, with long model requests and long commands:
-more than the agent has slots, the runner commands, and its part of the queue places. Each of the nine runs a
-command between two short model requests, one run after another. Exits with 1 if the p99 of their runs beside
-the flood is more than 1.5 times that without it, or if any of them fails.
+The flood is one tenant that starts long runs as fast as permitted, with long model requests and long
+commands. They exceed the agent's slots, the runner's concurrent commands, and the tenant's share of the
+queue. Each of the nine tenants runs a command between two short model requests, one run after another. The
+exit code is 1 if the p99 of their runs during the flood exceeds 1.5 times that without the flood, or if any
+of their runs fails.
 """
 
 from __future__ import annotations
@@ -30,33 +31,33 @@ from tests.support.system import scripted_model
 
 from banksman.model_server import Reply, ToolCall
 
-QUIET = 9
+QUIET_TENANTS = 9
 SHORT_S, LONG_S = 0.3, 20.0
-"""Seconds that the model takes for a reply, for the nine and for the flood."""
+"""Seconds of a model reply, for the nine tenants and for the flood."""
 COMMAND_S = 60
 PAUSE_S = 1.0
 """Seconds between two runs of a quiet tenant."""
-AT_ONCE = 300
-"""Runs that the flood starts first, before the others are measured."""
-THEN_PER_S = 5.0
-MAY_WAIT = 250
-RATIO = 1.5
+FIRST_FLOOD_RUNS = 300
+"""Runs that the flood starts before the other tenants are measured."""
+FLOOD_RUNS_PER_S = 5.0
+MAX_WAITING_RUNS = 250
+MAX_P99_RATIO = 1.5
 
 
-def token(tenant: str) -> str:
-    """Return the key of a tenant."""
+def api_key(tenant: str) -> str:
+    """Return the API key of a tenant."""
     return f"key-of-{tenant}"
 
 
-def key(tenant: str) -> dict[str, str]:
-    """Return a tenant's key as the gateway's settings have it."""
-    return {"sha256": hashlib.sha256(token(tenant).encode()).hexdigest(), "tenant": tenant, "user": tenant}
+def key_setting(tenant: str) -> dict[str, str]:
+    """Return a tenant's key in the format of the gateway's settings."""
+    return {"sha256": hashlib.sha256(api_key(tenant).encode()).hexdigest(), "tenant": tenant, "user": tenant}
 
 
-TENANTS = ["flood", *(f"quiet{number}" for number in range(QUIET))]
+TENANTS = ["flood", *(f"quiet{number}" for number in range(QUIET_TENANTS))]
 SETTINGS = {
-    "BANKSMAN_GATEWAY__KEYS": json.dumps([key(tenant) for tenant in TENANTS]),
-    "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAY_WAIT),
+    "BANKSMAN_GATEWAY__KEYS": json.dumps([key_setting(tenant) for tenant in TENANTS]),
+    "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAX_WAITING_RUNS),
 }
 
 
@@ -72,8 +73,8 @@ class Tenant:
     @classmethod
     @asynccontextmanager
     async def connected(cls, url: str, name: str, model: str) -> AsyncGenerator[Tenant]:
-        """Create its assistant, whose calls need no approval."""
-        headers = {"authorization": f"Bearer {token(name)}"}
+        """Create the tenant's assistant, whose calls need no approval."""
+        headers = {"authorization": f"Bearer {api_key(name)}"}
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as http:
             assistant = {
                 "id": "works",
@@ -93,7 +94,7 @@ class Tenant:
         return await self.http.post(url, json={"content": "go"})
 
     async def work(self, seconds: float) -> None:
-        """Run one run after another; record the time of each."""
+        """Execute runs sequentially; record the time and the outcome of each."""
         self.took_s.clear()
         self.endings.clear()
         until = time.perf_counter() + seconds
@@ -111,14 +112,14 @@ class Tenant:
         return str((await self.http.get(url, params={"wait_s": 30})).json()["status"])
 
     async def flood(self, replies: Counter[int]) -> None:
-        """Start runs without end."""
+        """Start runs until cancelled."""
         while True:
             replies[(await self.start()).status_code] += 1
-            await asyncio.sleep(1 / THEN_PER_S)
+            await asyncio.sleep(1 / FLOOD_RUNS_PER_S)
 
 
-def p(share: float, took_s: list[float]) -> float:
-    """Return a percentile of times, in seconds."""
+def percentile(share: float, took_s: list[float]) -> float:
+    """Return a percentile of durations in seconds."""
     return sorted(took_s)[min(len(took_s) - 1, int(len(took_s) * share))]
 
 
@@ -126,15 +127,16 @@ def report(name: str, tenants: list[Tenant]) -> float:
     """Print the times of the quiet tenants; return their p99 in seconds."""
     took_s = [one for tenant in tenants for one in tenant.took_s]
     endings = sum((tenant.endings for tenant in tenants), Counter[str]())
-    p99 = p(0.99, took_s)
+    p99 = percentile(0.99, took_s)
     print(
-        f"{name}: {len(took_s)} runs {dict(endings)}, p50 {p(0.5, took_s):.3f} s, p99 {p99:.3f} s", flush=True
+        f"{name}: {len(took_s)} runs {dict(endings)}, p50 {percentile(0.5, took_s):.3f} s, p99 {p99:.3f} s",
+        flush=True,
     )
     return p99
 
 
-async def measured(url: str, quick: str, slow: str, seconds: float) -> bool:
-    """Measure the nine without the flood and beside it; return whether the flood delays them too little."""
+async def measure(url: str, quick: str, slow: str, seconds: float) -> bool:
+    """Measure the nine tenants without and with the flood; return whether their p99 is within the limit."""
     async with AsyncExitStack() as stack:
         flood = await stack.enter_async_context(Tenant.connected(url, "flood", slow))
         quiet = [
@@ -142,20 +144,20 @@ async def measured(url: str, quick: str, slow: str, seconds: float) -> bool:
             for name in TENANTS
             if name != "flood"
         ]
-        await worked(quiet, seconds)
+        await work_concurrently(quiet, seconds)
         alone = report("alone", quiet)
-        replies = Counter([(await flood.start()).status_code for _ in range(AT_ONCE)])
+        replies = Counter([(await flood.start()).status_code for _ in range(FIRST_FLOOD_RUNS)])
         flooding = asyncio.create_task(flood.flood(replies))
-        await worked(quiet, seconds)
-        beside = report("beside the flood", quiet)
+        await work_concurrently(quiet, seconds)
+        during = report("during the flood", quiet)
         flooding.cancel()
         await asyncio.wait({flooding})
-    print(f"the flood's starts: {dict(replies)}; p99 beside it is {beside / alone:.2f} times that alone")
-    return beside <= RATIO * alone and all(set(one.endings) == {"completed"} for one in quiet)
+    print(f"the flood's starts: {dict(replies)}; p99 during the flood: {during / alone:.2f} times that alone")
+    return during <= MAX_P99_RATIO * alone and all(set(one.endings) == {"completed"} for one in quiet)
 
 
-async def worked(tenants: list[Tenant], seconds: float) -> None:
-    """Let tenants work at the same time."""
+async def work_concurrently(tenants: list[Tenant], seconds: float) -> None:
+    """Let all tenants work concurrently."""
     async with asyncio.TaskGroup() as group:
         for tenant in tenants:
             group.create_task(tenant.work(seconds))
@@ -172,7 +174,7 @@ async def main(seconds: float) -> int:
         async with Fleet(
             Path(place), model.url, agents=1, gateways=1, runners=1, settings=SETTINGS, without=("ledger",)
         ) as fleet:
-            return 0 if await measured(fleet.urls[0], quick, slow, seconds) else 1
+            return 0 if await measure(fleet.urls[0], quick, slow, seconds) else 1
 
 
 if __name__ == "__main__":

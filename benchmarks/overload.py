@@ -1,4 +1,4 @@
-"""Request three times the capacity of the agents: every accepted run ends, every other request is refused.
+"""Overload: at three times the agents' capacity, every accepted run ends, and every other request is refused.
 
 Run: python benchmarks/overload.py [--seconds 300] [--times 3]
 """
@@ -22,17 +22,17 @@ from banksman.model_server import Reply
 
 SLOTS = 8
 MODEL_S = 0.5
-"""Seconds that the model takes, so that the slots and not this machine limit the capacity."""
-MAY_WAIT = 60
+"""Seconds of a model reply, long enough that the slots and not this machine limit the capacity."""
+MAX_WAITING_RUNS = 60
 SETTINGS = {
     "BANKSMAN_AGENT__SLOTS": str(SLOTS),
-    "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAY_WAIT),
+    "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(MAX_WAITING_RUNS),
 }
 NO_RESPONSE = 0
 NORMAL_S = 20.0
 # The gateway closes connections that were idle for 5 s; a request in flight at that moment would be lost.
 CONNECTIONS = httpx.Limits(max_connections=400, keepalive_expiry=2.0)
-P99_TIMES = 2.0
+MAX_P99_RATIO = 2.0
 """Maximum ratio of the acceptance times under overload and at a third of the capacity."""
 
 
@@ -68,14 +68,14 @@ class Users:
         return Response(response.status_code, took_s, run_id, "retry-after" in response.headers)
 
     async def capacity(self, seconds: float) -> float:
-        """Return the runs per second that end while every slot of the agents is in use."""
+        """Return the completed runs per second while all slots of the agents are in use."""
         ends = time.perf_counter() + seconds
         done = 0
 
         async def run_in_sequence() -> None:
             nonlocal done
             while time.perf_counter() < ends:
-                await self.ended(await self.start())
+                await self.wait_for_end(await self.start())
                 done += 1
 
         async with asyncio.TaskGroup() as group:
@@ -92,8 +92,8 @@ class Users:
                 await asyncio.sleep(max(0.0, len(tasks) / rate - passed))
         return [task.result() for task in tasks]
 
-    async def ended(self, response: Response) -> str:
-        """Return the status of an accepted run after its end."""
+    async def wait_for_end(self, response: Response) -> str:
+        """Wait for the end of an accepted run and return its status."""
         for _ in range(20):
             run = (await self.http.get(f"/context/runs/{response.run_id}", params={"wait_s": 30})).json()
             if run.get("finished_at") is not None:
@@ -109,24 +109,24 @@ async def main(seconds: float, times: float) -> int:
                 base_url=fleet.urls[0], timeout=120, trust_env=False, limits=CONNECTIONS
             ) as http,
         ):
-            return await measured(Users(http, scripted(model)), seconds, times)
+            return await measure(Users(http, scripted(model)), seconds, times)
 
 
 def scripted(model: ScriptedModel) -> str:
     return model.play("thinks", [Reply(text="Done.", first_delay_s=MODEL_S)], at_end="repeat")
 
 
-async def measured(users: Users, seconds: float, times: float) -> int:
+async def measure(users: Users, seconds: float, times: float) -> int:
     capacity = await users.capacity(NORMAL_S)
     normal = [one for one in await users.offer(capacity / 3, NORMAL_S) if one.run_id is not None]
     for one in normal:
-        await users.ended(one)
+        await users.wait_for_end(one)
     begun = time.perf_counter()
     responses = await users.offer(capacity * times, seconds)
     offered_s = time.perf_counter() - begun
     accepted = [one for one in responses if one.run_id is not None]
     refused = [one for one in responses if one.run_id is None]
-    endings = Counter([await users.ended(one) for one in accepted])
+    endings = Counter([await users.wait_for_end(one) for one in accepted])
     drained_s = time.perf_counter() - begun - offered_s
     again = await users.start()
 
@@ -146,7 +146,7 @@ async def measured(users: Users, seconds: float, times: float) -> int:
     )
     print(f"of the accepted {dict(endings)}, the last {drained_s:.1f} s after the load; then {again.status}")
     promised = endings == {"completed": len(accepted)} and set(kinds) <= {429, 503} and not silent
-    return 0 if promised and again.status == 202 and under_load <= P99_TIMES * usual else 1
+    return 0 if promised and again.status == 202 and under_load <= MAX_P99_RATIO * usual else 1
 
 
 def p99(responses: list[Response]) -> float:

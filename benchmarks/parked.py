@@ -1,14 +1,14 @@
-"""Runs that wait for a user: the cost of 100,000 of them, and the time until one of them continues.
+"""Parked runs: the cost of 100,000 runs that wait for a user, and the time until one continues.
 
 Run: python benchmarks/parked.py [--runs 100000] [--by-agents 4000] [--decisions 1000] [--rest 310]
 
-A real agent parks some of them; the others are stored as exact copies with their own ids (log, approval
-request, timer), as they are after ten minutes, when the server has dropped their message ids. The server does
-not sync while runs are parked, and syncs every write after that. The benchmark prints the measurements and
-whether each target was reached, and always exits with 0.
+A real agent parks some of the runs. The others are stored directly as replicas of a parked run with their own
+ids (log, approval request, timer), in the state after ten minutes, when the server has dropped the message
+ids. The server does not sync writes while runs are parked, and syncs every write afterwards. The benchmark
+prints the measurements and whether each target was reached, and always exits with 0.
 
-Targets: nats-server grows by less than 100 MiB, an agent by less than 1 MB for 1,000 runs, and the time from
-a decision to the claim of the agent that continues is less than 50 ms at p99.
+Targets: nats-server grows by less than 100 MiB, an agent by less than 1 MB per 1,000 runs, and the p99 of the
+time from a decision to the claim by the continuing agent is less than 50 ms.
 """
 
 from __future__ import annotations
@@ -77,20 +77,20 @@ class Bench:
         self._configure(SYNCED, UNSYNCED)
 
     async def run(self, model: str) -> None:
-        """Park, wait, decide, wait, restart."""
+        """Park runs, measure the server at rest, restart it, decide approvals, and restart the services."""
         sizes = self.sizes
         original, *_ = await park_by_agents(self.fleet, model, WARM_RUNS)
         empty = await self._server()
         print(f"an empty system: nats-server {empty.resident / MIB:.0f} MiB", flush=True)
         copies = await self._copies(original, sizes.runs - sizes.by_agents)
         by_agents, agent_mb = await self._by_agents(model)
-        rested = await self._rested("parked", model, empty, sizes.rest_s)
+        rested = await self._measure_at_rest("parked", model, empty, sizes.rest_s)
         self._configure(UNSYNCED, SYNCED)
-        await self._restarted("nats")
-        restarted = await self._rested("restarted", model, empty, min(sizes.rest_s, INDEXED_S))
+        await self._restart("nats")
+        restarted = await self._measure_at_rest("restarted", model, empty, min(sizes.rest_s, INDEXED_S))
         claimed = await self._decide([*by_agents, *copies])
         for name in ("agent-1", "gateway-1"):
-            await self._restarted(name)
+            await self._restart(name)
         growth = (rested - empty.resident) / MIB
         _judge("nats-server", growth, SERVER_GROWTH_MIB, "MiB")
         _judge("nats-server after a restart", (restarted - empty.resident) / MIB, SERVER_GROWTH_MIB, "MiB")
@@ -98,9 +98,8 @@ class Bench:
         _judge("decision to continuation, p99", claimed, CONTINUES_MS, "ms")
 
     async def _by_agents(self, model: str) -> tuple[list[Parked], float]:
-        """Let agents park runs; return the runs, and the growth of the agent's memory per 1,000 runs in
-        MB."""
-        # First its cache of folded conversations fills, whose size is limited.
+        """Let an agent park runs; return them, and its memory growth in MB per 1,000 runs."""
+        # First fills the agent's cache of folded conversations, which has a limited size.
         number = self.sizes.by_agents
         begun = time.perf_counter()
         found = await park_by_agents(self.fleet, model, number // 2)
@@ -122,16 +121,17 @@ class Bench:
             print(f"held for consumers: {await held(bus)}", flush=True)
         return copies
 
-    async def _rested(self, what: str, model: str, empty: ServerMemory, rest_s: float) -> int:
-        """Return the bytes of the server after a pause, and print them by kind."""
+    async def _measure_at_rest(self, what: str, model: str, empty: ServerMemory, rest_s: float) -> int:
+        """Return the server's resident bytes after a pause, and print the live bytes by kind."""
         busy = self._memory("nats")
         await asyncio.sleep(rest_s)
         rested = self._memory("nats")
-        # The server drops the state of a client's possible replies when it sends it another message.
+        # The server drops the state of permitted replies when it sends the client another message.
         await park_by_agents(self.fleet, model, WARM_RUNS)
-        # The server closes blocks that were not used for ten seconds.
+        # The server closes blocks that were unused for ten seconds.
         await asyncio.sleep(RELEASE_S)
-        # A profile forces a garbage collection; the second one also frees what the first retained for reuse.
+        # A profile forces a garbage collection; the second one also frees memory that the first kept for
+        # reuse.
         for _ in range(2):
             await self._server()
         await asyncio.sleep(RELEASE_S)
@@ -145,7 +145,7 @@ class Bench:
         return memory.resident
 
     async def _decide(self, parked: list[Parked]) -> float:
-        """Decide one approval after another; return the p99 of the time to the continuation in ms."""
+        """Decide approvals sequentially; return the p99 of the time to the continuation in ms."""
         most = 0
         waits: list[Continuation] = []
         chosen = random.Random(1).sample(parked, WARM_DECISIONS + self.sizes.decisions)
@@ -169,7 +169,7 @@ class Bench:
         )
         return _percentile(claimed, 0.99) * 1000
 
-    async def _restarted(self, name: str) -> None:
+    async def _restart(self, name: str) -> None:
         """Restart a process, and print the time until it is ready."""
         member = self.fleet[name]
         begun, starts = time.perf_counter(), member.starts

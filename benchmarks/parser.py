@@ -1,4 +1,4 @@
-"""CPU time of the text protocol over 256 KiB of text written to slow it down (A26: at most 50 ms each).
+"""CPU time of the text protocol for adversarial texts of 256 KiB (A26: at most 50 ms each).
 
 Run: python benchmarks/parser.py
 """
@@ -60,7 +60,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def slowest_read_s(text: str) -> float:
-    """Return the slowest of all prefixes and suffixes, each the fastest of several rounds."""
+    """Return the longest time of any prefix or suffix; the time of each is the minimum of several rounds."""
     return max(
         best_read_s((beginning + text)[: MAX_REPLY_CHARS - len(ending)] + ending)
         for beginning in ("", "so ")
@@ -78,7 +78,7 @@ def best_read_s(text: str) -> float:
 
 
 def stream_s(text: str, piece_chars: int = 4) -> float:
-    """Return the time that the filter takes for a whole stream of small pieces."""
+    """Return the seconds that the filter takes for a stream of small pieces."""
     shown = JsonText().delta_filter()
     began = time.thread_time()
     for start in range(0, MAX_REPLY_CHARS, piece_chars):

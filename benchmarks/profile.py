@@ -1,13 +1,13 @@
-"""Show where the processes of a system spend their time under load, by service.
+"""Profile the processes of a system under load, by service.
 
 Run: python -m benchmarks.profile [--row run] [--in-flight 16] [--seconds 10]
 
-py-spy samples the Python processes from outside (as root, or with ptrace of other processes allowed), so the
-services run as they always do. Only threads that hold the interpreter's lock count: a thread that waits in
-the kernel would count as if it ran. For each service:
+py-spy samples the Python processes from outside (as root, or with ptrace of other processes permitted), so
+the services run unmodified. Only threads that hold the interpreter lock count, because a thread that waits in
+the kernel would count as running. For each service:
 
 - own time by package: the innermost function's package; C extensions count for their caller
-- time by function of Banksman: with all that it calls
+- time by function of Banksman, including all functions that it calls
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RATE = 200
 PACKAGES, FUNCTIONS = 12, 25
 """Lines of each table."""
 LEAST_MS = 0.2
-"""Functions that take less of a run are not listed."""
+"""Share of a run below which functions are not listed."""
 ENTRY_POINTS = ("cli.", "runtime.event_loop.", "runtime.service.")
-"""Functions that take all the time of a service with their callees, and are not listed."""
+"""Functions that are not listed because, with their callees, they take all the time of a service."""
 
 Stack = tuple[str, ...]
 """Functions from the outermost to the innermost, each as `name (file:line)`."""
@@ -50,7 +50,7 @@ async def main(system: Measured, row: str, in_flight: int, seconds: float) -> No
         with tempfile.TemporaryDirectory() as place:
             files = {name: Path(place, name.replace(" ", "-")) for name in chosen}
             recorders = [_record(pid, files[name], seconds) for name, pid in chosen.items()]
-            # The load is longer than the recording, whose start takes a moment.
+            # The load lasts longer than the recording, which takes a moment to start.
             result = await under(system, runs, in_flight, seconds + 1)
             for recorder in recorders:
                 recorder.wait(timeout=30)
@@ -95,7 +95,7 @@ def _stacks(file: Path) -> Iterator[tuple[Stack, int]]:
 
 
 def _package(frame: str) -> str:
-    """Return the package of a frame: of Banksman the module, of others the name below `site-packages`."""
+    """Return the package of a frame: the module of Banksman, or the name below `site-packages`."""
     path = frame.partition(" (")[2].rpartition(":")[0]
     if "/banksman/" in path:
         return _module(path)

@@ -1,4 +1,4 @@
-"""200 clients, disconnected 20 times each by RST, silence, half frames or killed gateways, receive 1..n.
+"""Reconnects: 200 clients receive events 1..n through 20 RSTs, silences, half frames or killed gateways each.
 
 Run: python benchmarks/reconnects.py [--clients 200] [--cuts 20] [--seed 1]
 """

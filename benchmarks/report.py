@@ -41,25 +41,26 @@ BARE, PEER, UVICORN = "bare messages and model requests", "pydantic-ai", "bare u
 TABLE = (
     Row("CPU per run, 16 in flight", "ms", "run.in_flight.16.cpu_ms_per_run", "≤ 25", "floor.16", BARE),
     Row("CPU per run, 64 in flight", "ms", "run.in_flight.64.cpu_ms_per_run", "≤ 20", "floor.64", BARE),
-    Row("the same beside a peer, 16 in flight", "ms", "run.in_flight.16.cpu_ms_per_run", "≤ 0.4 of it",
-        "peer.in_flight.16.cpu_ms_per_run", PEER),
+    Row("CPU per run compared with a peer, 16 in flight", "ms", "run.in_flight.16.cpu_ms_per_run",
+        "≤ 0.4 of it", "peer.in_flight.16.cpu_ms_per_run", PEER),
     Row("runs/s, 1 in flight", "", "run.in_flight.1.runs_per_s", "≥ 20", "peer.in_flight.1.runs_per_s", PEER),
     Row("runs/s, 16 in flight", "", "run.in_flight.16.runs_per_s", "≥ 50, ≥ 3 of it",
         "peer.in_flight.16.runs_per_s", PEER),
     Row("runs/s, 64 in flight", "", "run.in_flight.64.runs_per_s", "≥ 80",
         "peer.in_flight.64.runs_per_s", PEER),
-    Row("latency of a run alone, p50", "ms", "run.in_flight.1.p50_ms", "≤ 40",
+    Row("latency of a single run, p50", "ms", "run.in_flight.1.p50_ms", "≤ 40",
         "peer.in_flight.1.p50_ms", PEER),
     Row("bash: runs/s, 16 in flight", "", "bash.in_flight.16.runs_per_s", "≥ 20"),
     Row("bash: CPU per run, 16 in flight", "ms", "bash.in_flight.16.cpu_ms_per_run", "≤ 80"),
     Row("messages to the broker per run", "", "run.messages.to_broker", "≤ 32"),
-    Row("requests to the JetStream API per run, none a read", "", "run.messages.api_requests", "≤ 2 reads"),
+    Row("JetStream API requests per run, no reads", "", "run.messages.api_requests", "≤ 2 reads"),
     Row("resident memory before the first run", "MiB", "start.idle.resident_mib", "≤ 240"),
     Row("resident memory after a few runs", "MiB", "run.idle_resident_mib", "≤ 240"),
     Row("resident memory, 64 runs in flight", "MiB", "run.in_flight.64.resident_mib", "≤ 300"),
-    Row("memory before the first run, shared pages once", "MiB", "start.idle.proportional_mib", ""),
-    Row("memory after a few runs, shared pages once", "MiB", "run.idle_proportional_mib", ""),
-    Row("memory with 64 runs in flight, shared pages once", "MiB", "run.in_flight.64.proportional_mib", ""),
+    Row("memory before the first run, shared pages counted once", "MiB", "start.idle.proportional_mib", ""),
+    Row("memory after a few runs, shared pages counted once", "MiB", "run.idle_proportional_mib", ""),
+    Row("memory, 64 runs in flight, shared pages counted once", "MiB",
+        "run.in_flight.64.proportional_mib", ""),
     Row("start with data, until ready", "s", "start.warm.s", "≤ 3.5"),
     Row("import of the slowest service", "s", "slowest_import.s", "≤ 0.6"),
     Row("memory of the largest service after its import", "MiB", "largest_import.mib", "≤ 45"),
@@ -78,7 +79,7 @@ TABLE = (
 
 
 def with_sums(results: Results) -> Results:
-    """Return results with what the table computes: the floor of a run, and the extremes of the imports."""
+    """Return results with the computed values of the table: the floor of a run, and the slowest import."""
     floors, imports = (
         results["floors"],
         [one for name, one in results["imports"].items() if name != "launcher"],
@@ -160,7 +161,7 @@ def plots(before: Results, latest: Results) -> dict[str, str]:
 
 
 def main(check: bool) -> int:
-    """Write the table and the plots; with `check`, report what is out of date instead."""
+    """Write the table and the plots; with `check`, only report outdated files."""
     before, latest = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("before", "latest"))
     page = PAGE.read_text(encoding="utf-8")
     start, end = page.index(BEGIN) + len(BEGIN), page.index(END)

@@ -1,4 +1,4 @@
-"""The cost of a sandboxed command, compared with the bwrap command that it consists of.
+"""The cost of a sandboxed command, compared with a bare bwrap command.
 
 Five ways to run `echo` are measured alternately, in blocks, so that other load affects all of them equally:
 
@@ -9,8 +9,8 @@ docker   `DockerSandbox.run`, in started containers; only if an engine is runnin
 tool     the tool `bash`, with the quota of its workspace
 runner   the tool `bash` of a complete tool-runner, over NATS: from the request to the stored result
 
-Before that, 64 calls run at once in 64 new workspaces, with each sandbox and its default limits. Each must
-succeed, even if its container must start first.
+Before that, 64 concurrent calls run in 64 new workspaces, with each sandbox and its default limits. Every
+call must succeed, even if its container must start first.
 
 Run: python -m benchmarks.sandbox
 """
@@ -60,14 +60,14 @@ CROWD = 64
 PLANS = ((1, 12, 20), (MOST_IN_FLIGHT, 48, 8))
 """Calls in flight, calls of a block, rounds."""
 FIRST_FD = 20
-"""Higher than every file descriptor that bwrap receives."""
+"""A file descriptor above all that bwrap receives."""
 
 Block = Callable[[int, int], Awaitable[list[float]]]
 """Runs a number of calls with a given concurrency; returns the seconds of each."""
 
 
 class BareBwrap:
-    """A small process of the sandbox's user that starts bwrap with the least possible overhead."""
+    """A small process of the sandbox's user that starts bwrap with minimum overhead."""
 
     def __init__(self, identity: SandboxIdentity, workspace: Path) -> None:
         limits, command = SandboxLimits(), SandboxCommand(f"ulimit ${LIMITS}; {SCRIPT}", workspace, 20)
@@ -289,7 +289,7 @@ def main() -> None:
     with ExitStack() as stack:
         root = stack.enter_context(temporary_root())
         own = WorkspaceStore(root, identity, RunnerLimits().workspace).get("benchmark", "bare")
-        # Fork while this process has a single thread: a fork with threads may deadlock in the child.
+        # Forks while this process has a single thread: after a fork with threads, the child may deadlock.
         bare = stack.enter_context(contextlib.closing(BareBwrap(identity, own.directory)))
         keys = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         secured = stack.enter_context(secured_server(keys))

@@ -1,10 +1,10 @@
-"""Runs that wait for a slow model: an agent's memory with 2,000 of them.
+"""The memory of an agent with 2,000 runs that wait for a slow model.
 
 Run: python benchmarks/waiting.py [--runs 2000]
 
-One agent has a slot for each run. The model replies only when every run has sent its request or
-waits for a connection, and then to all at once. Targets: the agent uses at most 512 MB, and every run
-completes. The benchmark prints the measurements and always exits with 0.
+One agent has a slot for each run. The model replies to all runs at once, after every run has sent its request
+or waits for a connection. Targets: the agent uses at most 512 MB, and every run completes. The benchmark
+prints the measurements and always exits with 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from banksman.model_server import Reply
 from banksman.model_server.script import Gate
 
 AGENT_MB = 512
-AT_ONCE = 32
+CONCURRENT_REQUESTS = 32
 GATE = "slow"
 POLL_S = 0.5
 WITHIN_S = 600.0
@@ -37,7 +37,7 @@ WITHIN_S = 600.0
 async def main(runs: int) -> None:
     print(f"{runs} runs; {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}", flush=True)
     settings = {
-        # A tenant that is alone gets three quarters.
+        # A single tenant gets three quarters of the slots.
         "BANKSMAN_AGENT__SLOTS": str(2 * runs),
         "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(2 * runs),
     }
@@ -52,7 +52,7 @@ async def _measure(fleet: Fleet, model: ScriptedModel, name: str, number: int) -
     async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=60) as http:
         begun = time.perf_counter()
         started = await _start(http, name, number)
-        await _seen(http, started, lambda found: found["running"] == number)
+        await _wait_for(http, started, lambda found: found["running"] == number)
         waiting = _agent_mb(fleet)
         print(f"all wait after {time.perf_counter() - begun:.0f} s; requests {len(model.requests('slow'))}")
         print(
@@ -61,15 +61,15 @@ async def _measure(fleet: Fleet, model: ScriptedModel, name: str, number: int) -
         )
         begun = time.perf_counter()
         model.open_gate(GATE)
-        found = await _seen(http, started, lambda found: not found["running"])
+        found = await _wait_for(http, started, lambda found: not found["running"])
         took_s = time.perf_counter() - begun
         print(f"all ended after {took_s:.0f} s: {dict(found)}; agent {_agent_mb(fleet):.0f} MB")
 
 
-async def _seen(
+async def _wait_for(
     http: httpx.AsyncClient, runs: list[str], wanted: Callable[[Counter[str]], bool]
 ) -> Counter[str]:
-    """Wait until the statuses of all runs satisfy `wanted`."""
+    """Wait until the run counts by status satisfy `wanted`; return them."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             found = await _statuses(http, runs)
@@ -79,7 +79,7 @@ async def _seen(
 
 
 async def _start(http: httpx.AsyncClient, name: str, number: int) -> list[str]:
-    limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
     async def start() -> str:
         async with limit:
@@ -94,7 +94,7 @@ async def _start(http: httpx.AsyncClient, name: str, number: int) -> list[str]:
 
 
 async def _statuses(http: httpx.AsyncClient, runs: list[str]) -> Counter[str]:
-    limit = asyncio.Semaphore(AT_ONCE)
+    limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
     async def status(run_id: str) -> str:
         async with limit:

@@ -1,4 +1,4 @@
-"""Chat over NATS, as a service without HTTP does, and approve all calls of the run.
+"""Chat over NATS without HTTP, and approve all calls of the run.
 
 Run it in the directory of `banksman up`:
 

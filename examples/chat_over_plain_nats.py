@@ -1,4 +1,4 @@
-"""Chat over NATS with nats-py alone, and approve all calls of the run: for services without our SDK.
+"""Chat over NATS with nats-py alone, without Banksman's SDK, and approve all calls of the run.
 
 Run it in the directory of `banksman up`:
 
@@ -51,7 +51,7 @@ class Chat:
         self._api = f"api.{tenant}"
 
     async def run(self, content: str) -> int:
-        """Send a message in a new conversation, and follow its run to the end."""
+        """Send a message in a new conversation, and follow its run until it ends."""
         options = {"title": content[:60], "model": os.environ.get("BANKSMAN_MODEL")}
         conversation = (await self._request("conversation.create", options))["conversation_id"]
         run = (await self._request(f"chat.send.{conversation}", {"content": content}))["run_id"]
@@ -77,7 +77,7 @@ class Chat:
         return checked(json.loads(reply.data))
 
     async def _events(self, conversation: str) -> AsyncGenerator[dict[str, Any]]:
-        """Yield each event of a conversation once, stored ones first, without an end."""
+        """Yield each event of a conversation once, stored events first, without end."""
         last = 0
         while True:
             async with aclosing(self._replay(conversation, last)) as frames:
@@ -102,7 +102,7 @@ class Chat:
 
 
 async def next_message(frames: Any) -> bytes | None:
-    """Return the next message; None at the end of the frames, or if no gateway serves the request now."""
+    """Return the next message; None at the end of the frames, or if no gateway serves the request."""
     try:
         message = await frames.next_msg(timeout=FOLLOW_S + SILENCE_S)
     except TimeoutError:
@@ -120,7 +120,7 @@ def checked(frame: dict[str, Any]) -> dict[str, Any]:
 
 
 def connection() -> dict[str, Any]:
-    """Return the address and the key that `banksman up` wrote, unless the environment has others."""
+    """Return the address and the key file in the environment, or else those of `banksman up`."""
     if url := os.environ.get("NATS_URL"):
         seed = os.environ.get("NATS_SEED_FILE")
         return {"servers": url, **({"nkeys_seed": seed} if seed else {})}

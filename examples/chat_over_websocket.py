@@ -41,7 +41,7 @@ async def main(text: str) -> int:
                         "approval.reply",
                         approval_id=approval["approval_id"],
                         all=verdict,
-                        # The gateway refuses the decision if the request lists other calls than these.
+                        # The gateway refuses the decision if the request contains other calls.
                         digests=[item["digest"] for item in approval["items"]],
                     )
                 case {"type": "run.finished", "data": outcome}:
@@ -54,7 +54,7 @@ async def main(text: str) -> int:
 
 def decide() -> str:
     if sys.stdin.isatty():
-        # Keys that were pressed before the prompt was shown decide nothing.
+        # Discards keys pressed before the prompt was shown, so that they decide nothing.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     try:
         return "approve" if input("approve? [y/N] ").strip().lower() == "y" else "reject"

@@ -1,4 +1,4 @@
-"""Call the gateway with OpenAI's own SDK, as any OpenAI client does: the request is forwarded unchanged.
+"""Call the gateway with OpenAI's SDK, like any OpenAI client; the request is forwarded unchanged.
 
 Run it against `banksman up`, after `.venv/bin/pip install openai`; the demo model replies if no upstream is
 configured:

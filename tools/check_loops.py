@@ -1,10 +1,10 @@
-"""Check that no service runs an endless loop in a bare task: one that raises ends without a trace.
+"""Check that no service runs an endless loop in a bare task, which ends silently if it raises.
 
     tools/check_loops.py [ROOT]
 
-An object that stores a task lives on when the task has ended. So the `while True` of such a task is run by
-`runtime.background`, which repeats it after an exception and reports it. A task in a local variable is
-awaited by its function, and one of a task group by the group.
+An object that stores a task outlives the task. `runtime.background` therefore runs the `while True` of such a
+task: it restarts the loop after an exception and reports it. A task in a local variable is awaited by its
+function, and a task of a task group by the group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
 
 
 def find(root: Path) -> Iterator[str]:
-    """Findings as `file:line: reason`."""
+    """Yield findings as `file:line: reason`."""
     for path in sorted([*root.glob("shared/**/*.py"), *root.glob("services/**/*.py")]):
         file = path.relative_to(root)
         if file == Path(SUPERVISOR):
@@ -47,7 +47,7 @@ def _loops(function: ast.AsyncFunctionDef) -> bool:
 
 
 def _stored_tasks(module: ast.Module) -> Iterator[tuple[int, str]]:
-    """The lines of assignments that start a task of an object, with the function that it runs."""
+    """Yield the lines of assignments that store a task in an object, with the function that it runs."""
     for node in ast.walk(module):
         match node:
             case ast.Assign(

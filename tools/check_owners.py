@@ -1,10 +1,10 @@
-"""Check that each module of `shared/` has at least two users, and name the owner of one that has fewer.
+"""Check that each module of `shared/` has at least two users, and name the owner of a module with fewer.
 
     tools/check_owners.py [ROOT]
 
-`shared/` contains what two services or clients need. The users of a module are the services, the CLI and the
-SDK whose imports reach it, directly or through other modules of `shared/`. Tests, tools, benchmarks and
-examples do not count: a module that only they import belongs to them.
+`shared/` contains modules that two or more services or clients need. The users of a module are the services,
+the CLI and the SDK whose imports reach it, directly or through other modules of `shared/`. Tests, tools,
+benchmarks and examples do not count: a module that only they import belongs to them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Check that no file names a package registry or a path of this machine, and that the namespace stays open.
+"""Check that no file names a package registry or a local path, and that `banksman` stays a namespace package.
 
-Pins and locks must install from any registry, and a path of one machine does not exist on another. `banksman`
-is a PEP 420 namespace over several roots: an `__init__.py` directly below one of them hides all others.
+Pins and locks must install from any registry, and a local path does not exist on another machine. `banksman`
+is a PEP 420 namespace over several roots: an `__init__.py` directly below one root hides all others.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Programs that use the gateway's APIs: how each is installed and pointed at a gateway.
+"""Programs that use the gateway's APIs: the installation and configuration of each.
 
-The prompts are sentences that the demo model understands, so that a program with tools calls its own.
+The prompts are sentences that the demo model understands, so that a program with tools calls one of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ESCAPED = WRITE.replace(" ", "\\u0020")
 
 
 def use(tool: str, **arguments: object) -> str:
-    """Return the request to call a tool."""
+    """Return a prompt that requests a tool call."""
     return f"use the tool `{tool}` with {json.dumps(arguments)}"
 
 
@@ -40,10 +40,10 @@ class Program:
     before: tuple[str, ...] = ()
     """Arguments of a command that configures it first."""
     effect: Literal["file", "run", "none"] = "file"
-    """What its tool call leaves: the file `PROOF`, a conversation of the agent, or nothing without tools."""
+    """The effect of its tool call: the file `PROOF`, a conversation of the agent, or none without tools."""
 
     def adapted(self, text: str, url: str) -> str:
-        """Return a text with the gateway's address."""
+        """Return a text with the gateway's address in place of `{url}`."""
         return text.replace("{url}", url)
 
 
@@ -116,7 +116,7 @@ PROGRAMS = (
     ),
     Program(
         "opencode", "npm", "opencode-ai", "1.18.33",
-        # It puts words with a space into quotes.
+        # The program quotes words with a space.
         ("opencode", "run", "-m", "banksman/demo", "use", "the", "tool", "`bash`", "with",
          f'{{"command":"{_ESCAPED}","description":"x"}}'),
         {"OPENCODE_DISABLE_AUTOUPDATE": "1"},

@@ -101,7 +101,7 @@ def _union(members: Iterable[str]) -> str:
 
 
 def _object(schema: Schema) -> str:
-    """Return the type of an object; one without named fields is a record."""
+    """Return the type of an object; an object without named fields is a record."""
     properties: Mapping[str, Schema] = schema.get("properties", {})
     if not properties:
         values = schema.get("additionalProperties")

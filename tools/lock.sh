@@ -24,8 +24,8 @@ for name in local gateway agent tool-runner workflows model-server nats; do
     lock "$name" --constraint requirements/dev.txt
 done
 
-# The generator of the tested OpenAPI client has its own environment: its pin of typer conflicts with ours. So does the
-# peer of the benchmarks, which must not share what it is compared with.
+# The generator of the tested OpenAPI client has its own environment, because its pin of typer conflicts with ours. The
+# peer of the benchmarks also has its own environment, because it must not share Banksman's packages.
 for own in tests/gateway/http/openapi-client requirements/bench; do
     .venv/bin/uv pip compile "$own.in" --output-file "$own.txt" --universal --python-version 3.11 \
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-config --quiet "$@"

@@ -1,6 +1,6 @@
-"""The conversations of `make try-model`: what a user requests, the tools' results, and what must happen.
+"""The conversations of `make try-model`: the user's messages, the tools' results, and the checks.
 
-Results are played, so no command runs and no file is written: a model under test may call anything.
+Results are scripted, so no command runs and no file is written, whatever a model under test calls.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Transcript:
 
     calls: list[Made] = field(default_factory=list[Made])
     malformed: list[str] = field(default_factory=list[str])
-    """The broken rules, in order."""
+    """The violated rules, in order."""
     failed: list[str] = field(default_factory=list[str])
     """Calls of unknown tools and invalid arguments."""
     answer: str = ""
     ended: str = ""
-    """`answer`, `terminate`, or why the conversation was given up."""
+    """`answer`, `terminate`, or the reason why the conversation was aborted."""
 
     def called(self, name: str, **arguments: object) -> bool:
         """Return whether a tool was called with these arguments among others."""
@@ -53,7 +53,7 @@ Check = Callable[[Transcript], bool]
 
 @dataclass(frozen=True)
 class Conversation:
-    """One message of a user, and the checks of what follows, by what they state."""
+    """One message of a user, and the checks of the transcript by name."""
 
     name: str
     message: str
@@ -61,7 +61,7 @@ class Conversation:
 
 
 def result(name: str, arguments: JsonObject) -> JsonObject:
-    """Return the played result of a call."""
+    """Return the scripted result of a call."""
     match name, arguments.get("path"):
         case "read_file", str(path) if path.removeprefix("/workspace/").removeprefix("./") in FILES:
             content = FILES[path.removeprefix("/workspace/").removeprefix("./")]

@@ -3,8 +3,8 @@
     tools/nats_profiles.py [--check]
     tools/nats_profiles.py --runner r1 --runner r2 --to DIRECTORY
 
-Without arguments it writes the files of deploy/nats/; `--check` only compares these with the permissions in
-the code, and the exit code is 1 if one differs. With ids of runners it writes the files for a deployment in
+Without arguments, it writes the files of deploy/nats/. `--check` only compares them with the permissions in
+the code; the exit code is 1 if a file differs. With ids of runners, it writes the files for a deployment in
 which each of these runners has its own key.
 """
 
@@ -31,21 +31,22 @@ CLIENT_PORT, MONITORING_PORT, ROUTE_PORT = 4222, 8222, 6222
 NODES = ("nats-1", "nats-2", "nats-3")
 """Names of the cluster's servers, which are their host names and the names in their certificates."""
 
-_ONE = """\
-# One nats-server for all of Banksman: accounts, users and the few subjects that cross between them.
+_SINGLE_SERVER_HEADER = """\
+# The configuration of a single nats-server: accounts, users and the subjects that are exported between
+# accounts.
 #
-# Rendered by `tools/nats_profiles.py`; a test compares. The public keys come from the server's environment
-# (BANKSMAN_NKEY_...); the seeds stay with the services. `/data` is the volume of the streams. The monitoring
-# port is for the internal network only.
+# Rendered by `tools/nats_profiles.py`; a test compares it with the code. The public keys come from the
+# server's environment (BANKSMAN_NKEY_...); the seeds stay with the services. `/data` is the volume of the
+# streams. The monitoring port is for the internal network only.
 
 """
-_THREE = """\
-# One of three nats-servers that each keep every stream: any one of them may fail.
+_CLUSTER_HEADER = """\
+# The configuration of one of three nats-servers, of which any one may fail.
 #
-# Rendered by `tools/nats_profiles.py`; a test compares, another runs them. Their hosts are called nats-1,
-# nats-2 and nats-3. Clients and routes are encrypted; each server finds its own certificate and the CA's in
-# /etc/banksman/tls (`deploy/nats/certificates.sh` creates them). With BANKSMAN_NATS__REPLICAS=3, set for
-# every service and for the operator, each server keeps every stream.
+# Rendered by `tools/nats_profiles.py`; tests compare it with the code and run it. The hosts are called
+# nats-1, nats-2 and nats-3. Clients and routes are encrypted. Each server reads its own certificate and the
+# CA's from /etc/banksman/tls (`deploy/nats/certificates.sh` creates them). Set BANKSMAN_NATS__REPLICAS=3 for
+# every service and for the operator, so that each server stores every stream.
 
 """
 
@@ -57,13 +58,15 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=FOLDER, help="directory of the files (%(default)s)")
     options = parser.parse_args()
     if options.runner and options.to == FOLDER:
-        parser.error("--runner needs --to: the files of deploy/nats/ are the same for everybody")
+        parser.error("--runner needs --to: the files of deploy/nats/ are for all deployments")
     runners = tuple(options.runner)
-    rendered = files(runners) if runners else {**files(), "scaled.conf": _ONE + _rendered(SCALED)}
+    rendered = (
+        files(runners) if runners else {**files(), "scaled.conf": _SINGLE_SERVER_HEADER + _rendered(SCALED)}
+    )
     stale = {name: text for name, text in rendered.items() if _stored(options.to / name) != text}
     if options.check:
         for name in stale:
-            print(f"deploy/nats/{name} differs from what the code renders: run tools/nats_profiles.py")
+            print(f"deploy/nats/{name} is out of date: run tools/nats_profiles.py")
         return 1 if stale else 0
     for name, text in stale.items():
         (options.to / name).parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +75,10 @@ def main() -> int:
 
 
 def files(runners: tuple[str, ...] = ()) -> Mapping[str, str]:
-    """The text of each file, for runners with their own keys or, without ids, for runners that share one."""
+    """Return the text of each file, for runners with their own keys or, without ids, for a shared key."""
     return {
-        "nats.conf": _ONE + _rendered(runners),
-        **{f"cluster/{node}.conf": _THREE + _node(runners, node) for node in NODES},
+        "nats.conf": _SINGLE_SERVER_HEADER + _rendered(runners),
+        **{f"cluster/{node}.conf": _CLUSTER_HEADER + _node(runners, node) for node in NODES},
     }
 
 

@@ -3,8 +3,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# One process for all: `node --check` takes one file, and a start costs more than the parsing of all of them.
-# An error that is not caught is printed with the line of the script.
+# One process parses all files: `node --check` takes only one file, and a start costs more than parsing all files.
+# Node prints an uncaught error with the line of the script.
 parse='
 import { readFileSync } from "node:fs";
 import { SourceTextModule } from "node:vm";

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reliability.md"
 PROMISE = re.compile(r"^\| (P\d+[a-z]?) \|[^|]*\|([^|]*)\|", re.MULTILINE)
-"""A row: the promise's number, its text, and the tests that prove it."""
+"""Matches a row: the promise's number, its text, and the tests that prove it."""
 TEST = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)?)`")
 
 
@@ -26,7 +26,7 @@ def tests_of(page: str) -> dict[str, list[str]]:
 
 
 def chosen(tests: dict[str, list[str]], wanted: Iterable[str]) -> list[str]:
-    """Return the tests of the wanted promises, each once; all of them if none is named.
+    """Return the tests of the named promises, each once; of all promises if none is named.
 
     Raises:
         SystemExit: A promise is not on the page.
@@ -36,7 +36,7 @@ def chosen(tests: dict[str, list[str]], wanted: Iterable[str]) -> list[str]:
         raise SystemExit(f"{PAGE.name} has no promise {', '.join(unknown)}; it has {', '.join(tests)}")
     rows = [row for row in tests if row in wanted or row.rstrip("abc") in wanted]
     named = dict.fromkeys(test for row in rows for test in tests[row])
-    # A file that is named as a whole includes its tests that are also named.
+    # A file that is named as a whole already includes its tests.
     return [test for test in named if "::" not in test or test.partition("::")[0] not in named]
 
 

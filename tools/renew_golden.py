@@ -1,9 +1,10 @@
 """Update the golden requests and replies of `tests/agent/providers`.
 
     tools/renew_golden.py              report differences, and change nothing
-    tools/renew_golden.py --overwrite  write what the adapters produce now; read the diff before you commit it
+    tools/renew_golden.py --overwrite  write the adapters' current output; read the diff before you commit it
 
-A difference changes what vendors receive or how their replies are read. It is either intended or a defect.
+A difference changes the requests to vendors or the parsing of their replies. It is either intended or a
+defect.
 """
 
 from __future__ import annotations

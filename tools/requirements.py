@@ -3,10 +3,10 @@
     tools/requirements.py           write docs/requirements.md
     tools/requirements.py --check   report problems, and change nothing (part of `make lint`)
 
-A test cites a requirement by its number in its docstring. A complete run of the suite writes the page with
-its date, commit and results, and fails if the committed page states other requirements as passed. The page
-holds the texts word for word. Where `../shared/requirements.md` is at hand, `--check` compares them, and
-writing copies them.
+The docstring of a test cites requirements by number. A complete run of the suite writes the page with its
+date, commit and results, and fails if the committed page states other requirements as passed. The page
+repeats the texts of the specification verbatim. If `../shared/requirements.md` exists, `--check` compares the
+texts, and writing the page updates them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Requirement:
 
     text: str
     where: str
-    """File and line in the specification; empty for what has none."""
+    """File and line in the specification; empty if it has none."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
 
 
 def finish(outcomes: Mapping[str, str]) -> list[str]:
-    """Write the page of a complete run; return the requirements that the committed page states otherwise."""
+    """Write the page of a complete run; return requirements whose result differs on the committed page."""
     run = Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), outcomes)
     RESULTS.write_text(json.dumps(vars(run), indent=0), encoding="utf-8")
     committed = passed_on(_committed_page())
@@ -102,9 +102,9 @@ def passed_on(page: str) -> set[str]:
 
 
 def result(tests: list[str], outcomes: Mapping[str, str]) -> str:
-    """Return the result of a requirement: of the tests that ran, none may fail and a scenario must pass.
+    """Return the result of a requirement: no test may fail, and a scenario must pass.
 
-    A test that needs what the machine lacks, and a long programme of its own, are no part of the result.
+    Tests that were skipped because the machine lacks a need, and long fault programmes, do not count.
     """
     found = {test: outcomes.get(test, "not run") for test in tests}
     if wrong := {"failed", "error"} & set(found.values()):
@@ -133,13 +133,13 @@ def _problems() -> Iterator[str]:
 
 
 def _stated() -> dict[str, Requirement]:
-    """Return the requirements as the page has them."""
+    """Return the requirements on the page."""
     rows = _rows(PAGE.read_text(encoding="utf-8"))
     return {number: Requirement(cells[0], cells[1]) for number, cells in rows}
 
 
 def _specified() -> dict[str, Requirement]:
-    """Return the requirements as the specification has them; nothing if it is not at hand."""
+    """Return the requirements of the specification; none if its file does not exist."""
     if not SPECIFIED.is_file():
         return {}
     rows = _rows(SPECIFIED.read_text(encoding="utf-8"))
@@ -175,7 +175,7 @@ def _page(stated: Mapping[str, Requirement], cited: Mapping[str, list[str]], run
 
 
 def _committed_page() -> str:
-    """Return the page of the current commit; outside a repository, the page as it is."""
+    """Return the page of the current commit; outside a repository, the page on disk."""
     shown = _git("show", f"HEAD:{PAGE.relative_to(ROOT)}")
     return PAGE.read_text(encoding="utf-8") if shown is None else shown
 

@@ -1,9 +1,9 @@
 """Write deploy/docker/seccomp-tool-runner.json: the system calls that the tool-runner's container may make.
 
-The container has no capability and runs as an ordinary user. In it, bubblewrap must create namespaces, which
-an engine's own profile refuses. This profile therefore allows `clone`, `unshare`, `mount`, `umount2` and
-`pivot_root`, and it refuses more than the engine's profile otherwise: it allows four socket families and one
-architecture per process, but neither ptrace nor io_uring.
+The container has no capability and runs as an unprivileged user. In it, bubblewrap must create namespaces,
+which an engine's default profile refuses. This profile therefore allows `clone`, `unshare`, `mount`,
+`umount2` and `pivot_root`. Otherwise it refuses more than the default profile: it allows only four socket
+families and one architecture per process, and neither ptrace nor io_uring.
 """
 
 import json
@@ -50,8 +50,7 @@ PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 ASLR."""
 
 NEWER_THAN_LIBSECCOMP = "cachestat fchmodat2 futex_requeue futex_wait futex_wake map_shadow_stack mseal"
-"""libc tries these calls first and falls back only on ENOSYS. An engine ignores names that it does not
-know."""
+"""libc tries these calls first and falls back only on ENOSYS. An engine ignores unknown names."""
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what this checkout needs to run (`local`) or to be tested (`dev`): Debian packages, .venv, pinned packages.
+# Install the requirements for running (`local`) or testing (`dev`) this checkout: Debian packages, .venv, pinned packages.
 # Safe to repeat and to run in parallel. Returns quickly if everything is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -55,7 +55,7 @@ system_python_lacks_venv() {
     [ -x /usr/bin/python3 ] && ! /usr/bin/python3 -c 'import venv, ensurepip' >/dev/null 2>&1
 }
 
-# Tests of the page take less CPU time with it; only Debian packages it, and Chromium takes its place elsewhere.
+# With the headless shell, tests of the page take less CPU time. Only Debian packages it; elsewhere Chromium is used.
 headless_shell_package() {
     command -v apt-cache >/dev/null || return 0
     apt-cache policy chromium-headless-shell 2>/dev/null | grep -q 'Candidate: [0-9]' && echo chromium-headless-shell || true
@@ -74,7 +74,7 @@ compose_package() {
     echo docker-compose
 }
 
-# Only a sudo without a password: `make` must not stop in the middle to prompt for one.
+# Uses sudo only if it needs no password, because `make` must not stop to prompt for one.
 as_root() {
     if [ "$(id -u)" = 0 ]; then echo env; elif sudo -n true 2>/dev/null; then echo sudo; else return 1; fi
 }
@@ -102,14 +102,14 @@ apt_install() {
     fi
 }
 
-# Name what is missing; `banksman doctor` and the report of the tests name it again.
+# Report missing packages, which `banksman doctor` and the report of the tests also name.
 report_missing() {
     log "$@"
     [ "${BANKSMAN_TEST_PRIVILEGED:-}" != required ] || die "BANKSMAN_TEST_PRIVILEGED=required: stopping"
 }
 
-# The system's own first: distributions build it with profile-guided optimization, version managers often do not, and
-# a run then takes a quarter more CPU time (docs/decisions/0115).
+# The system's Python is first: distributions build it with profile-guided optimization. Version managers often do not,
+# and a run then takes a quarter more CPU time (docs/decisions/0115).
 PYTHONS="/usr/bin/python3.11 /usr/bin/python3.12 /usr/bin/python3.13 python3.11 python3.12 python3.13 python3"
 
 find_python() {
@@ -127,17 +127,17 @@ fingerprint() {
     cat "requirements/$1.txt" pyproject.toml | sha256sum | cut -d ' ' -f 1
 }
 
-# The folder is part of the stamp: the scripts of an environment contain its absolute path.
+# The folder is part of the stamp, because the scripts of an environment contain its absolute path.
 stamp() { echo "$1 $(fingerprint "$1") $PWD"; }
 
 is_current() {
     [ -x .venv/bin/python ] && [ -x .venv/bin/banksman ] && grep -qxF "$(stamp "$1")" .venv/.banksman 2>/dev/null
 }
 
-# nkeys is published as source only. Everything else is a wheel, so that nothing is compiled here.
+# nkeys is published only as source. All other packages are wheels, so that nothing is compiled here.
 SOURCE_ONLY=nkeys
 
-# uv downloads and unpacks in parallel. It does not read pip's configuration: where it finds no index, pip installs.
+# uv downloads and unpacks in parallel. It does not read pip's configuration; pip is used if uv finds no index.
 install_with_uv() {
     command -v uv >/dev/null || return
     uv_install --only-binary :all: --no-binary $SOURCE_ONLY || uv_install || return
@@ -150,7 +150,7 @@ uv_install() {
 }
 
 install_with_pip() {
-    # Some machine has no wheel of some package: there it is built.
+    # Builds packages without a wheel for this platform.
     pip_install --only-binary :all: --no-binary $SOURCE_ONLY || pip_install
     pip -qq --no-deps --no-build-isolation --editable .
 }
@@ -176,8 +176,8 @@ show_progress() {
     done
 }
 
-# All services start at once: each would compile the same modules for itself. Modules that no service imports at its
-# start are two thirds of all, and are compiled when they are used.
+# All services start at once, and each would compile the same modules. Two thirds of the modules are not imported by any
+# service at its start; they are compiled when they are used.
 compile_imports() {
     env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -c '
 from banksman.cli.services import SERVICES, load_service

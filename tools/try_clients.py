@@ -1,9 +1,10 @@
-"""Drive the clients that users have against a gateway with the demo model, and print what each could do.
+"""Run common clients against a gateway with the demo model, and print the result of each.
 
 tools/try_clients.py [NAME…] [--dir DIRECTORY] [--latest]
 
-OpenAI's SDKs read the normaliser's table. The programs of `client_programs.py` complete a conversation; those
-with tools call one, their own or a tool of `/mcp`. They are installed below the directory, from npm and PyPI.
+OpenAI's SDKs parse the cases of the normaliser's table. The programs of `client_programs.py` complete a
+conversation, and those with tools call one of their own or a tool of `/mcp`. They are installed below the
+directory.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ INSTALL_S = 900
 START_S = 120
 RUN_S = 180
 DEMO = "demo model"
-"""Every reply of the demo model to a greeting contains it."""
+"""A text in every reply of the demo model to a greeting."""
 OUTCOMES = {
     "file": "calls its tool and replies",
     "run": "starts a run of the agent over `/mcp` and replies",
     "none": "replies",
 }
-"""What a program did that left the effect."""
+"""The description of a program's result by its effect."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one client could do."""
+    """The result of one client."""
 
     client: str
     version: str
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", help="clients (default: all)")
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()) / "banksman-clients")
-    parser.add_argument("--latest", action="store_true", help="the latest versions instead of the tried ones")
+    parser.add_argument("--latest", action="store_true", help="the latest versions, not the tested ones")
     given = parser.parse_args(arguments)
     given.dir.mkdir(parents=True, exist_ok=True)
     wanted = {name.lower() for name in given.names}
@@ -84,7 +85,7 @@ def _printed(result: Result) -> Result:
 
 
 def _sdk(name: str, package: str, selection: str) -> Result:
-    """Let a vendor's SDK read every deviation of the normaliser's table."""
+    """Parse every deviation of the normaliser's table with a vendor's SDK."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", NORMALISER, "-k", selection]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     ok = done.returncode == 0
@@ -123,8 +124,8 @@ def _quiet(*command: str) -> str:
 
 
 def _run(program: Program, folder: Path, directory: Path, url: str) -> tuple[str, bool]:
-    """Let a program complete its conversation in a new home directory."""
-    # Modules of JavaScript find their packages in the folders above theirs.
+    """Run a program's conversation in a new home directory."""
+    # A JavaScript module finds packages only in the folders above its own.
     above = folder.parents[1] if program.command[0] == "node" else directory
     with tempfile.TemporaryDirectory(dir=above, ignore_cleanup_errors=True) as home:
         for name, text in program.files.items():
@@ -179,7 +180,7 @@ def _command(
 
 @contextmanager
 def _gateway(directory: Path) -> Generator[str]:
-    """Run a system of its own with the demo model."""
+    """Run a separate system with the demo model."""
     url = f"http://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as data:
         clean = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}

@@ -1,11 +1,11 @@
-"""Try how well a model follows the tool protocols: short conversations, and a score.
+"""Score how well a model follows the tool protocols, in short conversations.
 
     make try-model ARGS="openai:gpt-5-mini"
     make try-model ARGS="openai:qwen3 --base-url http://127.0.0.1:11434/v1 --protocol json_text"
     make try-model ARGS="anthropic:claude-haiku-4-5 --json"
 
 Prompts, protocols and adapters are those of agents. Keys are read from OPENAI_API_KEY and ANTHROPIC_API_KEY.
-Tools are played, so nothing is executed. The exit code is 1 if the score is below `--at-least`.
+Results of tools are scripted, so nothing is executed. The exit code is 1 if the score is below `--at-least`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NoDeltas:
 
 
 class Player:
-    """Plays one conversation with a model."""
+    """Runs one scripted conversation with a model."""
 
     def __init__(self, providers: Providers, model: str, protocol: ToolProtocol, timeout_s: float) -> None:
         self._provider, self._model = providers.choose(model)
@@ -58,7 +58,7 @@ class Player:
         self._system = enhance(DEFAULT_PROMPT, WORKSPACE_TOOLS, protocol).text
 
     async def play(self, conversation: Conversation) -> Transcript:
-        """Return what happened; a failed request ends the conversation."""
+        """Return the transcript; a failed request ends the conversation."""
         transcript = Transcript()
         history: list[Message] = [UserMessage(message_id="m0", content=conversation.message)]
         try:
@@ -207,7 +207,7 @@ def _report(found: dict[str, Any]) -> None:
 def main() -> int:
     """Try a model; return the exit code."""
     parser = argparse.ArgumentParser(
-        description="Try how well a model follows the tool protocols.",
+        description="Score how well a model follows the tool protocols.",
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("model", help="provider:model, the provider openai or anthropic")

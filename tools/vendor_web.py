@@ -81,7 +81,7 @@ def pack(package: Package, into: Path) -> bytes:
 
 
 def integrity_of(tarball: bytes) -> str:
-    """Return the subresource-integrity form of a tarball's SHA-512, as npm records it."""
+    """Return a tarball's SHA-512 in npm's subresource-integrity format."""
     return "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
 
 

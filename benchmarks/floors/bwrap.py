@@ -1,4 +1,4 @@
-"""Floor: `true` in a sandbox of bwrap, one after another. It prints its results as JSON.
+"""Floor: sequential executions of `true` in a bwrap sandbox. Prints the results as JSON.
 
 Run: python -m benchmarks.floors.bwrap [--seconds 4]
 """

@@ -1,8 +1,8 @@
-"""Floor: the messages of a run in their order, over a nats-server that syncs every write, and nothing else.
+"""Floor: only the messages of a run in their order, over a nats-server that syncs every write.
 
 Run: python -m benchmarks.floors.chain [--in-flight 16] [--seconds 4]
 
-One process is client, agent and tool server, with a connection for each. It prints its results as JSON.
+One process is client, agent and tool server, with a connection for each role. Prints the results as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVENT = b"x" * 600
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The connections, and the runs whose end `execute` waits for."""
+    """The connections, and the runs for whose end `execute` waits."""
 
     gateway: JetStreamContext
     agent: JetStreamContext
@@ -48,7 +48,7 @@ class Chain:
         await ended
 
     async def work(self) -> None:
-        """Handle work messages as they arrive: one task for each."""
+        """Handle each work message in a task on arrival."""
         pull = await self.agent.pull_subscribe("work.>", "agents", stream="WORK")
         async with asyncio.TaskGroup() as group:
             while True:

@@ -1,4 +1,4 @@
-"""Floor: the model requests of a run, and nothing else, in one process. It prints its results as JSON.
+"""Floor: only the model requests of a run, in one process. Prints the results as JSON.
 
 Run: python -m benchmarks.floors.loop URL aiohttp|openai|anthropic [--in-flight 16] [--seconds 4]
 """
@@ -23,7 +23,7 @@ from banksman.runtime.event_loop import run
 
 Messages = list[dict[str, Any]]
 Complete = Callable[[Messages], Awaitable[dict[str, Any]]]
-"""Requests a reply and returns it as a message of the history."""
+"""Requests a model reply and returns it as a message of the history."""
 
 MODEL = "scripted/add"
 TOOL = {

@@ -1,4 +1,4 @@
-"""What a nats-server has received and sent, from its monitoring endpoints."""
+"""The message counts of a nats-server, from its monitoring endpoints."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Counts:
     sent: int
     """Messages that clients have received."""
     api: int
-    """Requests to the JetStream API: streams, consumers, reads by the leader; no direct gets and no pulls."""
+    """Requests to the JetStream API: streams, consumers, reads by the leader; not direct gets and pulls."""
     received_from: dict[str, int] = field(default_factory=dict[str, int])
-    """`received` of each connection that is open now, by its name; equal names are added up."""
+    """`received` of the open connections by name; connections of one name are added up."""
 
     def since(self, before: Counts) -> Counts:
-        """Return what was added since `before`."""
+        """Return the difference from `before`."""
         names = {
             name: number - before.received_from.get(name, 0) for name, number in self.received_from.items()
         }
@@ -40,7 +40,7 @@ def counts(monitoring_url: str) -> Counts:
 
 
 def stored_messages(monitoring_url: str) -> int:
-    """Return the sum of all streams' last sequences, which every stored message increases by one."""
+    """Return the sum of the last sequences of all streams; every stored message adds one."""
     jsz = _get(monitoring_url, "/jsz?accounts=true&streams=true")
     streams = [stream for account in jsz["account_details"] for stream in account.get("stream_detail", [])]
     return sum(int(stream["state"]["last_seq"]) for stream in streams)

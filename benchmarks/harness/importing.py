@@ -1,4 +1,4 @@
-"""Import what one process of a system imports at its start; print what it costs as JSON.
+"""Import the modules that one process of a system imports at its start; print the cost as JSON.
 
 Run: python -m benchmarks.harness.importing agent
 """
@@ -7,7 +7,7 @@ import time
 
 _BEGUN = time.perf_counter()
 
-# After the first reading of the clock: these imports are part of those that are measured.
+# Imported after the first reading of the clock, because these imports are measured too.
 import importlib  # noqa: E402
 import json  # noqa: E402
 import sys  # noqa: E402

@@ -1,4 +1,4 @@
-"""Load: some number of requests in flight, each followed by the next."""
+"""Load: a fixed number of requests in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import aiohttp
 from benchmarks.harness.scripts import FINAL
 
 Work = Callable[[], Awaitable[None]]
-"""Does one piece of work, or raises."""
+"""Executes one unit of work, or raises."""
 
 
 @dataclass(slots=True)
@@ -19,14 +19,14 @@ class Window:
     """A period under load."""
 
     done: int = 0
-    """Pieces of work that ended within the period."""
+    """Units of work that ended within the period."""
     took_s: list[float] = field(default_factory=list[float])
-    """Their durations in seconds, including what lay before the period."""
+    """Their durations in seconds, including time before the period."""
     length_s: float = 0.0
 
     @property
     def per_s(self) -> float:
-        """Pieces of work per second."""
+        """Units of work per second."""
         return self.done / self.length_s
 
     def percentile_ms(self, share: float) -> float:
@@ -38,11 +38,12 @@ class Window:
 async def under_load(
     work: Work, in_flight: int, seconds: float, *, begins: Callable[[], None], ends: Callable[[], None]
 ) -> Window:
-    """Do work, `in_flight` pieces at a time; return what ended in a period of at least `seconds`.
+    """Do work with `in_flight` units at a time; return the units that ended in a period of at least
+    `seconds`.
 
-    The period begins when as many pieces as may be in flight have ended, so that each of its ends stands for
-    one piece of work even if most of it lay before. As many must have ended
-    within it. `begins` and `ends` are called at its limits.
+    The period begins after the first `in_flight` units have ended, when ends follow each other evenly: each
+    end in the period counts as one unit, even if it began earlier. The period lasts until at least
+    `in_flight` units have ended. `begins` and `ends` are called at its limits.
     """
     window, warm, ended = Window(), asyncio.Semaphore(0), asyncio.Semaphore(0)
     over = measuring = False
@@ -82,7 +83,7 @@ class Runs:
         self._body = {"content": "Add the numbers.", "assistant": assistant}
 
     async def __call__(self) -> None:
-        """Execute one run in a conversation of its own.
+        """Execute one run in its own conversation.
 
         Raises:
             RuntimeError: The run did not complete with the last reply of its script.

@@ -17,7 +17,7 @@ PACKAGES = ("nats-py", "pydantic", "faststream", "uvicorn", "fastapi", "aiohttp"
 
 
 def machine() -> dict[str, Any]:
-    """Return what the results of a measurement depend on."""
+    """Return the properties of the machine and the software on which results depend."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "commit": _output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"),

@@ -16,16 +16,16 @@ Pids = Mapping[str, int]
 
 
 def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process so far: its own, and those of its living and ended descendants.
+    """Return the CPU seconds of a process, including its running and ended descendants.
 
-    The kernel counts in ticks of 10 ms, so an interval should be seconds long. A descendant that ends
-    without being waited for is lost.
+    The kernel counts in ticks of 10 ms, so an interval should be seconds long. The time of a descendant that
+    ends without being waited for is lost.
     """
     return _cpu_s((pid, *descendants(pid)))
 
 
 def cpu_by_service(pids: Pids) -> dict[str, float]:
-    """Return the CPU seconds of each service; agents are added up."""
+    """Return the CPU seconds of each service; processes of one service are added up."""
     found: dict[str, float] = {}
     for name, family in families(pids).items():
         service = service_of(name)
@@ -43,7 +43,7 @@ class Memory:
     """Memory of processes in MiB."""
 
     resident: float
-    """Resident memory; a page that several processes share counts in each of them."""
+    """Resident memory; a shared page counts in each process."""
     proportional: float
     """A page that n processes share counts as 1/n."""
 
@@ -54,7 +54,7 @@ def memory(pids: Pids) -> Memory:
 
 
 def families(pids: Pids) -> dict[str, list[int]]:
-    """Return each process with its descendants, except the other named ones and theirs."""
+    """Return each process with its descendants, without the other named processes and their descendants."""
     named = set(pids.values())
     found: dict[str, list[int]] = {}
     for name, pid in pids.items():

@@ -1,4 +1,4 @@
-"""Measurements in a process of their own, which print their results as JSON."""
+"""Measurements in their own processes, which print their results as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_S = 120
 
 
 def measured(module: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
-    """Run a module and return what it printed."""
+    """Run a module and return the JSON that it printed."""
     done = subprocess.run(
         [python, "-m", module, *arguments], stdout=subprocess.PIPE, check=True, timeout=LIMIT_S
     )

@@ -1,15 +1,15 @@
-"""The scripted models of the benchmarks. They reply at once: the rest of the time is that of the system."""
+"""The scripted models of the benchmarks, which reply at once, so that only the system takes time."""
 
 from __future__ import annotations
 
 from banksman.model_server import Reply, Script, ToolCall
 
 CALLS = 3
-"""Tool calls of one run, each in a reply of its own; the last of its four replies is text."""
+"""Tool calls of one run, each in its own reply; the fourth and last reply is text."""
 PACED_CALLS = 40
 PACED_EVENTS_PER_S = 20
 _EVENTS_PER_CALL = 4
-"""The reply, the request, its result and the next iteration."""
+"""Events per call: the reply, the request, its result and the next iteration."""
 FINAL = "Six."
 """The text of the last reply."""
 
@@ -17,7 +17,7 @@ FINAL = "Six."
 def scripts() -> dict[str, Script]:
     """Return the scripts by name: `add` calls a tool over NATS, `bash` one in the sandbox, `text` none.
 
-    `paced` calls a tool again and again, so that its conversation has 20 events a second.
+    `paced` calls a tool repeatedly, so that its conversation has 20 events per second.
     """
     add = [ToolCall(name="add", arguments={"a": number, "b": number}) for number in range(CALLS)]
     bash = [ToolCall(name="bash", arguments={"command": "true"}) for _ in range(CALLS)]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     in_flight: tuple[int, ...] = (1, 16, 64)
     """Runs in flight."""
     counted_runs: int = 20
-    """Runs in sequence whose messages are counted."""
+    """Sequential runs whose messages are counted."""
     seconds: float = 8.0
     """Seconds of each period under load."""
     agents: tuple[int, ...] = (1, 4, 16)
@@ -18,13 +18,13 @@ class Sizes:
     starts: int = 3
     """Warm starts."""
     idle_s: float = 15.0
-    """Seconds without work."""
+    """Seconds for which an idle system is measured."""
     websockets: int = 5_000
-    """Open websockets that send nothing."""
+    """Idle open websockets."""
     viewers: int = 100
     """Websockets that show one conversation."""
     requests: int = 200
-    """Streamed requests through the passthrough endpoint, and the same number to the model server."""
+    """Streamed requests through the passthrough endpoint, and as many directly to the model server."""
 
 
 SHORT = Sizes(
@@ -38,4 +38,4 @@ SHORT = Sizes(
     viewers=3,
     requests=5,
 )
-"""Sizes that show that everything works, and measure nothing."""
+"""Sizes for a quick check that all rows work, too small for a measurement."""

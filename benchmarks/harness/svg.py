@@ -12,7 +12,7 @@ PLOT_HEIGHT = 220
 
 
 def bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> str:
-    """Return horizontal bars, each stacked from named parts; the sum stands behind it."""
+    """Return horizontal bars, each stacked from named parts and labelled with its sum."""
     parts = list(dict.fromkeys(name for row in rows.values() for name in row))
     most = max(sum(row.values()) for row in rows.values())
     scale = (WIDTH - LEFT - RIGHT) / most
@@ -29,7 +29,7 @@ def bars(title: str, rows: Mapping[str, Mapping[str, float]], unit: str) -> str:
 
 
 def lines(title: str, rows: Mapping[str, Sequence[float]], names: Sequence[str], unit: str) -> str:
-    """Return lines over named positions, from zero on."""
+    """Return lines over named positions, with an axis from zero."""
     most = max(value for row in rows.values() for value in row)
     step = (WIDTH - LEFT - RIGHT) / max(1, len(names) - 1)
     bottom = TOP + PLOT_HEIGHT

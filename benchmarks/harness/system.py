@@ -1,4 +1,4 @@
-"""The measured system: `banksman up`, a model server and a tool server, each in processes of its own."""
+"""The measured system: `banksman up`, a model server and a tool server, each in its own processes."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Measured:
     model_pid: int
     """The model server's process, which does not belong to the system."""
     start_s: float
-    """Seconds until it was ready."""
+    """Seconds until the system was ready."""
     start_cpu_s: float
-    """CPU seconds of all its processes until then."""
+    """CPU seconds of all its processes until it was ready."""
 
     @property
     def own_pids(self) -> Pids:
@@ -59,7 +59,7 @@ class Model(NamedTuple):
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this process as an exception does: its systems would outlive it otherwise."""
+    """Make SIGTERM raise an exception, so that this process ends its systems."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
@@ -98,7 +98,7 @@ def started(
     """Run a system with its data in a directory, which may have the data of an earlier start."""
     environment = {
         "BANKSMAN_GATEWAY__MAX_SOCKETS_PER_USER": "100000",
-        # An agent loads the library of its default model, which would otherwise be one that no row uses.
+        # Set, because an agent loads the library of its default model, and no row uses the built-in default.
         "BANKSMAN_MODELS__DEFAULT": model_name("add"),
     }
     if agents is not None:
@@ -120,7 +120,7 @@ def data_directory() -> Generator[Path]:
     """A new directory for the data of a system."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         directory = Path(name)
-        # The user of the sandboxes must be able to reach the workspaces below it.
+        # The user of the sandboxes needs access to the workspaces below it.
         directory.chmod(0o711)
         yield directory
 
@@ -153,7 +153,7 @@ def _tool_server(system: System) -> Generator[int]:
 
 
 def _create_assistants(url: str) -> None:
-    """Create the assistant `add`, whose only tool is that of the tool server, and `bash`."""
+    """Create the assistants `add`, which has only the tool of the tool server, and `bash`."""
     with httpx.Client(base_url=url, trust_env=False, timeout=30) as http:
         for name in ("add", "bash"):
             assistant = {

@@ -1,7 +1,7 @@
 """The peer: the same run in pydantic-ai behind FastAPI, in one process that stores nothing.
 
-It has an environment of its own (requirements/bench.txt) and imports nothing of Banksman. `MODEL_URL` is
-the base URL of the model server. Run: `uvicorn app:app`
+It has its own environment (requirements/bench.txt) and imports nothing of Banksman. `MODEL_URL` is the base
+URL of the model server. Run: `uvicorn app:app`
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def add(a: int, b: int) -> int:
 
 @app.get("/readyz")
 async def ready() -> None:
-    """Respond once the process serves."""
+    """Return a response, which shows that the process serves."""
 
 
 @app.post("/v1/chat")

@@ -30,7 +30,7 @@ async def _measure(system: Measured, sizes: Sizes) -> dict[str, Any]:
         before = counts(system.monitoring_url)
         result = await under(system, runs, IN_FLIGHT, sizes.seconds)
         messages = counts(system.monitoring_url).since(before)
-    # The period has its own limits; the messages include the runs at its beginning and its end.
+    # The message counts also include the runs before and after the measured period.
     executed = result["runs"] + 2 * IN_FLIGHT
     return {
         "runs_per_s": result["runs_per_s"],

@@ -1,4 +1,4 @@
-"""The floors: what the parts of a run cost without Banksman."""
+"""The floors: the cost of the parts of a run without Banksman."""
 
 from __future__ import annotations
 

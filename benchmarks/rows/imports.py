@@ -11,7 +11,7 @@ SERVICES = ("agent", "gateway", "tool-runner", "workflows")
 
 
 def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure each service in a new process, several times; the fastest counts."""
+    """Measure each service in several new processes; the fastest import counts."""
     found = {name: [_import(name) for _ in range(sizes.starts)] for name in ("launcher", *SERVICES)}
     return {name: min(times, key=lambda one: one["s"]) for name, times in found.items()}
 

@@ -1,4 +1,4 @@
-"""The time to the first bytes of a streamed reply: from the model server, and through the gateway."""
+"""The time to the first bytes of a streamed reply, from the model server and through the gateway."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY = {
 
 
 def measure(system: Measured, model: Model, sizes: Sizes) -> dict[str, Any]:
-    """Send requests one after another, alternately to both."""
+    """Send sequential requests, alternately to the model server and the gateway."""
     return asyncio.run(_measure(system, model, sizes.requests))
 
 

@@ -36,7 +36,7 @@ async def measure(system: Measured, assistant: str, sizes: Sizes) -> Result:
 
 
 async def under(system: Measured, runs: Runs, in_flight: int, seconds: float) -> Result:
-    """Measure runs while this many are in flight."""
+    """Measure runs with a number of runs in flight."""
     cpu: list[dict[str, float]] = []
 
     def note() -> None:
@@ -68,7 +68,7 @@ def timing(window: Window) -> Result:
 
 
 async def _messages(system: Measured, runs: Runs, sizes: Sizes) -> Result:
-    """Count the messages of runs in sequence, minus those of an idle system in the same time."""
+    """Return the messages of sequential runs, minus those of an idle system in the same time."""
 
     async def several() -> None:
         for _ in range(sizes.counted_runs):
@@ -83,7 +83,7 @@ async def _messages(system: Measured, runs: Runs, sizes: Sizes) -> Result:
 
 
 async def _counted(system: Measured, work: Awaitable[None]) -> tuple[float, dict[str, int]]:
-    """Return the seconds that work takes, and the messages meanwhile."""
+    """Return the duration of work in seconds, and the messages meanwhile."""
     before, stored = counts(system.monitoring_url), stored_messages(system.monitoring_url)
     begun = time.perf_counter()
     await work

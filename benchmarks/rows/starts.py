@@ -1,4 +1,4 @@
-"""The start of a system, and what it costs while it has nothing to do."""
+"""The start of a system, and its cost while it is idle."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.harness.sizes import Sizes
 from benchmarks.harness.system import Measured, Model, data_directory, started
 
 SETTLED_S = 5.0
-"""Seconds after the start that are not measured."""
+"""Seconds after the start before the measurement of the idle system begins."""
 
 
 def measure(model: Model, sizes: Sizes) -> dict[str, Any]:
-    """Start a system without data, then several times with its data; measure the last one at rest."""
+    """Start a system without data, then several times with its data; measure the last one while idle."""
     with data_directory() as directory:
         with started(model, directory) as (_, measured):
             first = _start(measured)

@@ -1,4 +1,4 @@
-"""Many websockets that show one conversation: the time from an event's time stamp to each of them."""
+"""Many websockets that show one conversation: the delay from an event's timestamp to each websocket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = {"max_iterations": PACED_CALLS + 1}
 
 
 def measure(system: Measured, sizes: Sizes) -> dict[str, Any]:
-    """Show one run, whose model paces it, to all viewers."""
+    """Show one run, paced by its model, to all viewers."""
     return asyncio.run(_measure(system.url, sizes.viewers))
 
 
@@ -68,7 +68,7 @@ async def _subscribed(
 
 
 async def _view(socket: aiohttp.ClientWebSocketResponse, late_ms: list[float]) -> None:
-    """Note how late each stored event arrives, until the run ends."""
+    """Record the delay of each stored event until the run ends."""
     while True:
         frame = await socket.receive_json()
         if "seq" in frame:

@@ -1,4 +1,4 @@
-"""Open websockets that send nothing: memory and CPU time, at the gateway and at a bare uvicorn."""
+"""Idle open websockets: memory and CPU time, at the gateway and at a bare uvicorn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def _measure(url: str, pid: int, sizes: Sizes, *, hello: bool) -> dict[str
                 if hello:
                     await socket.send_json({"type": "hello"})
                     await socket.receive_json()
-                # Reads until the end, so that it responds to pings.
+                # Reads until the end, because a client responds to pings only while it reads.
                 reading.append(asyncio.create_task(socket.receive()))
 
         reading: list[asyncio.Task[Any]] = []

@@ -2,12 +2,13 @@
 # Create a CA and a certificate for each server of the cluster:
 #   deploy/nats/certificates.sh DIR [NAME ...]          (names: nats-1 nats-2 nats-3)
 # Writes DIR/ca.crt, with which clients verify servers, DIR/ca.key, which no server needs, and DIR/NAME/{server.crt,
-# server.key,ca.crt} for each server's /etc/banksman/tls. Existing files stay. Certificates are valid for a year; to
-# renew one, remove its server.crt, run this again, then `nats-server --signal reload`. You can also use your own CA:
-# the certificates need the servers' names and both usages (server and client), because servers verify each other.
+# server.key,ca.crt} for each server's /etc/banksman/tls. Existing files stay. Certificates are valid for a year. To
+# renew one, remove its server.crt, run this script again, then run `nats-server --signal reload`. You can also use
+# your own CA: the certificates need the servers' names and both usages (server and client), because servers verify
+# each other.
 set -euo pipefail
 
-[ $# -ge 1 ] || { sed -n '2,4p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,3p' "$0" >&2; exit 2; }
 directory=$1
 shift
 [ $# -gt 0 ] || set -- nats-1 nats-2 nats-3

@@ -54,7 +54,7 @@ async function request(action, body) {
   return value;
 }
 
-/** Yield each event of a conversation once, stored ones first, without an end. */
+/** Yield each event of a conversation once, stored events first, without end. */
 async function* events(conversation) {
   let last = 0;
   while (true) {
@@ -78,7 +78,7 @@ async function* replay(conversation, after) {
     const body = { after_seq: after, follow_s: FOLLOW_S, detail: "steps" };
     nats.publish(`api.${tenant}.replay.${conversation}`, JSON.stringify(body), { reply: inbox });
     for await (const message of frames) {
-      // No gateway serves the request now: the server says so at once.
+      // No gateway serves the request; the server reports this at once.
       if (message.headers?.code === 503) await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
       if (message.data.length === 0) return;
       const frame = message.json();

@@ -1,4 +1,4 @@
-// Where NATS is, and as whom to connect to it: NATS_URL and NATS_SEED_FILE, or the files of `banksman up`.
+// The address of NATS and the user's seed, from NATS_URL and NATS_SEED_FILE, or from the files of `banksman up`.
 
 import { readFileSync } from "node:fs";
 import { nkeyAuthenticator } from "@nats-io/transport-node";

@@ -22,7 +22,7 @@ const WORKFLOW = {
   },
 };
 
-/** The function of the workflow. It runs from its beginning in each turn, so all effects are steps. */
+/** The function of the workflow. It runs from its beginning in each turn, so all effects must be steps. */
 function writeReleaseNotes(run, { version }) {
   run.progress(1, 2, "Asking for the notes");
   const notes = run.step({

@@ -6,13 +6,13 @@ import { connection } from "./connection.mjs";
 
 const REPLY_TIMEOUT_MS = 5_000;
 
-/** What a workflow throws to end its run as failed, with the message as its result. */
+/** Thrown by a workflow to end its run as failed; the message is the result. */
 export class Failed extends Error {}
 
-/** Thrown at a step without a recorded result: the turn ends, and the next one has the result. */
+/** Thrown at a step without a recorded result: the turn ends, and the next turn has the result. */
 class Pending extends Error {}
 
-/** What ends the turns in progress, by tenant and conversation: a run has a conversation of its own. */
+/** The abort controllers of the turns in progress, by tenant and conversation; each run has its own conversation. */
 const turns = new Map();
 
 async function takeTurn(workflow, turn, signal) {
@@ -32,7 +32,7 @@ async function takeTurn(workflow, turn, signal) {
       throw new Pending();
     },
     progress(step, total, message) {
-      // Until each recorded step has been repeated, the log has the progress already.
+      // Until all recorded steps have been repeated, the log already has the progress.
       if (Object.keys(turn.results).every((name) => used.has(name))) progress.push({ step, total, message });
     },
   };
@@ -48,7 +48,7 @@ async function takeTurn(workflow, turn, signal) {
 
 /**
  * Register a workflow, and serve its turns until SIGTERM or SIGINT. `workflow(run, parameters)` returns the text of the
- * result, at once or later. It runs from its beginning in each turn, so all effects are steps.
+ * result or a promise of it. It runs from its beginning in each turn, so all effects must be steps.
  */
 export async function serve(definition, workflow) {
   const { name, server } = definition;
@@ -67,7 +67,7 @@ export async function serve(definition, workflow) {
       }
     },
   });
-  // In no queue group: any of the processes may have the turn.
+  // In no queue group, because any of the processes may have the turn.
   nats.subscribe(`workflow.cancel.${server}.*.*`, {
     callback: (_error, message) => turns.get(runOf(message.subject))?.abort(),
   });
