@@ -165,8 +165,8 @@ class RunnerRoom:
 
     async def _remove(self, store: str, runner: str, state: StoreState) -> None:
         logger.error(
-            "runner %s has more than %d %% of the store %s, and no runner stores as much itself: another "
-            "process may have its key; what exceeds its part is removed",
+            "the objects of runner %s have more than %d %% of the store %s. A runner stores less, so another "
+            "process may have its key. Objects above the runner's part are removed",
             runner,
             round(100 * MOST_SHARE),
             store,

@@ -93,7 +93,7 @@ class Authorizations:
         except TimeoutError as error:
             raise SignInFailed(f"the authorization server was not found within {SIGN_IN_S:g} s") from error
         except ValidationError as error:
-            raise SignInFailed("the authorization server describes itself with unusable values") from error
+            raise SignInFailed("the authorization server returned invalid values") from error
 
     async def token(self, wanted: RequestToken) -> AccessToken:
         """Request a token.
@@ -172,7 +172,7 @@ class Authorizations:
             if "S256" not in (found.code_challenge_methods_supported or ()):
                 raise SignInFailed("the authorization server does not support PKCE with S256")
             return found
-        raise SignInFailed("the server names no authorization server, or that has no metadata")
+        raise SignInFailed("the server names no authorization server, or that one has no metadata")
 
     async def _client(self, wanted: DiscoverSignIn, server: OAuthMetadata) -> OAuthClient:
         """Return the given client if it belongs to this authorization server; otherwise register one."""

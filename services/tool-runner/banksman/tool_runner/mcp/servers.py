@@ -159,7 +159,7 @@ class McpServers:
         if isinstance(transport, HttpServer):
             return opened(transport, self.egress, rules, Meter())
         if self.sandbox is None:
-            raise ServerFailed("programs as servers need the sandbox bwrap on this runner")
+            raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
         return started(transport, self.sandbox, workspace, timeout_s, Stop(), Meter())
 
 

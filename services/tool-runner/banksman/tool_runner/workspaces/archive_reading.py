@@ -86,7 +86,9 @@ class _Reader:
         while (member := self.archive.next()) is not None:
             self.entries += 1
             if self.entries > self.limits.max_entries:
-                raise SnapshotRefused(f"it contains more than {self.limits.max_entries} files")
+                raise SnapshotRefused(
+                    f"it contains more than {self.limits.max_entries} files, directories and links"
+                )
             self._restore(member)
             # tarfile keeps every member it has read. None is needed again, and there may be 100,000.
             cast(Any, self.archive).members.clear()

@@ -90,7 +90,9 @@ class _Writer:
         self.entries += 1
         self.size += size
         if self.entries > self.limits.max_entries:
-            raise SnapshotRefused(f"it contains more than {self.limits.max_entries} files")
+            raise SnapshotRefused(
+                f"it contains more than {self.limits.max_entries} files, directories and links"
+            )
         if self.size > self.limits.max_bytes:
             raise SnapshotRefused(f"its files have more than {self.limits.max_bytes} bytes")
 

@@ -39,11 +39,12 @@ class Usage:
         """Return a sentence about the exceeded limit; None if no limit is exceeded."""
         more = "" if self.complete else " or more"
         if self.disk_bytes > limits.max_bytes:
-            return f"the workspace has {self.disk_bytes} bytes{more}, its limit is {limits.max_bytes}"
+            return f"the workspace has {self.disk_bytes} bytes{more}; its limit is {limits.max_bytes}"
         if self.entries > limits.max_entries:
-            return f"the workspace has {self.entries} files{more}, its limit is {limits.max_entries}"
+            entries = f"{self.entries} files and directories{more}"
+            return f"the workspace has {entries}; its limit is {limits.max_entries}"
         if self.depth > limits.max_depth:
-            return f"the workspace has {self.depth} levels of directories, its limit is {limits.max_depth}"
+            return f"the workspace has {self.depth} levels of directories; its limit is {limits.max_depth}"
         if self.moved:
             return f"directories below level {_OPEN_LEVELS} were moved while the workspace was measured"
         return None
