@@ -225,13 +225,13 @@ def _call(
 
 @dataclass(frozen=True, slots=True)
 class _CheckedCall:
-    """A call, and what happens to it."""
+    """A checked call."""
 
     call: ToolCall
     arguments_error: str | None
     """Why the arguments cannot be read; `runs.steps` gives such a call its result."""
     refusal: ToolResult | None
-    """The result of a call that is not executed; None for one that may be."""
+    """The result of a call that is not executed; None for a call that may be executed."""
     needs_approval: bool
 
 
