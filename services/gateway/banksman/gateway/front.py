@@ -1,4 +1,4 @@
-"""The HTTP server of a gateway, which listens before NATS is there."""
+"""The HTTP server of a gateway, which listens before NATS is connected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Front:
     keys: Keys
     port: int
     http: contextlib.AsyncExitStack
-    """Ends the server: the open requests finish before what they use is closed."""
+    """Closes the server after open requests have finished, before the objects that they use are closed."""
 
 
 @asynccontextmanager
@@ -74,7 +74,7 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:
-    # `Stream` ends like this on purpose when an upstream breaks off, which passthrough logs with its reason.
+    # `Stream` closes its connection like this if an upstream breaks off; passthrough logs the reason.
     return record.msg != "ASGI callable returned without completing response."
 
 
@@ -88,7 +88,7 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         port=gateway.port,
         ws=socket_protocol(unfinished, Pings()),
         ws_max_size=FRAME_BYTES,
-        # An idle socket takes 25 KB without it, 122 KB with it.
+        # An idle websocket takes 25 KB without compression, and 122 KB with it.
         ws_per_message_deflate=False,
         lifespan="off",
         log_config=None,
@@ -101,5 +101,5 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
 
 
 def _end_streams_before(upstreams: Upstreams, drain_s: float) -> None:
-    """Let open streams finish for most of the time to drain, and end the others with an error event."""
+    """Let open streams finish for most of the drain time, then end the others with an error event."""
     asyncio.get_running_loop().call_later(drain_s * FINISH_SHARE, upstreams.end)

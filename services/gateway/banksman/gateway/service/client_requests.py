@@ -1,4 +1,4 @@
-"""Handle client requests, in the form of the websocket's frames, for every interface."""
+"""Handles client requests of every interface, in the form of the websocket's frames."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def publish_title(queue: RunQueue, tenant: str, conversation_id: str, titl
 class ClientRequests:
     """Handles requests that change a conversation.
 
-    Every request has an id: a repeated request gets the ids and the effect of the first one.
+    Every request has an id: a repeated request returns the ids of the first one, and has no further effect.
     """
 
     views: Views
@@ -69,9 +69,9 @@ class ClientRequests:
         """Handle a request and return its acknowledgement.
 
         Args:
-            caller: Who sent it.
+            caller: The sender.
             request: The request.
-            title_from: The message that follows the creation of a conversation; it names one without a title.
+            title_from: The first message of a new conversation, from which a missing title is derived.
 
         Raises:
             CallerMistake: The request is at fault.

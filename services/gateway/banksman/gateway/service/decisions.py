@@ -1,4 +1,4 @@
-"""Decide approval requests: check a decision, sign it and store it. The first stored decision wins."""
+"""Decides approval requests: checks, signs and stores a decision. The first stored decision wins."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class SubmittedDecision:
     link: str | None = None
     """The link that led the user to the request; None for a decision without one."""
     decision_id: str = field(default_factory=lambda: new_id("answer-"))
-    """The same for every repeat of a request, and for no other request."""
+    """Identifies the request; its repeats have the same id."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """What is stored of a decision: the reply to the approval request, or the first of two approvals."""
+    """The stored result of a decision: the reply to the approval request, or the first of two approvals."""
 
     reply: ApprovalReply | FirstApproval
     won: bool
-    """Whether it is the submitted decision, stored now or by an earlier attempt of the same request."""
+    """Whether the stored result is the submitted decision, stored now or by an earlier attempt."""
 
     @property
     def outcome(self) -> ApprovalOutcome | Literal["awaiting_second"]:
@@ -103,7 +103,7 @@ class Decisions:
         return await self.when_stored(tenant, approval_id, attempt)
 
     async def when_stored(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of an attempt, which is repeated while its request is not stored yet.
+        """Return the result of `attempt`, which is retried while its approval request is not stored yet.
 
         Raises:
             NotReady: The request is in the log and was not stored within 5 seconds.
@@ -123,8 +123,8 @@ class Decisions:
             return await attempt()
         except NotFound:
             if not await self._is_open(tenant, approval_id):
-                # A new leader may have had no request yet when its slots were read, and another user may have
-                # decided it meanwhile. Both show now.
+                # When the slots were read, a new leader may have lacked the request, which another user has
+                # decided since. A second attempt finds both.
                 return await attempt()
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
 
@@ -198,7 +198,7 @@ async def decide(
             if first.answer_id == reply.answer_id:
                 return DecisionResult(first, won=True)
             reply = confirming(reply, first)
-        # Another user may have decided since the slots were read: the slot returns the reply that won.
+        # Another user may have decided since the slots were read: the slot returns the stored reply.
         winner = await slots.store_reply(sign(reply, key))
     except Poison as poison:
         raise open_again(approval_id) from poison
@@ -225,7 +225,7 @@ async def _item_decision(
         if not item.editable:
             raise BadInput("decisions.arguments", item.name, "no edited arguments for this call")
         await check(item.name, decision.arguments)
-        # Arguments that were not changed are no edit: the model is not notified of one.
+        # Unchanged arguments are not an edit, so the model is not notified of one.
         if call_digest(item.name, decision.arguments, item.network) == item.digest:
             return decision.model_copy(update={"arguments": None})
     return decision

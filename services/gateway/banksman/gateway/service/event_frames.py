@@ -41,8 +41,8 @@ def subscribed(conversation_id: str, view: ConversationView) -> Subscribed:
 def encoded_event(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> str:
     """Encode an event frame as JSON text.
 
-    An event above 256 KiB has its long texts truncated, except an approval request: a person must see in full
-    what they approve.
+    Long texts of an event above 256 KiB are truncated, except in approval requests: users must see everything
+    that they approve.
     """
     frame = event_frame(event, conversation_id, log_epoch, prev_seq)
     text = to_json(frame).decode()

@@ -1,4 +1,4 @@
-"""One subscription of one client to one conversation: stored events without gaps, and live output between."""
+"""One subscription of one client to one conversation: stored events without gaps, and live output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from banksman.gateway.service.live_output import LiveChannel, LiveChannels
 logger = logging.getLogger(__name__)
 
 READ_AGAIN_S = 0.5
-"""Seconds until the stored events are read again after the broker did not respond."""
+"""Seconds before stored events are read again after the broker did not respond."""
 EARLY_OUTPUT = 4_096
 """Pieces of live output that may wait until the stored events before them are sent."""
 
@@ -33,11 +33,11 @@ class Sink(Protocol):
     """The receiver of a feed's frames."""
 
     def put(self, frame: str) -> None:
-        """Take a frame."""
+        """Accept a frame."""
         ...
 
     def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
-        """Take a piece of text, which may be merged with the piece before it."""
+        """Accept a piece of text, which may be merged with the piece before it."""
         ...
 
     async def room(self) -> None:
@@ -70,12 +70,12 @@ class Feed:
         self._sink = sink
         self._rank = DETAILS.index(detail)
         self._last = view.last_seq if after_seq is None else after_seq
-        """Number of the last event considered."""
+        """Number of the last event that was sent or filtered out."""
         self._prev = self._last
         """Number of the last event sent."""
         self._position = view.stream_seq if after_seq is None else view.position(after_seq)
         # A restored log also contains commits of earlier epochs. Clients know only the current epoch, so all
-        # events up to the head are sent with that one.
+        # events up to the head are sent with the current epoch.
         self._log_epoch, self._head = view.log_epoch, view.stream_seq
         self._completed_message: str | None = None
         self._run_id: str | None = None
@@ -88,15 +88,15 @@ class Feed:
         """Messages and calls that the replayed events complete: their early output is dropped."""
 
     async def listen(self) -> None:
-        """Begin to buffer live output, so that `follow` misses none from here on."""
+        """Begin to buffer live output, so that `follow` misses no output after this call."""
         if self._channel is None:
             self._channel = await self._channels.join(self.tenant, self.conversation_id, self)
 
     async def follow(self, *, quiet: bool = False) -> None:
         """Send the stored events, then `replay.done`, then each event as it is stored, until `close`.
 
-        Returns when the feed is live; further frames are sent by callbacks. While the broker does not
-        respond, it waits: the client has its position already, and would not know that it misses events.
+        Returns when the feed is live; callbacks send further frames. Retries while the broker does not
+        respond: the client has its position already, and could not detect missing events.
 
         Args:
             quiet: True sends no `replay.done`.
@@ -128,7 +128,7 @@ class Feed:
             self._sink.put(done.model_dump_json())
 
     def require_resync(self, reason: str) -> None:
-        """Send `resync_required`, and nothing after it: the client's events are no longer the stored ones."""
+        """Send `resync_required` as the last frame: the client's events differ from the stored ones."""
         if self._closed:
             return
         self._closed = True
@@ -150,11 +150,11 @@ class Feed:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether it sends the progress of tool calls."""
+        """Whether the feed sends the progress of tool calls."""
         return self._rank >= DETAILS.index("steps")
 
     def only(self, run_id: str) -> None:
-        """Send the events of one run only, from here on."""
+        """Send only events of one run from now on."""
         self._run_id = run_id
 
     def take(self, live: Delta | CallProgress) -> None:
@@ -219,7 +219,7 @@ class Feed:
                 self.ended.set()
 
     def _note_completion(self, event: Event) -> None:
-        """Note the message or call that an event completes: its live output is not sent after the event."""
+        """Record the message or call that an event completes: its live output is not sent afterwards."""
         match event.data:
             case MessageCompleted(message_id=completed):
                 self._completed_message = completed

@@ -1,4 +1,4 @@
-"""Idempotency of requests: a request id stands for one body and the ids that were returned for it."""
+"""Idempotency of requests: a request id identifies one body and the ids that were returned for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.request_checks import Request
 
 _UNREPEATED = new_id("own-")
-"""Begins the ids that this process gives to requests. No client can guess it."""
+"""Prefix of the ids that this process gives to requests without an id. Clients cannot guess it."""
 
 
 class RequestRecord(Stored):
@@ -25,7 +25,7 @@ class RequestRecord(Stored):
     body_digest: str
     """SHA-256 of the request's body. Another body under the same id is a conflict."""
     ids: dict[str, str]
-    """The ids that the request got."""
+    """The ids that were assigned to the request."""
     meaning_digest: str | None = None
     """SHA-256 of the body without fields that have their default value. Gateways of two versions compute the
     same digest, although one of them knows more fields. None in records of older gateways."""
@@ -50,7 +50,7 @@ class RequestBucket(Protocol):
 
 
 class RequestIds(Protocol):
-    """The ids that requests get: a repeated request gets those of the first one."""
+    """Assigns ids to requests: a repeated request gets the ids of the first one."""
 
     def new(self, prefix: str) -> str:
         """Return an id for a new request."""
@@ -74,7 +74,7 @@ class RequestIds(Protocol):
 
 
 class DerivedIds:
-    """Ids that follow from one source, for a start that may be repeated at any time later."""
+    """Derives ids from one source, for a start that may be repeated at any later time."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -130,7 +130,7 @@ class StoredRequests:
             request_id: The id of the request, unique within the tenant.
             body: The request's body.
             ids: The ids that a new request gets.
-            exclude: Fields that may differ between two sendings of the same request.
+            exclude: Fields that may differ between a request and its repeat.
 
         Raises:
             Conflict: The id was used with another body.
@@ -154,7 +154,7 @@ class StoredRequests:
 
 
 def unrepeated_id() -> str:
-    """Return the id of a request that came without one, so no client can repeat it."""
+    """Return an id for a request without one, which no client can repeat."""
     return new_id(f"{_UNREPEATED}-")
 
 
@@ -167,7 +167,8 @@ async def ids_once(
         Conflict: The request's id was used with another body.
     """
     if request.id.startswith(_UNREPEATED):
-        # Two durable writes less for a message in a new conversation.
+        # No client can repeat the request, so two durable writes are saved for a message in a new
+        # conversation.
         return ids
     key = request_key(caller, request)
     exclude = {"id", "conversation_id"} if isinstance(request, Envelope) else {"id"}

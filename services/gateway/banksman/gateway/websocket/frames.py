@@ -1,4 +1,4 @@
-"""Parse the frames that clients send over the websocket."""
+"""Parses the frames that clients send over the websocket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from banksman.contracts.frames import CLIENT_FRAME, ClientFrame, ErrorFrame, err
 from banksman.contracts.wire import JsonValue, parse_as, strict_json
 
 SHORT_CHARS = 16 * 1024
-"""Size up to which the id of a rate-limited frame is read."""
+"""Maximum characters of a rate-limited frame whose id is read."""
 
 KNOWN_TYPES = frozenset(
     kind
@@ -32,7 +32,7 @@ def parse_frame(text: str) -> ClientFrame:
     """Parse a client's frame.
 
     Raises:
-        FrameRefused: It is not a JSON object, has an unknown type or has a bad field.
+        FrameRefused: The frame is not a JSON object, has an unknown type, or has an invalid field.
     """
     reply_to: str | None = None
     try:
@@ -52,7 +52,7 @@ def parse_frame(text: str) -> ClientFrame:
 
 
 def id_in(text: str) -> str | None:
-    """Return the id of a rate-limited frame, for its error frame; None if it has none or is too long."""
+    """Return the id of a rate-limited frame for its error frame; None without an id or if too long."""
     if len(text) > SHORT_CHARS:
         return None
     try:

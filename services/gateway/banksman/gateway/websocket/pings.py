@@ -1,4 +1,4 @@
-"""Pings of all websockets of a process: one timer, and one look at each pong."""
+"""Sends the pings of all websockets of a process by one timer, and recognises pongs without the parser."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from websockets.protocol import Protocol as Parser
 from websockets.streams import StreamReader
 
 PING_EVERY_S = 20.0
-"""Seconds between two pings of a websocket. One that does not reply before the next is closed."""
+"""Seconds between two pings of a websocket, which is closed if it does not reply before the next ping."""
 PING = b"\x89\x00"
 """The frame of a ping without payload (https://www.rfc-editor.org/rfc/rfc6455#section-5.5.2)."""
 _PONG, _PONG_BYTES = b"\x8a\x80", 6
-"""The head and the length of the reply to `PING`: four bytes, the mask of no payload, follow the head."""
+"""The first bytes and the length of the reply to `PING`. A mask of four bytes follows the first bytes."""
 _TOGETHER_S = 1.0
 """Pings that are due within this many seconds are sent together, so that an idle process rarely wakes up."""
 _AT_ONCE = 250
-"""Pings that are sent before others have their turn. One takes about 10 µs."""
+"""Pings that are sent before other tasks run. One ping takes about 10 µs."""
 
 
 class Pinged(Protocol):
@@ -42,21 +42,21 @@ class Pings:
         self._every_s = every_s
         self._together_s = min(_TOGETHER_S, every_s / 4)
         self._due: dict[Pinged, float] = {}
-        """Times of the event loop's clock. The interval is the same for all, so the first are due first."""
+        """Due times by the event loop's clock, in order, because all websockets have the same interval."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, socket: Pinged) -> None:
-        """Ping a websocket after the interval, and then again and again."""
+        """Ping a websocket after each interval until it is removed or closed."""
         self._due[socket] = asyncio.get_running_loop().time() + self._every_s
         if self._timer is None:
             self._set_timer()
 
     def remove(self, socket: Pinged) -> None:
-        """Do not ping a websocket any more. Safe to call twice."""
+        """Stop pinging a websocket. Safe to call twice."""
         self._due.pop(socket, None)
 
     def _set_timer(self) -> None:
-        """Wake up at the next multiple of `_together_s` at which a ping is due; not at all without any."""
+        """Set the timer to the next multiple of `_together_s` at which a ping is due, if any."""
         self._timer = None
         due_at = next(iter(self._due.values()), None)
         if due_at is not None:

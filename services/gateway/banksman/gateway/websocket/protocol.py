@@ -19,12 +19,12 @@ ABORT_S = 15.0
 
 @dataclass
 class UnfinishedMessages:
-    """The messages that have begun to arrive on all websockets of a process."""
+    """The incomplete messages of all websockets of a process."""
 
     timeout_s: float
-    """Seconds that one message may take; then its websocket is closed."""
+    """Maximum seconds of one message, after which its websocket is closed."""
     max_bytes: int
-    """Bytes of all of them; beyond it the websockets whose messages began first are closed."""
+    """Maximum bytes of all incomplete messages; above it, the websockets of the oldest ones are closed."""
     _sizes: dict[SocketProtocol, int] = field(default_factory=lambda: dict[SocketProtocol, int]())
     """By websocket, in the order in which the messages began."""
     _total: int = 0
@@ -37,14 +37,14 @@ class UnfinishedMessages:
         else:
             self._sizes.pop(socket, None)
         while self._total > self.max_bytes:
-            # A message takes milliseconds: the first are those that clients hold back.
+            # A message normally takes milliseconds: clients hold back the oldest ones.
             next(iter(self._sizes)).fail(RATE_LIMITED, "too many unfinished messages")
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
     """Closes the websocket of a client that does not finish a message in time, or does not reply to pings.
 
-    Sends a close frame although the client does not read, and aborts the connection after 15 seconds.
+    Sends a close frame even if the client does not read, and aborts the connection after 15 seconds.
     """
 
     unfinished: ClassVar[UnfinishedMessages]
@@ -70,7 +70,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._deadline = self.loop.call_later(self.unfinished.timeout_s, self.fail, TIMED_OUT, reason)
 
     def handle_cont(self, event: Frame) -> None:
-        """Append a fragment. One buffer for all: a list of many small ones takes ten times their bytes."""
+        """Append a fragment to one buffer: a list of many small fragments takes ten times their bytes."""
         first = self.frames[0]
         joined = first if isinstance(first, bytearray) else bytearray(first)
         joined += event.data
@@ -79,7 +79,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a finished message on; the next one has a deadline of its own."""
+        """Pass a finished message to the application; the next message has a new deadline."""
         self._end_deadline()
         super().send_receive_event_to_app()
 
@@ -94,15 +94,15 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.pings.add(self)
 
     def stop_keepalive(self) -> None:
-        """Ping the client no more."""
+        """Stop pinging the client."""
         self.pings.remove(self)
 
     def handle_pong(self, event: Frame) -> None:
-        """Note that the client is there."""
+        """Record the reply of the client."""
         self._awaits_pong = False
 
     def ping(self) -> bool:
-        """Send a ping, or close the websocket if the last one got no pong."""
+        """Send a ping, or close the websocket if the client did not reply to the last one."""
         if self.close_sent or self.transport.is_closing():
             return False
         if self._awaits_pong:
