@@ -11,7 +11,7 @@ from banksman.runs.schemas import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation
 
 MAX_DIFF_BYTES = 100_000
-"""Bytes of an existing file that are read to show what a write would change."""
+"""Maximum bytes that are read of an existing file, to show the changes of a write."""
 
 
 async def argument_problems(

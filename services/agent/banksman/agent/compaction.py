@@ -13,7 +13,7 @@ KEPT_SHARE = 0.5
 SUMMARY_SHARE = 0.1
 """Share of the limit that a summary may take."""
 LEAST_GAIN = 0.1
-"""Share of the limit that a compaction must save; otherwise the request is sent as it is."""
+"""Share of the limit that a compaction must save; otherwise the request is sent unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

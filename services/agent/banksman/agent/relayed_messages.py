@@ -51,7 +51,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RelayChecks:
-    """Checks what runners and tool servers publish."""
+    """Checks messages of runners and tool servers."""
 
     tickets: CallTickets
     redaction: TenantRedaction

@@ -163,7 +163,7 @@ class RunnerPresence:
         try:
             await end_lease(self._bus, entry.key, entry.revision, budget_s=PROBE_S)
         except WrongLastSequence:
-            return  # It was renewed, taken by the next process, or ended by another agent.
+            return  # The lease was renewed, taken by the next process, or ended by another agent.
         except Unavailable as error:
             logger.warning("the lease of %s is not ended yet: %s", entry.key, error)
         else:

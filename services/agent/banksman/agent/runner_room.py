@@ -110,7 +110,7 @@ class RunnerRoom:
         return free_bytes
 
     async def _by_runner(self, store: str) -> _Messages:
-        """Return the messages in a store; objects without an owner are those of runner ""."""
+        """Return the messages in a store; objects without an owner belong to runner ""."""
         found = defaultdict[str, dict[str, int]](dict)
         async for subject, messages in self._stores.subjects(store, f"$O.{store}.>"):
             _, _, _, *place = subject.split(".")

@@ -16,7 +16,7 @@ from banksman.agent.store_requests import StoreRequests
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import OWNERS, WORKSPACES, object_chunks, object_meta
-from banksman.bus.objects import OWNER_END, place_of, subjects_below
+from banksman.bus.objects import OWNER_END, subject_tokens, subjects_below
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token
@@ -162,7 +162,7 @@ class RunnerStores:
 
     async def _remove_without_owner(self, name: str) -> bool:
         """Remove an object without an owner; return False if it does not exist."""
-        subject = object_meta(WORKSPACES, place_of(name))
+        subject = object_meta(WORKSPACES, subject_tokens(name))
         message = await self._stores.last(WORKSPACES, subject)
         if message is None:
             return False

@@ -25,7 +25,7 @@ def as_list(value: object) -> list[Any] | None:
 
 
 def loads_object(text: str | bytes) -> Json | None:
-    """Return the JSON object of a text, or None if the text is anything else."""
+    """Return the JSON object of a text, or None if the text is not a JSON object."""
     try:
         return as_object(json.loads(text))
     except ValueError:

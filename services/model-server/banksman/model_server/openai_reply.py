@@ -60,7 +60,7 @@ def error_body(
     param: str | None = None,
     code: str | None = None,
 ) -> bytes:
-    """Return the vendor's error object; type and code default to those of the status."""
+    """Return the vendor's error object; type and code default to the values for the status."""
     default_type = "server_error" if status >= 500 else "invalid_request_error"
     error = {
         "message": message,

@@ -79,7 +79,7 @@ class OpenAIWire:
 
 
 class ResponsesWire(OpenAIWire):
-    """The format of OpenAI's responses; its refusals are those of chat completions."""
+    """The format of OpenAI's responses. Refusals have the format of chat completions."""
 
     dialect: Dialect = "responses"
 

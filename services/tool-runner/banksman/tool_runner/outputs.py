@@ -88,7 +88,7 @@ class Outputs:
 
     async def _leave_room(self, size: int) -> None:
         """Remove outputs if this runner would exceed its part of the store, as agents would remove them."""
-        held_bytes, max_bytes = await self._objects.filled()
+        held_bytes, max_bytes = await self._objects.storage_used()
         part_bytes = int(OWN_SHARE * max_bytes)
         # All runners together fill less than the part of one runner.
         if not max_bytes or held_bytes + size <= part_bytes:

@@ -144,9 +144,7 @@ class _Probe:
 
     async def makes_no_namespaces(self) -> Check:
         """Check that a command cannot become root in its own user namespace."""
-        return await self._check_fails(
-            "namespaces", "unshare -Ur true 2>/dev/null", "a user namespace of its own"
-        )
+        return await self._check_fails("namespaces", "unshare -Ur true 2>/dev/null", "its own user namespace")
 
     async def _check_fails(self, name: str, script: str, forbidden: str) -> Check:
         """Pass if the script, which tries something forbidden, fails."""

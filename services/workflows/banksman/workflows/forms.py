@@ -29,7 +29,7 @@ def check_form(schema: JsonObject) -> None:
     """Check a form itself.
 
     Raises:
-        BadInput: It is not a JSON Schema of an object; the error names the place.
+        BadInput: The form is not a JSON Schema of an object; the error names the place.
     """
     with naming_form():
         check_schema(schema)

@@ -1,4 +1,4 @@
-"""The registry of workflows: those of the platform, and those that the processes of tenants serve."""
+"""The registry of workflows of the platform and of tenants."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Registry:
         """Register a workflow for a tenant, or for all tenants (None). Its own server may replace it.
 
         Raises:
-            BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
+            BadInput: The form is not a JSON Schema of an object, or the time limit is too long.
             Conflict: Another server has registered a workflow of that name. Its registration is unchanged.
             Overloaded: The tenant has too many workflows.
         """
@@ -79,7 +79,7 @@ class Registry:
         """Create or replace a workflow without code; a repeated request returns the stored definition.
 
         Raises:
-            BadInput: Its form is not a JSON Schema of an object, or its time limit is too long.
+            BadInput: The form is not a JSON Schema of an object, or the time limit is too long.
             NotFound: No workflow without code has this name.
             Conflict: The name is taken, or the stored one has another revision.
             Overloaded: The tenant has too many workflows.

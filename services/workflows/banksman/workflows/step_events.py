@@ -73,7 +73,7 @@ def recorded_results(state: Conversation) -> dict[str, StepResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedSteps:
-    """The steps of a turn, with everything that their events need."""
+    """The steps of a turn, with the data for their events."""
 
     reply: TurnReply
     message_id: str

@@ -1,4 +1,4 @@
-"""The tools that a workflow may call: those of the workspace, and registered ones."""
+"""The tools that a workflow may call: workspace tools and registered tools."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class _Attempts:
         """Return the plan; it starts a new thread if the planned one already has the messages.
 
         An interrupted attempt, an agent that crashed before it stored the reply, or a cancelled run may have
-        sent them. The log does not contain what the thread received since then.
+        sent them. The log does not contain messages that the thread has received since then.
         """
         if isinstance(self._plan, Continue):
             present = await self._api.message_ids(self._plan.thread_id)

@@ -10,8 +10,8 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 
 DeltaKind = Literal["message", "reasoning"]
 """
-message    text of the reply, including calls as text; a `DeltaFilter` selects what to publish
-reasoning  the model's reasoning, if the vendor returns it
+message    text of the reply, including calls as text; a `DeltaFilter` selects the text to publish reasoning
+the model's reasoning, if the vendor returns it
 """
 
 

@@ -113,7 +113,7 @@ class ReplyBuilder:
         return index in self._calls
 
     def last_call(self) -> int | None:
-        """Return the highest index of a call, also of one that is left out; None if there is no call."""
+        """Return the highest index of a call, including calls that are left out; None if there is no call."""
         return None if self._last_call < 0 else self._last_call
 
     def reply(

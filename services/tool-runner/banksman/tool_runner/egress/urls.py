@@ -22,7 +22,7 @@ class FetchRefused(Exception):
 
 
 def check_url(url: str, ports: frozenset[int] = PORTS) -> httpx.URL:
-    """Parse a URL and check everything that needs no look-up.
+    """Parse a URL and check it without a DNS look-up.
 
     Raises:
         FetchRefused: the URL is not allowed; the message names the part.

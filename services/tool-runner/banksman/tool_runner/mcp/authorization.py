@@ -100,7 +100,7 @@ class Authorizations:
 
         Raises:
             GrantRefused: The authorization server refused the grant.
-            SignInFailed: It did not respond with a token.
+            SignInFailed: The authorization server did not respond with a token.
         """
         form, headers = _identified(wanted)
         request = httpx2.Request("POST", wanted.token_endpoint, data=form, headers=headers)

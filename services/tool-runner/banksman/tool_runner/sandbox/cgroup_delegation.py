@@ -23,12 +23,12 @@ RUNNER = "banksman-runner"
 
 
 class NotDelegated(Exception):
-    """There is no cgroup that the runner may divide; the message states why."""
+    """The runner may divide no cgroup; the message states why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A directory of cgroups, and what its children can limit."""
+    """A directory of cgroups, and the controllers of its children."""
 
     directory: Path
     controllers: frozenset[str]

@@ -186,7 +186,7 @@ class Container:
         return call.report is not None
 
     def close(self) -> None:
-        """Close the connection. The supervisor then ends with everything that it started."""
+        """Close the connection. The supervisor then ends with all its processes."""
         self._lose("the sandbox was closed")
 
     async def _send(self, kind: bytes, payload: bytes = b"") -> None:

@@ -1,4 +1,4 @@
-"""Maps the runner's directories and image to those of the engine's host."""
+"""Maps the runner's directories and image to the directories and images of the engine's host."""
 
 from __future__ import annotations
 

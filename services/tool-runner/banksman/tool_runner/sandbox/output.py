@@ -24,7 +24,7 @@ class HeadTail:
     def add(self, chunk: bytes) -> None:
         """Add the next bytes of the stream."""
         self.total_bytes += len(chunk)
-        # Bounded memory: everything between head and tail is dropped on arrival.
+        # To bound the memory, all bytes between head and tail are dropped on arrival.
         room = self._head_bytes - len(self._head)
         self._head += chunk[:room]
         self._tail += chunk[room:][-self._tail_bytes :]

@@ -167,7 +167,7 @@ class _Parent:
                 os.close(fd)
 
     def _end_all(self) -> None:
-        """Kill everything after the runner has ended."""
+        """Kill all processes after the runner has ended."""
         self._connected = False
         self._poll.unregister(self._channel)
         self._kill(self._started)
@@ -217,7 +217,7 @@ class _Parent:
             if pid not in known:
                 self._watch(pid)
                 self._kill([pid])
-                # It may be a child of an orphan that has just ended.
+                # The child may belong to an orphan that has just ended.
                 for awaited in self._awaited.values():
                     awaited.add(pid)
 
@@ -291,7 +291,7 @@ def _refusing(error: OSError) -> _Start:
 
 
 def _confine(shares: Mapping[str, int]) -> None:
-    """Enter a user namespace with limits of its own, and let the OOM killer choose this process first.
+    """Enter a user namespace with its own limits, and let the OOM killer choose this process first.
 
     Sandboxes inherit the score. Writing the file of a child is not possible: it belongs to root until exec
     has finished.
@@ -331,7 +331,7 @@ class _Sandboxes:
             arguments = [self._bwrap, b"--args", b"%d" % OPTIONS_FD, b"--", *words]
             if b"proxy" in special:
                 return _start_by_fork(arguments, files, special[b"proxy"])
-            # It does not copy this process's memory, as fork would.
+            # posix_spawn does not copy this process's memory, as fork would.
             return os.posix_spawn(
                 self._bwrap,
                 arguments,

@@ -24,7 +24,7 @@ class ToolOutcome:
     error_kind: ErrorKind | None = None
     exit_code: int | None = None
     truncated: bool = False
-    """True if `value` does not contain everything."""
+    """True if `value` is incomplete."""
     output: bytes | None = None
     """The whole output, up to the runner's limit, for the object store; None if nothing was cut."""
     changed: tuple[PathChange, ...] = ()

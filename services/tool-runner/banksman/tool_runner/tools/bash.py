@@ -46,7 +46,7 @@ class Bash:
     definition = BASH
 
     def __init__(self, sandbox: Sandbox, limits: RunnerLimits, proxy: CommandProxy | None = None) -> None:
-        """Create the tool; without `proxy`, no command may connect, whatever an assistant's policy states."""
+        """Create the tool; without `proxy`, no command may connect, even if its policy allows it."""
         self._sandbox = sandbox
         self._limits = limits
         self._proxy = proxy

@@ -150,5 +150,5 @@ def _is_page(fetched: Fetched, text: str) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error, which may repeat what a page sent."""
+    """Return the message of an error, which may repeat text of a page."""
     return str(error)[:_MAX_REASON_CHARS]

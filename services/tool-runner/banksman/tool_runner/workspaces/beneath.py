@@ -57,7 +57,7 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
 
     No step follows a link. `..` is never passed to the kernel, because a directory that is moved meanwhile
     has another parent; the walk goes back by the names of the directories that it opened. It therefore stays
-    below `directory`, whatever is renamed meanwhile.
+    below `directory`, even if directories are renamed meanwhile.
 
     Raises:
         OSError: as `open_beneath`.

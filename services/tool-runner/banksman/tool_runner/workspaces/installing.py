@@ -1,4 +1,4 @@
-"""Brings the files of a term to this runner: those of its snapshot, or the first files of an assistant."""
+"""Brings the files of a term to this runner: from its snapshot, or first files of an assistant."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Usage:
         return None
 
     def bounds(self, limits: WorkspaceLimits) -> WorkspaceLimits:
-        """Return the limits of a command that starts now: what is already exceeded may not grow."""
+        """Return the limits of a command that starts now: an exceeded limit becomes the current size."""
         return limits.model_copy(
             update={
                 "max_bytes": max(limits.max_bytes, self.disk_bytes),

@@ -23,7 +23,7 @@ class RunnerIdentity:
     epoch: int
     """Counts the starts of this runner from 1."""
     lock_fd: int
-    """The locked file. The kernel releases the lock when the process ends, in whatever way."""
+    """The locked file. The kernel releases the lock when the process ends, even by a kill."""
 
 
 def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:

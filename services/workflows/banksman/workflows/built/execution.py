@@ -40,7 +40,7 @@ async def _execute(built: Built, context: WorkflowContext, values: Values) -> st
         values.steps[step.name] = await _value_of(step, context, values)
     if built.result:
         return values.text("result", built.result)
-    # The value of an approval is always true, which is no result for a user.
+    # The value of an approval is always true, which is not a useful result for a user.
     named = [step.name for step in built.steps if not isinstance(step, ApprovalStep)]
     last = values.steps[named[-1]] if named else "Approved."
     return last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=2)

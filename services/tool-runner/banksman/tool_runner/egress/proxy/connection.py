@@ -1,6 +1,7 @@
 """One connection of the proxy: a tunnel (CONNECT) or one plain HTTP request.
 
-The proxy responds 400 to invalid HTTP, 403 to what the rules forbid, and 502 if the server does not respond.
+The proxy responds 400 to invalid HTTP, 403 to requests that the rules forbid, and 502 if the server does not
+respond.
 """
 
 from __future__ import annotations
