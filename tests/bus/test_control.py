@@ -249,7 +249,7 @@ class Total(BaseModel):
 
 @asynccontextmanager
 async def adding(bus: Bus, subject: str, *, at_once: bool) -> AsyncGenerator[list[Sum]]:
-    """Serve a typed handler, which does not reply to a request without numbers; yield what it receives."""
+    """Serve a typed handler, which does not reply to a request without numbers; yield the received bodies."""
     router, received = NatsRouter(), list[Sum]()
 
     @router.subscriber(subject)

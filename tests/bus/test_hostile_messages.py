@@ -211,7 +211,7 @@ async def test_a_bad_entry_of_a_bucket_is_skipped_and_dead_lettered(bus: Bus, na
 
 
 @pytest.mark.parametrize("name", BUCKETS)
-async def test_a_view_reports_what_it_skips(bus: Bus, name: str) -> None:
+async def test_a_view_reports_skipped_entries(bus: Bus, name: str) -> None:
     key = f"late.{new_id('k')}"
     async with asyncio.timeout(WAIT_TIMEOUT_S), BucketView(Bucket(bus, name, Note)):
         await durable(bus, kv_subject(name, key), b"[]", msg_id=new_id("x"))

@@ -15,7 +15,7 @@ from .conftest import environment
 
 
 class Terminal:
-    """What a command prints on a terminal, and the keys that are pressed on it."""
+    """A terminal of a command: the printed text, and the keys that a test presses."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", keyboard: int) -> None:
         self.text = ""
@@ -45,7 +45,7 @@ class Terminal:
         os.close(self._keyboard)
 
     def _read(self) -> None:
-        # The kernel reports EIO once no process has the terminal open any more.
+        # The kernel reports EIO when the last process has closed the terminal.
         with suppress(OSError):
             while piece := os.read(self._keyboard, 65536):
                 self.text += piece.decode()

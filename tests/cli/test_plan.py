@@ -1,4 +1,4 @@
-"""The environment of each process: only what it needs."""
+"""The environment of each process has only the variables that the process needs."""
 
 import socket
 from pathlib import Path

@@ -59,7 +59,7 @@ async def connect(secured_nats: SecuredNats) -> AsyncGenerator[Connect]:
 
 @pytest.fixture
 async def tickets(secured_nats: SecuredNats) -> AsyncGenerator[CallTickets]:
-    """The tickets of calls, while an agent relays what runners and tool servers store."""
+    """The tickets of calls, while an agent relays the messages of runners and tool servers."""
     async with relaying(secured_nats) as loaded:
         yield loaded
 

@@ -27,7 +27,14 @@ from banksman.bus.names import (
     object_meta,
     object_stream,
 )
-from banksman.bus.objects import CHUNK_BYTES, ObjectBroken, Objects, owned_name, place_of, subjects_below
+from banksman.bus.objects import (
+    CHUNK_BYTES,
+    ObjectBroken,
+    Objects,
+    owned_name,
+    subject_tokens,
+    subjects_below,
+)
 from banksman.bus.publish import durable
 from banksman.contracts.errors import Forbidden, NotFound, Unavailable
 from banksman.contracts.ids import new_id
@@ -82,19 +89,19 @@ async def test_no_purge_removes_an_object(thief: Bus, stored: tuple[str, str]) -
 @pytest.mark.parametrize("rollup", ["all", "sub"])
 async def test_no_rollup_removes_objects(thief: Bus, stored: tuple[str, str], rollup: str) -> None:
     store, name = stored
-    own = object_meta(store, place_of(name.replace("r1:", "r2:")))
+    own = object_meta(store, subject_tokens(name.replace("r1:", "r2:")))
     with pytest.raises(PublishRefused, match="rollup"):
         await durable(thief, own, b"{}", msg_id=new_id("m"), headers={ROLLUP: rollup})
 
 
 async def test_no_message_replaces_or_extends_an_object(thief: Bus, stored: tuple[str, str]) -> None:
     store, name = stored
-    place = place_of(name)
+    place = subject_tokens(name)
     for subject in (
         object_meta(store, place),
         object_chunks(store, f"{place}.{new_id('o')}"),
         # As versions without owners stored them.
-        object_meta(store, place_of(name.partition(":")[2])),
+        object_meta(store, subject_tokens(name.partition(":")[2])),
         object_chunks(store, new_id("o")),
     ):
         with pytest.raises(Forbidden):
@@ -108,10 +115,12 @@ async def test_own_description_that_names_another_object_is_not_listed(
     store, name = stored
     async with await secured_nats.connect(OPERATOR_FILES) as operator:
         objects = Objects(operator, store)
-        of_owner = await last_message(operator, object_stream(store), object_meta(store, place_of(name)))
+        of_owner = await last_message(
+            operator, object_stream(store), object_meta(store, subject_tokens(name))
+        )
         assert of_owner is not None
         own = owned_name("r2", "t", "c", new_id("s"))
-        await durable(thief, object_meta(store, place_of(own)), of_owner.data, msg_id=new_id("m"))
+        await durable(thief, object_meta(store, subject_tokens(own)), of_owner.data, msg_id=new_id("m"))
         assert [info.name async for info in objects.list(owner="r2") if info.name == name] == []
         with pytest.raises(ObjectBroken):
             await objects.get(own)
@@ -154,7 +163,7 @@ async def test_key_of_a_snapshot_is_not_returned_to_another_runner(
 
 
 SMALL_BYTES = 24 * CHUNK_BYTES
-"""What the thief can store in the stores of these tests, beside the objects of other tests."""
+"""Bytes that a stolen key can store in the stores of these tests, beside the objects of other tests."""
 
 
 @pytest.fixture
@@ -165,7 +174,7 @@ async def small(secured_nats: SecuredNats, stored: tuple[str, str]) -> AsyncGene
     async with await secured_nats.connect(OPERATOR_FILES) as operator:
         before = (await call(operator, api("STREAM.INFO", stream)))["config"]
         objects = Objects(operator, store)
-        held, _ = await objects.filled()
+        held, _ = await objects.storage_used()
         config = {**before, "max_bytes": max(SMALL_BYTES, 16 * held)}
         await call(operator, api("STREAM.UPDATE", stream), config)
         yield objects, config["max_bytes"]
@@ -180,14 +189,14 @@ async def test_key_of_a_runner_cannot_fill_a_store(
     """Three times the size of the store: chunks of one object that is never finished, or of many."""
     (store, _), (objects, max_bytes) = stored, small
     room = RunnerRoom(agent)
-    place = place_of(owned_name("r2", tenant, "c1", "s1"))
+    place = subject_tokens(owned_name("r2", tenant, "c1", "s1"))
     most = 0
     for _ in range(3 * max_bytes // CHUNK_BYTES):
         upload = new_id("o") if uploads == "many" else "o1"
         subject = object_chunks(store, f"{place}.{upload}")
         await durable(thief, subject, b"x" * CHUNK_BYTES, msg_id=new_id("m"))
         await room.check()
-        most = max(most, (await objects.filled())[0])
+        most = max(most, (await objects.storage_used())[0])
     assert MOST_SHARE * max_bytes - 2 * CHUNK_BYTES < most <= MOST_SHARE * max_bytes + CHUNK_BYTES
 
 

@@ -124,7 +124,7 @@ async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) ->
 
 
 async def test_the_list_of_conversations_shows_a_decision_at_once(stage: Stage) -> None:
-    """R13, R38: what is decided in the inbox waits for no one, also before the list is polled."""
+    """R13, R38: a request that is decided in the inbox waits for no one, also before the list is polled."""
     put(stage, 1)
     listed = {"conversation_id": "c1", "title": "Crane 1", "status": "awaiting_approval"}
     stage.resources["context/conversations"] = {"items": [listed]}

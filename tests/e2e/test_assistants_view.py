@@ -31,7 +31,7 @@ async def test_a_model_is_chosen_by_provider_price_and_context(stage: Stage) -> 
         assert (await eventually(sent, WAIT_TIMEOUT_S))["overrides"] == {"model": "anthropic:claude"}
 
 
-async def test_an_assistant_is_edited_with_a_preview_and_what_a_save_changes(stage: Stage) -> None:
+async def test_an_assistant_is_edited_with_a_preview_and_the_changes_of_a_save(stage: Stage) -> None:
     assistants(stage)
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="Assistants").click()

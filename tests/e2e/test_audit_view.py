@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def test_the_trail_is_selected_continued_and_downloaded(stage: Stage) -> None:
-    """R34: an administrator sees the own tenant; what users named is shown and never interpreted."""
+    """R34: an administrator sees the own tenant; names given by users are shown and never interpreted."""
     hostile = scenes.entry(3, "assistant.deleted", "<img src=x onerror=alert(1)>")
     stage.resources |= scenes.RESOURCES
     stage.resources["v1/audit"] = {"items": [hostile, scenes.RESOURCES["v1/audit"]["items"][0]], "next": 2}

@@ -19,7 +19,7 @@ def _sent(stage: Stage, kind: str) -> Any:
 
 
 async def test_a_command_is_completed_and_its_form_confirmed(stage: Stage) -> None:
-    """R15, R112: by keyboard alone; the form has what the command names."""
+    """R15, R112: by keyboard alone; the form has the parameters of the command."""
     stage.resources["workflows/categories"] = {"items": [{"name": "general", "workflows": [STORED]}]}
     parsed = {"workflow": STORED, "parameters": {"version": "2.1"}, "problems": []}
     stage.resources["POST workflows/parse"] = parsed

@@ -1,4 +1,4 @@
-"""Markup in what models, tools and files contribute is shown as text, and never runs."""
+"""Markup in texts of models, tools and files is shown as text, and never runs."""
 
 from __future__ import annotations
 

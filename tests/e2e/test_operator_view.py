@@ -59,7 +59,7 @@ async def test_open_runs_are_shown_page_by_page(stage: Stage) -> None:
 
 
 async def test_the_open_runs_of_one_tenant_are_shown_from_its_row(stage: Stage) -> None:
-    """R31, R34: what it runs is counted beside what it consumes; a page that is further on stays shown."""
+    """R31, R34: the row has the tenant's open runs and usage; the shown page stays the same."""
     stage.resources |= scenes.RESOURCES
     for state in ("queued", "queued_workflow", "awaiting_approval", "awaiting_input"):
         stage.resources[f"operator/runs?state={state}&tenant=acme"] = {"items": [], "next": None}
@@ -100,7 +100,7 @@ async def test_messages_that_could_not_be_handled_are_shown_page_by_page(stage: 
 
 
 async def test_an_operator_reads_a_message_that_could_not_be_handled_and_discards_it(stage: Stage) -> None:
-    """R34: its content is shown on several lines and never interpreted; it is deleted after a question."""
+    """R34: its content is shown on several lines and never interpreted; it is deleted once confirmed."""
     stage.resources |= scenes.RESOURCES
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="Operations").click()

@@ -1,4 +1,4 @@
-"""Each reason of a service that a person reads on the page has a stable code with a text in each language."""
+"""Each reason of a service that users read on the page has a stable code with a text in each language."""
 
 from __future__ import annotations
 

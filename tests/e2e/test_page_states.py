@@ -52,7 +52,7 @@ PAINTED = """() => [...document.querySelectorAll('.run')]
 
 
 async def test_a_long_conversation_draws_the_runs_that_come_near_the_view(stage: Stage) -> None:
-    """R38: 2,000 messages open at their end; opening and scrolling cost what is in view."""
+    """R38: 2,000 messages open at their end; opening and scrolling draw only the runs in view."""
     for number in range(1000):
         run = f"c1-r{number}"
         stage.event("run.started", {"message_id": f"m{number}", "message": f"Question {number}."}, run_id=run)
@@ -64,7 +64,7 @@ async def test_a_long_conversation_draws_the_runs_that_come_near_the_view(stage:
         assert await page.locator(".run:not(.far)").count() < 100
 
         await page.evaluate(SCROLL_UP)
-        # What was drawn stays in the document, for a search and a selection, and is not painted.
+        # Drawn runs stay in the document, for a search and a selection, and are not painted.
         await eventually(lambda: _drawn(page, more_than=100))
         await eventually(lambda: _painted(page, less_than=60))
         await expect(page.get_by_text("Question 995.")).to_have_count(1)

@@ -35,7 +35,7 @@ REMEMBERED = {
 
 
 async def test_an_administrator_adds_a_rule_and_withdraws_a_remembered_decision(stage: Stage) -> None:
-    """R12, R13: "always ask for `rm`"; what is remembered shows who decided what."""
+    """R12, R13: "always ask for `rm`"; a remembered decision shows its user and its calls."""
     stage.resources |= {
         "context/policy": POLICY,
         "PUT context/policy": {**POLICY, "revision": 4},
@@ -93,7 +93,7 @@ async def test_the_second_user_approves_exactly_what_the_first_one_did(stage: St
 async def test_a_run_that_waits_for_the_second_user_does_not_ask_the_first_one(
     stage: Stage, first: str, waits_for: str
 ) -> None:
-    """R13: who approved has nothing left to do, and reads so."""
+    """R13: the first user has nothing left to do, and the page says so."""
     scenes.start(stage)
     scenes.ask(stage, scenes.command(1))
     decision = {"tool_call_id": "k1", "decision": "approve"}

@@ -14,7 +14,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 async def test_the_times_of_a_schedule_are_written_in_words_and_confirmed(stage: Stage) -> None:
-    """What was understood is shown and editable; a sentence that is not understood changes nothing."""
+    """The parsed time is shown and editable; a sentence that cannot be parsed changes nothing."""
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/schedules")
         await page.get_by_role("button", name="New schedule").click()

@@ -29,7 +29,7 @@ async def test_a_text_that_resembles_a_call_is_shown_as_text(stage: Stage) -> No
 
 
 async def test_a_log_that_was_cut_is_shown_where_it_was_cut(stage: Stage) -> None:
-    """R34: not silently shorter; the conversation goes on after it."""
+    """R34: not silently shorter; the conversation continues after it."""
     scenes.start(stage)
     scenes.say(stage, "The load is 40 t.")
     scenes.finish(stage, content="The load is 40 t.")

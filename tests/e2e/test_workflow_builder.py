@@ -15,7 +15,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 async def test_a_workflow_is_built_from_steps_and_started_from_the_list(stage: Stage) -> None:
-    """R15, R22, R112: form, prompt, tool and approval, each with values of what comes before it."""
+    """R15, R22, R112: form, prompt, tool and approval, each with values of earlier steps."""
     schema = {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}}
     stage.resources |= {
         "context/tools": {"items": [{"name": "write_file", "input_schema": schema}]},

@@ -29,7 +29,7 @@ NATURAL = re.compile(r"^[\w.\[\]~/ -]+(:| must | is )")
 
 
 def requests(base: type[BaseModel] = Wire) -> Iterator[type[BaseModel]]:
-    """Yield the models of all requests of clients: bodies, frames and what they contain."""
+    """Yield the models of all requests of clients: bodies, frames and nested models."""
     assert application and router
     for model in base.__subclasses__():
         if not model.__pydantic_generic_metadata__["parameters"]:

@@ -355,7 +355,7 @@ async def test_refused_or_failed_call_is_reported_with_its_reason(agent: Agent, 
 
 
 async def test_tool_that_is_not_offered_is_not_called(openai: AsyncOpenAI):
-    """R57: without tools the model answers in text only."""
+    """R57: without tools the model replies in text only."""
     completion = await openai.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "run `ls`"}]
     )

@@ -121,7 +121,9 @@ async def test_openai_refuses_invalid_options(
     assert reason in caught.value.message
 
 
-async def test_openai_accepts_what_its_vendor_accepts(server: ModelServer, openai: AsyncOpenAI, model: str):
+async def test_openai_accepts_histories_that_its_vendor_accepts(
+    server: ModelServer, openai: AsyncOpenAI, model: str
+):
     messages = [
         {"role": "developer", "content": "Be brief."},
         user([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}}]),
@@ -226,7 +228,7 @@ async def test_anthropic_refuses_invalid_options(
     assert reason in str(caught.value)
 
 
-async def test_anthropic_accepts_what_its_vendor_accepts(
+async def test_anthropic_accepts_histories_that_its_vendor_accepts(
     server: ModelServer, anthropic: AsyncAnthropic, model: str
 ):
     thinking = {"type": "thinking", "thinking": "hm", "signature": signature_of("hm")}

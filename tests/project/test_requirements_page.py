@@ -43,7 +43,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def finish(tree: Path, **outcomes: str) -> list[str]:
-    """Return what differs from the committed page after a run with these outcomes."""
+    """Return the differences from the committed page after a run with these outcomes."""
     named = {ALL: outcomes["all"], OTHER: outcomes["other"]}
     command = [sys.executable, "-c", FINISH, json.dumps(named)]
     return json.loads(subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True).stdout)
@@ -55,7 +55,7 @@ def check(tree: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_run_writes_its_commit_and_results_and_names_what_the_committed_page_states_otherwise(
+def test_a_run_writes_its_commit_and_results_and_names_differences_from_the_committed_page(
     tree: Path,
 ) -> None:
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, text=True, check=True)

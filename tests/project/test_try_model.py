@@ -64,7 +64,7 @@ def perfect(call: Write) -> list[Reply]:
 async def test_a_perfect_model_has_all_points_over_both_wires(
     vendor: str, protocol: str, call: Write
 ) -> None:
-    """R37, R113: prompts and adapters are those of agents, so a score is about what users get."""
+    """R37, R113: prompts and adapters are those of agents, so a score reflects the replies that users get."""
     async with ModelServer.running() as server:
         model = f"{vendor}:{server.play('perfect', perfect(call), by='count')}"
         url = server.openai_url if vendor == "openai" else server.url

@@ -78,7 +78,7 @@ class Plan:
     compacts: bool = False
     """Whether a summary replaces the older part of the history, once it is long enough."""
     first: bool = False
-    """Whether its start says that its conversation is new, rightly or not."""
+    """Whether its start is marked as the first message of its conversation, rightly or not."""
 
     def terms(self) -> ApprovalTerms:
         escalation = Escalation(after_s=self.escalates_s, users=("eve",)) if self.escalates_s else None

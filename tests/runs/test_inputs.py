@@ -1,4 +1,4 @@
-"""Values that workflows request: who may provide them, once, and what ends a request (pure)."""
+"""Values that workflows request: their providers, a single reply, and the ends of a request (pure)."""
 
 from __future__ import annotations
 

@@ -119,5 +119,5 @@ def test_a_message_that_is_wrongly_marked_as_the_first_is_queued_like_any_other(
 
 
 def labels(scenario: Scenario) -> set[str]:
-    """Return what the processes would do next."""
+    """Return the awaits at which tasks are."""
     return {task.op.label for task in scenario.ready if task.op is not None}

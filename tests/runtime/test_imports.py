@@ -28,7 +28,7 @@ def large(tmp_path: Path) -> Path:
 
 
 def executed(folder: Path, program: str) -> object:
-    """Run a program that defers the library; return what it prints as JSON."""
+    """Run a program that defers the library; return its JSON output."""
     start = "import json, sys\nfrom banksman.runtime.imports import defer\ndefer('large', '_client')\n"
     done = subprocess.run(
         [sys.executable, "-c", start + program], cwd=folder, capture_output=True, text=True, check=True

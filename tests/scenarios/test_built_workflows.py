@@ -75,7 +75,7 @@ async def ended(http: httpx.AsyncClient, run: Body) -> Body:
     return (await http.get(f"/context/runs/{run['run_id']}", params={"wait_s": 30})).json()
 
 
-async def test_a_built_workflow_asks_prompts_waits_for_approval_and_calls_a_tool(
+async def test_a_built_workflow_requests_a_value_prompts_waits_for_approval_and_calls_a_tool(
     http: httpx.AsyncClient, client: Client, play: Play, name: str
 ) -> None:
     """It is listed without its steps, and its tool call needs the same approval as any other."""

@@ -134,7 +134,7 @@ async def test_a_call_within_nested_fences_is_an_example_and_does_not_run(client
 async def test_every_wrong_reply_of_the_table_is_corrected_in_one_run(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R10, R32, R37: after each correction the model goes on; two in a row do not end the run."""
+    """R10, R32, R37: after each correction the model continues; two in a row do not end the run."""
     wrong = [case.reply for case in CASES if case.expected.startswith("malformed")]
     pairs = [wrong[i : i + 2] for i in range(0, len(wrong), 2)]
     replies = [Reply(text=text) for pair in pairs for text in (*pair, written())]

@@ -98,7 +98,7 @@ async def test_arguments_that_are_not_json_are_logged(system: System, client: Cl
 async def test_an_unknown_finish_reason_is_logged_and_the_content_returned(
     system: System, client: Client, play: Play, written: str, content: str
 ) -> None:
-    """R99: a warning, the calls, and the text of the model; without one, a text that says so."""
+    """R99: a warning, the calls, and the text of the model; without a text, one that states this."""
     reason = new_id("reason")
     replies = (Reply(tool_calls=(READ,)), Reply(text=written, finish_reason=reason))
 

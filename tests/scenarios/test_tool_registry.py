@@ -143,7 +143,7 @@ async def test_the_example_is_the_same_tool_and_shares_its_calls(
 async def test_tools_are_listed_and_read_by_name_over_every_interface(
     http: httpx.AsyncClient, nats: NatsClient, observer: ToolServer
 ) -> None:
-    """R42, R43: what the model is offered: the built-in tools, and the registered ones with their owner."""
+    """R42, R43: the tools that models are offered: built-in ones, and registered ones with their owner."""
     listed_tools = (await http.get("/context/tools")).json()["items"]
     read = (await http.get(f"/context/tools/{WEATHER}")).json()
     over_nats = {tool.name: tool for tool in await nats.tools()}

@@ -121,7 +121,7 @@ async def test_a_requested_value_is_provided_over_every_api(
 ) -> None:
     @workflow(name=name)
     async def echo(context: WorkflowContext) -> str:
-        """Return what the user provides."""
+        """Return the value that the user provides."""
         return str(await context.input("Which?", {"type": "integer"}, step="which"))
 
     async with served(system, echo, name=name):

@@ -102,7 +102,7 @@ async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Par
 
 
 async def park_copies(bus: Bus, original: Parked, number: int) -> list[Parked]:
-    """Store what an agent stored for `original` with new ids: log, approval request and timer."""
+    """Store the messages of `original` with new ids: log, approval request and timer."""
     pattern = await _pattern(bus, original)
     before = await _stored(bus)
     made: list[Parked] = []

@@ -15,7 +15,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 SHORTEST_INTERVAL_S = 0.005
 LONGEST_INTERVAL_S = 0.05
-"""Seconds between two checks: most waits end at once, and a long one leaves the CPU to what it waits for."""
+"""Seconds between two checks: most waits end at once; a long one leaves the CPU to the awaited process."""
 GROWTH = 1.5
 
 T = TypeVar("T")

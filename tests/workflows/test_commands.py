@@ -84,7 +84,7 @@ def test_a_text_that_is_no_command_is_refused(text: str) -> None:
         split_command(text)
 
 
-async def test_the_service_completes_a_command_and_names_what_is_missing(
+async def test_the_service_completes_a_command_and_names_missing_parameters(
     link: Bus, service: ServiceProcess
 ) -> None:
     async def parsed(text: str) -> ParsedWorkflow:

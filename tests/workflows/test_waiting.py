@@ -19,7 +19,7 @@ AWAITED: dict[str, AwaitedEvent] = {
     "approval": ApprovalRequested,
     "value": InputRequested,
 }
-"""What a run waits for, and the event after which it waits."""
+"""The awaited object of a run, and the event after which the run waits."""
 WAITING = 20
 
 

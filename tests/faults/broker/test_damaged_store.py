@@ -75,7 +75,7 @@ async def test_a_foreign_event_is_found(own_nats: NatsServer, tenant: str) -> No
 async def test_log_with_a_gap_continues_before_it_and_the_rest_is_in_a_file(
     own_nats: NatsServer, tenant: str, tmp_path: Path
 ) -> None:
-    """The log states what it lost. Until an operator decides, the events are left as they are."""
+    """The log states the lost events. Until an operator decides, the events are left as they are."""
     async with await connect(own_nats) as bus:
         agent = Agent(bus, tenant)
         for number in range(6):

@@ -46,7 +46,7 @@ class Truth:
     stale: list[str] = field(default_factory=list[str])
     """Reads without a commit that was acknowledged before the read."""
     leader_lags: bool = False
-    """True from the freeze of a leader until it has what was stored without it."""
+    """True from the freeze of a leader until it has the commits that were stored without it."""
     reads: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -173,7 +173,7 @@ async def test_ten_leaders_frozen_for_twenty_seconds_return_no_stale_data(
 async def test_an_approval_decided_while_a_leader_is_frozen_has_one_decision_afterwards(
     cluster: NatsCluster, tenant: str
 ) -> None:
-    """P3: requests to the resumed leader return what was decided without it."""
+    """P3: requests to the resumed leader return the decision that was made without it."""
     async with await connect(cluster) as bus, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(await connect(node)) for node in cluster.nodes]
         await ApprovalSlots(bus).store_request(make_approval_request(tenant, "a1"))

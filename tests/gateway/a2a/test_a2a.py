@@ -180,7 +180,7 @@ async def test_an_approval_is_required_input_and_a_message_decides(
     assert STATE((await anext(resumed)).task.status.state) == "TASK_STATE_INPUT_REQUIRED"
     await answered(agent, start, request)
     assert states([update async for update in resumed])[-1] == "TASK_STATE_COMPLETED"
-    # A request that is decided is not sent again: the stream goes on to the end of the run.
+    # A decided request is not sent again: the stream continues to the end of the run.
     assert states([update async for update in client.send_message(first)])[-1] == "TASK_STATE_COMPLETED"
     (repeated,) = [update async for update in client.send_message(answer)]
     assert STATE(repeated.task.status.state) == "TASK_STATE_COMPLETED"

@@ -43,7 +43,7 @@ class Observed:
 
 
 def install(folder: Path) -> Path:
-    """Install the packed client and what its tests need below `folder`, and return the folder."""
+    """Install the packed client and the packages of its tests below `folder`; return the folder."""
     packages = packages_of(NODE)
     shutil.copytree(NODE, folder, ignore=shutil.ignore_patterns("node_modules"))
     # A copy: the next command adds the packed client to it.

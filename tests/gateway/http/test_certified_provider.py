@@ -71,9 +71,9 @@ async def is_signed_in(page: Page, account: str) -> None:
 
 
 async def test_an_invited_account_has_the_rights_of_its_role(page: Page) -> None:
-    """R34: what `People` names for a colleague is what the colleague's account needs.
+    """R34: the roles that `People` names for a colleague suffice for the colleague's account.
 
-    After the sign-out the provider asks who signs in: else the next person at this browser would be Ann.
+    After the sign-out the provider shows its form: otherwise the next person at this browser would be Ann.
     """
     await sign_in(page, "ann")
     await is_signed_in(page, "ann")

@@ -17,7 +17,7 @@ LISTING = "/context/conversations"
 
 
 async def keys(file: Path, *arguments: str) -> tuple[int | None, dict[str, Any]]:
-    """Run `banksman keys` for a file; return its exit code and what it prints."""
+    """Run `banksman keys` for a file; return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "banksman.cli", "keys", *arguments, "--json"),
         stdout=asyncio.subprocess.PIPE,

@@ -44,7 +44,7 @@ CLICK = """async () => {
 async def test_a_push_message_becomes_a_notification_that_opens_the_request(
     start_gateway: GatewayFactory, agent: Agent
 ) -> None:
-    """R13: what the gateway sent is what the worker shows; without the switch nothing is registered."""
+    """R13: the worker shows the message of the gateway; without the switch nothing is registered."""
     browser = Browser()
     async with (
         push_service() as service,

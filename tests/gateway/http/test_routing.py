@@ -59,7 +59,7 @@ def route_of(endpoint: Callable[..., Any]) -> LazyRoute:
 
 
 def test_request_does_not_wait_for_the_thread_that_builds_its_route() -> None:
-    """The OpenAPI document is made in a thread, and builds all routes; the event loop goes on."""
+    """The OpenAPI document is made in a thread, and builds all routes; the event loop continues."""
     route = route_of(with_held)
 
     with ThreadPoolExecutor(1) as threads:

@@ -92,7 +92,7 @@ async def test_the_second_user_sees_what_the_first_one_approved_and_decides(
 
 
 async def test_a_different_approval_is_refused_and_a_rejection_decides(two: TwoUsers) -> None:
-    """R13: no user approves what the other one did not."""
+    """R13: both users approve exactly the same."""
     request = await two.parked()
     await two.decide("alice", request.approval_id, all="approve")
     other = await two.decide("bob", request.approval_id, all="approve", remember="conversation")
@@ -103,7 +103,7 @@ async def test_a_different_approval_is_refused_and_a_rejection_decides(two: TwoU
 
 
 async def test_two_users_approve_over_different_interfaces(two: TwoUsers, bus: Bus, tenant: str) -> None:
-    """R13, R114: the page learns of the first approval, which came over NATS, and gives the second."""
+    """R13, R114: the first approval arrives over NATS; the page is notified of it and sends the second."""
     request = await two.parked()
     async with two.gateway.socket("bob") as page:
         await page.request("approvals.subscribe")

@@ -173,7 +173,7 @@ async def test_every_request_about_something_missing_gets_an_error_that_is_docum
             continue
         channel = documented.document["channels"][title]
         misses = "not_found" in operation["x-error-codes"]
-        # A request that misses nothing may create what it names.
+        # A request that needs no existing object may create one.
         other = "c1" if misses else "c2"
         named = {name: ids.get(name, other) for name in channel["parameters"] if name != "tenant"}
         reply = await documented.request(title, bodies.get(title), **named)

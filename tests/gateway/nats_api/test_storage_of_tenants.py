@@ -67,7 +67,7 @@ async def test_replacing_a_document_counts_its_growth(bus: Bus, tenant: str) -> 
 
 @pytest.mark.usefixtures("gateway")
 async def test_failed_requests_do_not_fill_the_dead_letters(bus: Bus, tenant: str) -> None:
-    """The sender receives the error of each; what is stored is bounded."""
+    """The sender receives the error of each; the stored bytes are bounded."""
     below = subjects.all_of("dead", NATS_API)
     errors: list[Message] = []
 

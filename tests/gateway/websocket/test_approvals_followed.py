@@ -10,7 +10,7 @@ from tests.gateway.conftest import Agent, Served
 async def test_a_page_receives_requests_and_decisions_of_every_conversation(
     gateway: Served, agent: Agent
 ) -> None:
-    """R13: without a subscription to the conversation, and with what the inbox shows."""
+    """R13: without a subscription to the conversation, and with all fields that the inbox shows."""
     async with gateway.socket() as watching, gateway.socket() as working, gateway.http as http:
         assert set(watching.welcome["rights"]) >= {"chat", "approve"}
         assert (await watching.request("approvals.subscribe"))["type"] == "ack"

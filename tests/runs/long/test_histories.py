@@ -258,7 +258,7 @@ def test_compaction_keeps_no_iteration_if_the_last_one_is_too_long() -> None:
     assert kept == ()
 
 
-def test_without_a_summary_compaction_keeps_what_fits() -> None:
+def test_without_a_summary_compaction_keeps_the_messages_that_fit() -> None:
     log = long_log(12)
     few, _ = cut_of(log, limit=6_000, iterations=1)
     many, size = cut_of(log, limit=6_000, iterations=None)

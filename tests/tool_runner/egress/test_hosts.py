@@ -115,7 +115,7 @@ async def test_an_assistant_reaches_only_the_hosts_of_its_policy(runner: Runner)
 
 
 @beside
-async def test_an_assistant_cannot_widen_what_the_operator_allows(runner: Runner) -> None:
+async def test_an_assistant_cannot_extend_the_hosts_of_the_operator(runner: Runner) -> None:
     async with serving(replying(b"text")) as server:
         way_out = egress(server, hosts=HostRules(("*.example",), ("bad.example",)))
         for host in ("bad.example", "site.test"):

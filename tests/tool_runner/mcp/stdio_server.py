@@ -1,7 +1,7 @@
 """A server of the Model Context Protocol over standard input and output, with the standard library alone.
 
 It runs in the sandbox of tests. The variable `BEHAVIOUR`, or the file `behaviour` in its directory, selects
-what it does wrong.
+its faulty behaviour.
 """
 
 import json
