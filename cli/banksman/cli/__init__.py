@@ -4,5 +4,5 @@
 - `operator`: provisions, checks, backs up and repairs a deployment
 - `client`: uses a gateway as any client does
 
-The modules beside them are shared by at least two of the parts.
+Each other module is shared by at least two of the parts.
 """

@@ -20,12 +20,12 @@ MAX_LISTED = 20
 """Maximum number of models that a notice names."""
 DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
-"""The gateway uses the model for requests that name none; agents create its client ahead of requests. Users
-set `DEFAULT_MODEL`, from which both are derived; these are read as well, because users set them before."""
+"""The gateway uses the model for requests that name none; agents create its client before requests. Both are
+derived from `DEFAULT_MODEL`, and are also read, because users of earlier versions set them."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-5-mini"
-"""It accepts tools over Chat Completions; newer models reportedly require the Responses API for tools."""
+"""This model accepts tools over Chat Completions; newer ones reportedly need the Responses API for tools."""
 _OPENAI_URL = "https://api.openai.com/"
 _NO_LIST = (OSError, ValueError, LookupError, TypeError)
 """Exceptions of a request to a server that does not respond, or whose response is not a list of models."""
@@ -37,7 +37,7 @@ VENDOR_VARIABLES: Mapping[str, str] = {
     "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
     "BACKBOARD_API_KEY": "BANKSMAN_MODELS__BACKBOARD_API_KEY",
 }
-"""Maps the variables that the vendors' own tools read to our settings."""
+"""Maps environment variables of the vendors' own tools to settings."""
 
 
 class _Agent(BaseModel):
@@ -153,7 +153,7 @@ def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
 
 
 def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
-    """Copy the vendors' variables to ours where ours are not set. Empty ones count as not set."""
+    """Set our variables that are unset or empty from the vendors' variables."""
     for theirs, ours in VENDOR_VARIABLES.items():
         if environment.get(theirs) and ours not in environment:
             environment[ours] = environment[theirs]

@@ -43,7 +43,7 @@ class Http:
         """Return the list of items at a path.
 
         Raises:
-            GatewayRefused: there is none: the server is not a gateway, or has another version.
+            GatewayRefused: the response has no list: the server is not a gateway, or has another version.
             Unavailable: the gateway does not respond.
         """
         body = self.get(path)

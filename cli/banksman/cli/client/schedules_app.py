@@ -95,7 +95,7 @@ def run(schedule: Schedule, url: Url = None, json: Json = False) -> None:
 
 @app.command()
 def rm(schedule: Schedule, url: Url = None, json: Json = False) -> None:
-    """Remove a schedule; its runs stay."""
+    """Remove a schedule; its past runs remain."""
     from banksman.cli.client import schedules
 
     exit_with(schedules.remove(gateway(url), schedule, as_json=json))

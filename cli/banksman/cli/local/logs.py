@@ -18,7 +18,7 @@ from typing import Any, cast
 MAX_FILE_BYTES = 5 * 1024 * 1024
 """A log file is rotated before it would exceed this size."""
 KEPT_FILES = 2
-"""Rotated files that are kept."""
+"""Maximum number of rotated files."""
 MAX_LINE_BYTES = 64 * 1024
 """Longer lines are split."""
 _PAUSE_S = 0.02

@@ -26,7 +26,7 @@ _CONNECT_TIMEOUT_S = 10
 
 
 def port_for_clients(data: DataDir) -> int:
-    """Return the port of the last start if it is free: services beside the system connect to it again."""
+    """Return the port of the last start if it is free, so that services outside the system reconnect."""
     try:
         last = int(_port_file(data).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -97,7 +97,7 @@ class LocalNats:
         self.config_file.write_text(text, encoding="utf-8")
         _port_file(self.data).write_text(str(self.port), encoding="utf-8")
         context = {
-            "description": "Services of tenant local, beside `banksman up`",
+            "description": "Services of tenant local, outside `banksman up`",
             "url": self.url,
             "nkey": str(self.seed_file(LOCAL.user)),
         }

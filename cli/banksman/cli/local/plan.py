@@ -166,7 +166,7 @@ class Plan:
             "BANKSMAN_GATEWAY__HOST": settings.host,
             "BANKSMAN_GATEWAY__PORT": str(self.gateway_port),
         }
-        # Notices that the operator has set replace ours.
+        # Notices that the operator has set replace the default ones.
         if self.notices and _NOTICES not in self.inherited:
             own[_NOTICES] = json.dumps(self.notices)
         return own

@@ -43,7 +43,7 @@ class Finding:
     seen: str
     """What was found."""
     remedy: str | None = None
-    """What to do; None if nothing needs to be done."""
+    """The remedy; None if none is needed."""
 
 
 def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:

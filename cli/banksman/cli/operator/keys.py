@@ -32,7 +32,7 @@ def create_keys(directory: Path, runners: tuple[str, ...] = (), *, as_json: bool
         as_json: Whether to print the public keys as JSON.
 
     Raises:
-        BadInput: An id is no token.
+        BadInput: An id is malformed.
     """
     public: dict[str, str] = {}
     for user in user_names(runners=runners):

@@ -13,7 +13,7 @@ from banksman.cli.output import exit_with
 
 
 class _KeysGroup(TyperGroup):
-    """Takes a word that is no subcommand for the directory of `keys deployment`, as earlier versions did."""
+    """Treats a word that is no subcommand as the directory of `keys deployment`, as earlier versions did."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after `keys`."""

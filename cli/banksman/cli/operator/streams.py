@@ -19,7 +19,7 @@ def provision_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 
 def check_streams(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Print what is missing or weaker than required."""
+    """Print streams, consumers and server settings that are missing or weaker than required."""
     findings = asyncio.run(broker_access(data_dir).in_each(verify))
     _print("finding", findings, as_json=as_json, empty="streams are as strong as required")
     return Exit.CRITICAL if findings else Exit.OK

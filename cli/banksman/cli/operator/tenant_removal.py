@@ -1,4 +1,4 @@
-"""Delete all data of a tenant from the broker, and count what is left.
+"""Deletes all data of a tenant from the broker, and counts the remaining data.
 
 The system must be running: agents end the runs, and runners delete the workspaces and their snapshots.
 """

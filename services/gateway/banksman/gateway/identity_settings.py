@@ -56,7 +56,7 @@ class OidcSettings(Section):
     client_id: str | None = None
     """The web page's client, whose tokens are accepted too; None offers no sign-in on the page."""
     client_secret: SecretStr | None = None
-    """None for a public client. The gateway uses it; the page does not get it."""
+    """None for a public client. Only the gateway uses it; the page does not receive it."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     token: Literal["id_token", "access_token"] = "id_token"
     """The token with which the page uses the gateway."""

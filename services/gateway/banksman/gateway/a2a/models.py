@@ -50,14 +50,14 @@ class SentMessage(Stored):
 
 
 class Authentication(Stored):
-    """What the receiver expects in `Authorization`."""
+    """The credentials that the receiver expects in `Authorization`."""
 
     scheme: HeaderValue
     credentials: HeaderValue = Field(default="", repr=False)
 
 
 class PushTarget(Stored):
-    """Where the client of a message wants to be notified of its task."""
+    """The receiver of notifications about the task of a message."""
 
     id: Id = ""
     url: str = Field(max_length=2000)
@@ -66,7 +66,7 @@ class PushTarget(Stored):
 
 
 class Configuration(Stored):
-    """How the client wants the response."""
+    """The client's options for the response."""
 
     history_length: int | None = Field(default=None, ge=0, alias="historyLength")
     return_immediately: bool = Field(default=False, alias="returnImmediately")

@@ -11,14 +11,14 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 READABLE_HEADERS = ("location", "request-id", "retry-after", "x-request-id")
 """Headers of responses that a page may read, in addition to those that every page may."""
 REMEMBERED_S = 600
-"""Seconds for which a browser remembers the response to a preflight request."""
+"""Seconds for which a browser caches the response to a preflight request."""
 
 
 def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
     """Return an application that also answers the preflight requests of browsers.
 
     It wraps the checks of every request: a preflight request has no key, and a page reads the errors of the
-    checks too. Pages of other origins get nothing that they could read.
+    checks too. Pages of other origins receive no response that they can read.
     """
     if not settings.origins:
         return app

@@ -110,7 +110,7 @@ def errors_as(model: type[Stored]) -> dict[int | str, dict[str, Any]]:
 
 
 ERRORS = errors_as(ErrorBody)
-"""The error responses of endpoints in our own format."""
+"""The error responses of endpoints in Banksman's own format."""
 
 UNKNOWN_URL, METHOD_NOT_ALLOWED = "unknown_url", "method_not_allowed"
 """The codes that only HTTP has."""
@@ -159,7 +159,7 @@ def error_body(
 
 
 def error_response(path: str, error: BanksmanError) -> Response:
-    """Return the response to a request that failed with one of our errors."""
+    """Return the response to a request that failed with a `BanksmanError`."""
     if error.code is ErrorCode.INTERNAL:
         # The client is not told what failed inside.
         logger.error("%s failed: %s", path, error)

@@ -31,7 +31,7 @@ class StrictJson:
     """Annotation of a body: validates the bytes of the request."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Wrap the schema of the model, which stays the one that OpenAPI shows."""
+        """Wrap the schema of the model; OpenAPI shows the model's own schema."""
 
         def validate(value: Any, _: core_schema.ValidatorFunctionWrapHandler) -> BaseModel:
             return value if isinstance(value, source) else parse(source, value)

@@ -49,7 +49,7 @@ async def list_approvals(
         202: {"model": FirstOfTwo, "description": "Approved by the first of two users; the calls wait"},
         409: {
             "model": LateDecision | ErrorBody,
-            "description": "An earlier decision counts, or the request has expired",
+            "description": "An earlier decision took effect, or the request has expired",
         },
     },
 )
@@ -60,7 +60,7 @@ async def decide_approval(
     caller: ApproverDep,
     request_id: RequestId,
 ) -> Resolution | Response:
-    """Decide an approval request. The first decision counts; later ones get 409 with that decision."""
+    """Decide an approval request. The first decision takes effect; later ones are refused with 409 and it."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
     ack = await gateway.requests.handle(caller, frame)
     if ack.outcome == AWAITING_SECOND:
@@ -95,7 +95,7 @@ async def list_inputs(
     responses={
         409: {
             "model": LateValue | ErrorBody,
-            "description": "An earlier value counts, or the request is closed",
+            "description": "An earlier value took effect, or the request is closed",
         },
     },
 )
@@ -106,7 +106,7 @@ async def provide_input(
     caller: ApproverDep,
     idempotency_key: RequestId,
 ) -> ProvidedValue | Response:
-    """Provide the value that a workflow requested. The first value counts; later ones get 409."""
+    """Provide the value that a workflow requested. The first value takes effect; later ones get 409."""
     frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
     ack = await gateway.requests.handle(caller, frame)
     if not ack.already_resolved:

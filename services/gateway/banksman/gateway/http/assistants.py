@@ -131,7 +131,7 @@ async def delete_assistant(assistant_id: str, gateway: ServiceDep, caller: Calle
 
 @routes.get("/context/usage")
 async def read_usage(gateway: ServiceDep, caller: CallerDep) -> UsageReport:
-    """Read what the tenant's runs consumed today and this month (UTC), and the operator's limits."""
+    """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
     return await gateway.usage.of(caller.tenant)
 
 

@@ -23,7 +23,7 @@ from banksman.gateway.service.bodies import RequestBody
 
 CLIENT_PROMPT = "client_prompt"
 """The variable with the client's system messages. The prompt is `{{client_prompt}}`, and values of variables
-are inserted unchanged: braces in the messages stay as they are."""
+are inserted unchanged, so braces in the messages are not placeholders."""
 
 EARLIER = "[Earlier messages of this conversation, as the client sent them:]"
 CURRENT = "[The current message:]"

@@ -47,7 +47,7 @@ class OperatorCancelled(Stored):
 
 @routes.get("/operator/overview")
 async def read_overview(gateway: ServiceDep, caller: OperatorDep) -> Overview:
-    """Read what the streams hold, which messages wait for services, and which runners are alive."""
+    """Read the sizes of streams, the messages that wait for services, and the runners that are alive."""
     return await gateway.operations.overview()
 
 

@@ -12,7 +12,7 @@ routes = router("push")
 
 
 class PushOffer(Stored):
-    """What a browser needs to subscribe."""
+    """The data that a browser needs to subscribe."""
 
     public_key: str
     """The `applicationServerKey`, in base64url. It changes with the signing key of approvals."""
@@ -20,7 +20,7 @@ class PushOffer(Stored):
 
 @routes.get("/context/push")
 async def read_push_offer(gateway: ServiceDep, caller: ApproverDep) -> PushOffer:
-    """Read what a browser needs to subscribe."""
+    """Read the data that a browser needs to subscribe."""
     return PushOffer(public_key=gateway.webhooks.devices.public_key)
 
 

@@ -32,7 +32,7 @@ class StartRun(_Change):
     """Arguments of `start_run`."""
 
     message: str = Field(min_length=1, max_length=200_000)
-    """What the agent should do."""
+    """The task for the agent."""
     conversation_id: Token | None = None
     """A conversation to continue; leave it out to begin one."""
     assistant: Token = "default"

@@ -152,7 +152,7 @@ async def start_workflow(request: Request[args.StartWorkflow]) -> JsonObject:
 
 
 async def _state(request: Request[Any], run_id: str, wait_s: float, *, started: bool = False) -> JsonObject:
-    """Return a run after up to `wait_s`, and what to do next if it has not ended."""
+    """Return a run after up to `wait_s`, with the next step for the client if it has not ended."""
     found = await followed(request.gateway, request.caller, run_id, wait_s, request.report, started=started)
     body = _json(run_body(found))
     if found.outcome is not None:

@@ -1,4 +1,4 @@
-"""The requests that are client frames: they change a conversation and get an acknowledgement."""
+"""The requests that are client frames: they change a conversation and are acknowledged."""
 
 from __future__ import annotations
 

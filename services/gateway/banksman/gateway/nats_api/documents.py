@@ -185,5 +185,5 @@ def add_tools(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("usage")
     async def usage(message: Received) -> UsageReport:
-        """Read what the tenant's runs consumed today and this month, and the operator's limits."""
+        """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
         return await gateway.usage.of(tenant_of(message))

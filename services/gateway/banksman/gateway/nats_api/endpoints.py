@@ -134,7 +134,7 @@ class _Replies(BaseMiddleware[Any, Any]):
         return None if reply is None else self._encoded(reply)
 
     def _encoded(self, reply: BaseModel) -> bytes:
-        # By alias and with every null, as over HTTP; only acknowledgements omit what does not concern them.
+        # With aliases and nulls, as over HTTP. Only acknowledgements omit unused fields.
         data = reply.model_dump_json(by_alias=True, exclude_none=isinstance(reply, Ack)).encode()
         if len(data) > self._bus.max_payload:
             return error_envelope(ReplyTooLarge(len(data), self._bus.max_payload))

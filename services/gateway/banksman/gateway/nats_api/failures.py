@@ -41,7 +41,8 @@ class Failures:
         if secret and isinstance(error, BadInput):
             error = BadInput(error.field, None, error.expected)
         await self.bus.publish(subjects.api(tenant, "error"), _frame(request, error))
-        # It cannot be replayed, so without room in DEAD little is lost; its sender received the error.
+        # A request cannot be replayed, and its sender receives the error: without room in DEAD little is
+        # lost.
         if len(request.data) > MAX_LETTER_BYTES or not await self._has_room():
             logger.warning("%s: a request that failed was not dead-lettered: %s", request.subject, error)
             return

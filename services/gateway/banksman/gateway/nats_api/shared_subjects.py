@@ -30,7 +30,7 @@ REQUEST_HEADERS: dict[str, Any] = {
             "type": "string",
             "maxLength": 128,
             "description": "Identifies the request for 24 hours: a repeat gets the same reply. "
-            "Without it, the body's `id` does.",
+            "Defaults to the body's `id`.",
         },
         SCHEMA_VERSION: {
             "type": "string",
@@ -76,7 +76,7 @@ PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (
         "subject.",
     ),
 )
-"""Title, subject, body and description of what clients may subscribe to."""
+"""Title, subject, body and description of each subject that clients may subscribe to."""
 REGISTRIES: tuple[tuple[str, type[BaseModel] | None, type[BaseModel], str], ...] = (
     ("tool.register", RegisterTool, ToolRegistration, "Register a tool, or renew its registration."),
     ("tool.withdraw", WithdrawTool, ToolRegistration, "Withdraw a tool."),

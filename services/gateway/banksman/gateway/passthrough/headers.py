@@ -27,7 +27,7 @@ RESPONSE_HEADERS = frozenset(
 )
 RESPONSE_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
 
-# They select an account of the vendor. The key, and with it the account, is the gateway's.
+# These headers select an account of the vendor, but the key, and so the account, is the gateway's.
 _OF_THE_KEY = frozenset({"openai-organization", "openai-project"})
 
 

@@ -34,7 +34,7 @@ class ModelLists:
         self._upstreams = upstreams
         self._background = background
         self._models: dict[str, dict[str, JsonObject]] = {}
-        """By upstream and id."""
+        """Listed models by upstream and id."""
         self._task: BackgroundTask | None = None
         self._listed = asyncio.Event()
 

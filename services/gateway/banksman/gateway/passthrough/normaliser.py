@@ -1,6 +1,6 @@
 """Repairs known deviations of chat completion streams on which widely used clients fail.
 
-An event without a deviation keeps its bytes. `docs/clients.md` lists what is repaired.
+Events without a deviation are forwarded unchanged. `docs/clients.md` lists the repairs.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
             body += piece
             if len(body) > MAX_ERROR_BYTES:
                 break
-    # Bytes that are not UTF-8 stay as they are.
+    # Bytes that are not UTF-8 are forwarded unchanged.
     text = bytes(body[:MAX_ERROR_BYTES]).decode(errors="surrogateescape")
     yield redacted(text).encode(errors="surrogateescape")
 

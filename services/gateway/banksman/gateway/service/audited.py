@@ -54,7 +54,7 @@ ACTIONS: Final = (
     AuditedAction("schedule.deleted", "DELETE /context/schedules/{schedule_id}", "schedule delete"),
     AuditedAction("secret.set", "PUT /context/secrets/{name}", "secret set"),
     AuditedAction("secret.deleted", "DELETE /context/secrets/{name}", "secret delete"),
-    # The address of a webhook may hold a token.
+    # The address of a webhook may contain a token.
     AuditedAction("webhook.created", "POST /context/webhooks", details=("events", "format")),
     AuditedAction("webhook.changed", "PUT /context/webhooks/{webhook_id}", details=("events", "format")),
     AuditedAction("webhook.deleted", "DELETE /context/webhooks/{webhook_id}"),

@@ -67,7 +67,7 @@ class NewPrompt(PromptBody):
 
 
 class WorkflowText(RequestBody):
-    """What a user wrote to start a workflow."""
+    """A text with which a user starts a workflow."""
 
     text: str = Field(min_length=1, max_length=20_000)
     """A command such as `/create_project demo template=web`, or plain language, which a model reads."""
@@ -118,7 +118,7 @@ class ConversationApproval(RunApproval):
 
 
 class ApprovedFirst(Stored):
-    """What the first of two users approved."""
+    """The first of two approvals."""
 
     by: str
     decided_at: Timestamp

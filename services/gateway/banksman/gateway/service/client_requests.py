@@ -37,7 +37,7 @@ from banksman.runs.ports import Clock
 
 
 async def publish_title(queue: RunQueue, tenant: str, conversation_id: str, title: str) -> None:
-    """Let an agent write a stored title into the log, from which clients learn it."""
+    """Let an agent write a stored title into the log, whose event notifies clients."""
     signal = RenameConversation(
         tenant=tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
     )

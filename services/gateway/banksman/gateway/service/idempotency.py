@@ -28,7 +28,7 @@ class RequestRecord(Stored):
     """The ids that were assigned to the request."""
     meaning_digest: str | None = None
     """SHA-256 of the body without fields that have their default value. Gateways of two versions compute the
-    same digest, although one of them knows more fields. None in records of older gateways."""
+    same digest, even if one of them has more fields. None in records of older gateways."""
 
     def matches(self, other: RequestRecord) -> bool:
         """Return whether both records are of the same request."""

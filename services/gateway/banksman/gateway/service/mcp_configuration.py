@@ -73,7 +73,8 @@ def _with_kept(given: McpTransport, stored: McpTransport, kept: tuple[str, ...])
     """
     field, place = ("headers", "address") if isinstance(given, HttpServer) else ("env", "program")
     for name in kept:
-        # Else an administrator could read a secret, which no API returns, by sending it to their own address.
+        # Otherwise an administrator could read a secret, which no API returns, by sending it to their own
+        # address.
         if place_of(given) != place_of(stored):
             raise BadInput(f"transport.{field}.{name}", NULL, f"its value again, because the {place} changes")
         if name not in stored.values:

@@ -73,7 +73,7 @@ class Services(Stored):
 
 @dataclass(slots=True)
 class Processes:
-    """Requests the state of all processes, and remembers for ten minutes those that reported."""
+    """Requests the state of all processes, and lists processes for ten minutes after their last report."""
 
     bus: Bus
     _known: dict[tuple[str, str, int], ProcessState] = field(
@@ -86,7 +86,7 @@ class Processes:
         Raises:
             Unavailable: The broker does not respond.
         """
-        # First, because it raises without a broker, before a wait for reports.
+        # Read first: without a broker this raises at once, before any wait for reports.
         nats = await _nats(self.bus)
         return Services(processes=await self._processes(), nats=nats)
 

@@ -37,7 +37,7 @@ failed     given up; the dead letters contain it
 
 
 class WebhookBody(RequestBody):
-    """Where to send which events."""
+    """The address of a webhook, and the events that it receives."""
 
     url: str = Field(max_length=2000)
     """An https address of a public host; for the format `email`, a URL such as `mailto:ada@example.org`."""

@@ -77,7 +77,7 @@ def encrypted_for(keys: PushKeys, text: bytes) -> bytes:
     """Return the body of a message that only the device can read.
 
     Raises:
-        BadInput: The device's keys are none.
+        BadInput: The device's keys are invalid.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -88,7 +88,7 @@ def encrypted(keys: PushKeys, text: bytes, salt: bytes, sender: EllipticCurvePri
     """Return the body of a message with the given salt and key, which must be new for each message.
 
     Raises:
-        BadInput: The device's keys are none.
+        BadInput: The device's keys are invalid.
     """
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
