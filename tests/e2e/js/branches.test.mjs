@@ -21,7 +21,7 @@ test('without a branch every run is shown', () => {
   assert.equal(endOf(path), 'a-2');
 });
 
-test('an edited message is shown in the place of its first version, with what followed it', () => {
+test('an edited message replaces its first version, and is shown with its own continuation', () => {
   const path = pathOf(edited);
   assert.deepEqual(ids(path), ['1', '2b', '4']);
   assert.deepEqual([path[1].at, path[1].versions], [2, ['2', '2b']]);

@@ -1,4 +1,4 @@
-/** What the message box completes. */
+/** The completion of commands and files in the message box. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

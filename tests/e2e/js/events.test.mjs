@@ -296,7 +296,7 @@ test('a workflow that a user started is shown behind the newest run, also withou
   assert.deepEqual(runs.map(({ id }) => id), [RUN]);
 });
 
-test('a log that was cut says where, since when, and what was set aside', () => {
+test('a log that was cut states where and since when, and which events were set aside', () => {
   const log = recorder();
   const cut = (aside) => log.stored('history.cut', { first_missing: 4, set_aside: aside }, { run_id: null });
   const ended = foldAll([started(log), finished(log), cut(2)]);

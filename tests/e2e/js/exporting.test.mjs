@@ -28,7 +28,7 @@ test('a workflow that was started in the conversation is named', () => {
   assert.match(text, /\n\n> Started the workflow announce\n\nDone\.\n$/);
 });
 
-test('what people provided and what was lost is exported too', () => {
+test('values of users and lost events are exported too', () => {
   const text = markdownOf({ conversation_id: 'c', title: 'Cranes' }, [
     frame(1, 'run.started', 'c-1', { message_id: 'u1', message: 'First', model: 'workflow:announce' }),
     frame(2, 'input.requested', 'c-1', { request_id: 'i1', message: 'Which crane?', schema: {} }),

@@ -1,4 +1,4 @@
-/** What is read of an exported conversation. */
+/** The messages that the page reads from an exported conversation. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -49,7 +49,7 @@ test('a message that could not be sent stays, and is sent again under the same i
   assert.deepEqual(titles, { c1: 'Count the cranes' });
 });
 
-test('the assistant is that of one new conversation, and the model that of the next messages', async () => {
+test('a chosen assistant applies to one new conversation, a chosen model to the next messages', async () => {
   const { outbox, sent } = outboxOf();
   outbox.assistant.value = 'cranes';
   outbox.model.value = 'large';
@@ -69,7 +69,7 @@ test('a message follows the chosen run once, and then the newest one', async () 
   assert.deepEqual(shown, ['c1']);
 });
 
-test('another version of a message follows what the message followed', async () => {
+test('another version of a message follows the same message as the first version', async () => {
   const { outbox, sent } = outboxOf({ current: { id: 'c1', runs: [run('c1-r1', 'm1'), run('c1-r2', 'm2')] } });
   await outbox.sendVersion('c1-r1', 'another beginning');
   await outbox.sendVersion('c1-r2', 'another second');

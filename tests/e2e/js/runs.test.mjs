@@ -1,4 +1,4 @@
-/** What the steps of a run add up to. */
+/** The totals of a run's steps. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { DAYS, calendarDays } from '../../../services/gateway/banksman/gateway/page/static/schedule_calendar.mjs';
 
 const NOW = new Date(2026, 2, 27, 12, 30);
-/** In Europe the clocks go on within these days, which is one hour less. */
+/** In Europe clocks go forward within these days, which are one hour shorter together. */
 const at = (day, hour) => new Date(2026, 2, 27 + day, hour).toISOString();
 const entriesOf = (...coming) => calendarDays(coming, NOW).map(({ entries }) => entries.map(({ id, count, more }) => [id, count, more]));
 
@@ -14,13 +14,13 @@ test('each start is on its day of the reader, the earliest first', () => {
   assert.deepEqual(days.slice(0, 4), [[['a', 1, false]], [], [], [['b', 2, false], ['a', 1, false]]]);
 });
 
-test('what is due now is of today, and the rest of the last hours is not of another day', () => {
+test('an overdue start is shown today, and a start after the last day on no day', () => {
   const days = entriesOf({ schedule_id: 'a', starts: [at(-3, 9), at(DAYS, 8)], more: false });
   assert.deepEqual(days.flat(), [['a', 1, false]]);
   assert.deepEqual(days[0], [['a', 1, false]]);
 });
 
-test('only the last day of a list that is cut off says so', () => {
+test('only the last day of a list that was cut off states this', () => {
   const days = entriesOf({ schedule_id: 'a', starts: [at(1, 8), at(2, 8), at(2, 9)], more: true });
   assert.deepEqual(days.slice(1, 4), [[['a', 1, false]], [['a', 2, true]], []]);
 });

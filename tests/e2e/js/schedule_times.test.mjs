@@ -20,12 +20,12 @@ test('another expression is shown as it is', () => {
   for (const cron of ['*/5 * * * *', '5 9 1 * 3', '5 * 1 * *', '5 9,10 * * *']) assert.equal(describeCron(cron), cron);
 });
 
-test('repeated times name their time zone, and one time is that of the reader', () => {
+test('repeated times name their time zone, and a single time is in the time zone of the reader', () => {
   assert.equal(describeTimes({ at: null, cron: '0 9 * * *', timezone: 'Europe/Berlin' }), 'Every day at 09:00 (Europe/Berlin)');
   assert.match(describeTimes({ at: '2026-01-02T10:00:00Z', cron: null, timezone: 'UTC' }), /^Once, .*2026/);
 });
 
-test('an expression is a choice of the form again, if one stands for it', () => {
+test('an expression selects the choice of the form that stands for it', () => {
   assert.deepEqual(choiceOf('5 9 * * *'), { repeat: 'daily', time: '09:05' });
   assert.deepEqual(choiceOf('5 9 * * 3'), { repeat: 'weekly', time: '09:05', day: '3' });
   assert.deepEqual(choiceOf('5 9 1 * *'), { repeat: 'monthly', time: '09:05' });

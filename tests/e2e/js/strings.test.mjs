@@ -55,7 +55,7 @@ function readable(text) {
   return [...literals, ...contents, ...attributes].filter((found) => !NAMES.test(found) && !SENT_BY_THE_SERVER.has(found));
 }
 
-test('no module writes a text of its own', () => {
+test('no module contains texts outside the catalogues', () => {
   const found = Object.fromEntries(sources.map(([name, text]) => [name, readable(text)]).filter(([, texts]) => texts.length));
   assert.deepEqual(found, {});
 });

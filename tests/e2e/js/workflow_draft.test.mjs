@@ -1,11 +1,11 @@
-/** Workflows without code as they are built. */
+/** Workflows without code while a user builds them. */
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { EMPTY, bodyOf, draftOf, moved, nameOf, referencesAt, withDefaults, withStep } from '../../../services/gateway/banksman/gateway/page/static/workflow_draft.mjs';
 
-test('a stored workflow that is not changed is sent as it was, with what the form does not know', () => {
+test('an unchanged stored workflow is sent as it was, with the fields that the form does not know', () => {
   const properties = {
     version: { type: 'string', title: 'Version', pattern: '^v', 'x-positional': 1 },
     notes: { type: 'string', 'x-hint': 'multiline' },
@@ -27,7 +27,7 @@ test('a stored workflow that is not changed is sent as it was, with what the for
   assert.deepEqual(bodyOf(draftOf(stored)), body);
 });
 
-test('a new one has named fields and steps that refer to them', () => {
+test('a new workflow has named fields and steps that refer to them', () => {
   const fields = [{ name: nameOf('Größe (t)'), label: 'Größe (t)', kind: 'number', choices: [], required: true }, { name: 'tone', label: '', kind: 'choice', choices: ['calm'], required: false }, { name: 'targets', label: '', kind: 'several', choices: ['web'], required: false }, { name: 'source', label: '', kind: 'file', choices: [], required: true }];
   const draft = { ...EMPTY, title: 'Lift', fields, steps: withStep(withStep([], 'prompt'), 'prompt') };
   const body = bodyOf(draft);

@@ -15,7 +15,7 @@ test('files are in their folders, and both are sorted', () => {
 const changed = (path, change) => ({ kind: 'changed', paths: [{ path, change }] });
 const approval = (path, old) => ({ kind: 'approval', items: [{ preview: { path, old } }] });
 
-test('the changes of a conversation are those that are left at its end', () => {
+test('the changes of a conversation are those that remain at its end', () => {
   const entries = [
     changed('new', 'created'),
     changed('new', 'modified'),

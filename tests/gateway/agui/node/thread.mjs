@@ -1,5 +1,5 @@
 // Runs one thread with AG-UI's client for JavaScript, approves each interrupt with edited arguments, and prints
-// what the client understood. Usage: node thread.mjs URL MODEL TEXT COMMAND
+// the result as the client parsed it. Usage: node thread.mjs URL MODEL TEXT COMMAND
 
 import { HttpAgent } from '@ag-ui/client';
 

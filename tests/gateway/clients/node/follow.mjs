@@ -7,7 +7,7 @@ import { connect } from '@banksman/client';
 
 const [url, token, followed, other, lastSeq] = process.argv.slice(2);
 const print = (kind, value) => console.log(JSON.stringify({ kind, value }));
-/** A tenth of the pauses, and of the other times. */
+/** A clock that runs ten times as fast. */
 const clock = { after: (seconds, action) => setTimeout(action, seconds * 100), cancel: clearTimeout };
 
 const client = await connect(url, { WebSocket, token, clock });

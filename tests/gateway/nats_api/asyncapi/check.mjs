@@ -1,4 +1,4 @@
-// Parse the AsyncAPI document of standard input; print its operations, and what is wrong with it.
+// Parse the AsyncAPI document of standard input; print its operations and its errors.
 import { readFileSync } from "node:fs";
 import { Parser } from "@asyncapi/parser";
 

@@ -1,4 +1,4 @@
-// Reads one stream per model named on the command line with OpenAI's SDK, and prints what it understood.
+// Reads one stream per model named on the command line with OpenAI's SDK, and prints the parsed results.
 // Usage: node read_streams.mjs BASE_URL MODEL...
 
 import OpenAI from 'openai';
