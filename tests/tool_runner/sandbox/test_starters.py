@@ -140,7 +140,7 @@ async def test_starter_that_was_killed_while_unused_is_replaced(runner: Runner) 
 async def test_unused_starter_ends(runner: Runner) -> None:
     spawner = Spawner(runner.identity, find_bwrap(), seccomp_program(), calls=2)
     unused = Starters(spawner, SandboxLimits(), None, unused_s=0)
-    async with unused.one() as place:
+    async with unused.lend() as place:
         await eventually(lambda: place.starter.idle)
     await eventually(starters, interval_s=0.005)
     await unused.end_unused()

@@ -76,7 +76,7 @@ class BwrapSandbox:
             return SandboxOutcome(None, output, stop.reason, 0)
         started = time.monotonic()
         try:
-            async with self._starters.one() as place:
+            async with self._starters.lend() as place:
                 cgroup = place.cgroup
                 call = self._spawn(command, output, on_output, stop, place.starter)
                 try:
@@ -101,7 +101,7 @@ class BwrapSandbox:
         clean = False
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
-            started = self._starters.any
+            started = self._starters.has_starters
             if clean and not started:
                 continue
             await self._starters.end_unused()

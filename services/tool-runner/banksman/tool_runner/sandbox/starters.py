@@ -57,12 +57,12 @@ class Starters:
         self._lent = 0
 
     @property
-    def any(self) -> bool:
+    def has_starters(self) -> bool:
         """Whether a starter exists. Without a starter, no sandbox exists."""
         return bool(self._unused) or self._lent > 0
 
     @contextlib.asynccontextmanager
-    async def one(self) -> AsyncGenerator[Place]:
+    async def lend(self) -> AsyncGenerator[Place]:
         """Lend a starter for the block.
 
         Raises:
