@@ -134,7 +134,7 @@ async def test_record_is_dirty_before_the_first_change_begins(here: Platform) ->
     assert facts.started is not None
 
 
-async def test_what_the_store_holds_of_files_is_encrypted(here: Platform) -> None:
+async def test_files_in_the_store_are_encrypted(here: Platform) -> None:
     """Every runner can read the store. The key is recorded for the runner that has the workspace."""
     await here.bash("c1", "echo secret of acme > secret-plan")
     record = await here.clean("c1")
@@ -282,8 +282,8 @@ async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
         assert len(await here.stored("unknown")) == 2
 
 
-async def test_agents_collect_what_a_runner_that_does_not_return_has_left(runners: Runners) -> None:
-    """Of it and of versions without owners; a recorded snapshot remains, and one that may be under way."""
+async def test_agents_collect_snapshots_of_a_runner_that_does_not_return(runners: Runners) -> None:
+    """Also those of versions without owners; recorded snapshots and those that may be in progress remain."""
     (runner,) = started(runners, 1)
     async with platform(runners.secured) as here:
         await here.sees(runner)
@@ -309,7 +309,7 @@ async def test_agents_collect_what_a_runner_that_does_not_return_has_left(runner
                 request=runner_api("STREAM.INFO", object_stream(WORKSPACES)),
             )
         ]
-        assert len(chunks) == 3, "those of the recorded snapshot, and of the object that is no snapshot"
+        assert len(chunks) == 3, "the chunks of the recorded snapshot, and of the object that is no snapshot"
 
 
 async def test_snapshot_of_a_version_without_owners_is_restored_and_then_replaced(
@@ -356,7 +356,7 @@ async def store_without_owner(here: Platform, conversation: str) -> None:
     await here.store.remove(owned)
 
 
-async def test_snapshots_of_a_tenant_leave_room_to_others(runners: Runners) -> None:
+async def test_snapshots_of_a_tenant_leave_room_for_others(runners: Runners) -> None:
     """A workspace without room for its snapshot stays as it is, and is snapshotted once there is space."""
     (runner,) = started(runners, 1)
     async with (
@@ -375,7 +375,7 @@ async def test_snapshots_of_a_tenant_leave_room_to_others(runners: Runners) -> N
         assert (await here.clean("c1")).snapshot is not None
 
 
-async def test_snapshots_of_a_runner_leave_a_quarter_of_the_store_to_others(
+async def test_snapshots_of_a_runner_leave_a_quarter_of_the_store_for_others(
     secured_nats: SecuredNats, tenant: str
 ) -> None:
     """Agents remove what exceeds four fifths: a runner stops before."""
