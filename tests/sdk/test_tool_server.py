@@ -25,12 +25,15 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.bus.errors import TimedOut
 from banksman.bus.kv import Bucket
-from banksman.bus.names import RUNNERS
+from banksman.bus.leases import IDLE_RENEW_EVERY_S
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNNERS, kv_subject
 from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.calls import PRESENCE, CallFinished, CallReply, CallRequest, CancelCall, RunnerLease
 from banksman.contracts.ids import attempt_id, new_id
+from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
@@ -354,6 +357,34 @@ async def test_server_that_lost_its_lease_serves_again(
         assert not await agent.placements.alive(first)
         facts = await CallSlots(bus).read(agent.tenant, request.attempt)
     assert facts.started is not None and facts.finished is None
+
+
+async def test_lasting_call_renews_the_lease_of_an_idle_server(
+    agent: Agent, bus: Bus, nats_server: NatsServer, name: str, box: Toolbox
+) -> None:
+    gate, stored = asyncio.Event(), asyncio.Queue[float]()
+
+    @box.tool(name=name, description="x")
+    async def work() -> None:
+        await gate.wait()
+
+    async def put(message: Message) -> None:
+        stored.put_nowait(asyncio.get_running_loop().time())
+
+    async def renewed_soon() -> bool:
+        gate.clear()
+        before = await stored.get()
+        calling = asyncio.create_task(agent.call(name, name))
+        after = await stored.get()
+        gate.set()
+        await calling
+        return after - before < IDLE_RENEW_EVERY_S - 0.2
+
+    async with server(nats_server, name, box):
+        await bus.subscribe(subjects.stored(kv_subject(RUNNERS, f"{name}.{ANY}")), put)
+        await bus.ready()
+        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        await eventually(renewed_soon)
 
 
 async def test_server_replies_to_the_check_of_its_connection_and_to_no_unknown_cancel(

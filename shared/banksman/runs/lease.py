@@ -23,8 +23,8 @@ from banksman.contracts.errors import BanksmanError, Unavailable
 logger = logging.getLogger(__name__)
 
 _RELEASE_S = 2.0
-_LOAD_CHECK_S = 0.5
-"""Seconds between checks for calls of an idle holder; a shorter call causes no renewal."""
+_LASTING_CALL_S = 0.5
+"""Seconds after which the first call of an idle holder makes a renewal due; a shorter call causes none."""
 _SLOW_S = 2.0
 """Duration of a renewal, in seconds, above which a warning is logged."""
 
@@ -63,7 +63,11 @@ class Lease:
         self._stop_after_s = stop_after_s(bus.settings.replicas)
         self._renewed_at = float("-inf")
         self._reported_load = 0
-        self._changed = asyncio.Event()
+        self._woken = asyncio.Event()
+        """Set when the time of the next renewal may have changed."""
+        self._changed = False
+        """Whether a renewal is due because the lease has changed."""
+        self._look: asyncio.TimerHandle | None = None
         self._released = False
         self._renewal = asyncio.Lock()
         """Protects `_revision` during a renewal: a release needs the revision of the last renewal."""
@@ -103,32 +107,49 @@ class Lease:
     def withdraw(self, problem: str) -> None:
         """Renew the lease at once with `problem`, so that owners place no workspaces here."""
         self._problem = problem
-        self._changed.set()
+        self._renew_now()
+
+    def call_began(self) -> None:
+        """Make the next renewal due sooner, if the first call of an idle holder lasts.
+
+        Otherwise the older lease of an idle holder would end the call earlier than necessary while the broker
+        stalls.
+        """
+        if not self._reported_load and self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_LASTING_CALL_S, self._look_at_load)
 
     async def release(self) -> None:
         """Release the lease and let `keep` return, so that owners need not wait for expiry; best effort."""
         self._released = True
-        self._changed.set()
+        self._renew_now()
+        if self._look is not None:
+            self._look.cancel()
         with contextlib.suppress(BanksmanError, TimeoutError):
             async with asyncio.timeout(_RELEASE_S), self._renewal:
                 await end_lease(self._bus, self._key, self._revision, budget_s=_RELEASE_S)
 
-    async def _until_due(self) -> None:
-        """Wait until a renewal is due or the lease changes.
+    def _renew_now(self) -> None:
+        self._changed = True
+        self._woken.set()
 
-        The start of a call makes the next renewal due sooner. Otherwise the older lease of an idle holder
-        would end the call earlier than necessary while the broker stalls.
-        """
+    def _look_at_load(self) -> None:
+        self._look = None
+        if self._load():
+            self._woken.set()
+
+    async def _until_due(self) -> None:
+        """Wait until a renewal is due or the lease changes."""
         loop = asyncio.get_running_loop()
-        while not self._changed.is_set():
+        while not self._changed:
             # Counted from the start of the last renewal, so a slow renewal is followed by another at once.
             left_s = self._renewed_at + self._renew_every_s - loop.time()
             if left_s <= 0:
                 break
+            self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left_s, _LOAD_CHECK_S)):
-                    await self._changed.wait()
-        self._changed.clear()
+                async with asyncio.timeout(left_s):
+                    await self._woken.wait()
+        self._changed = False
 
     @property
     def _renew_every_s(self) -> float:

@@ -50,6 +50,10 @@ def _always(request: CallRequest) -> bool:
     return True
 
 
+def _nothing() -> None:
+    return
+
+
 def attempt_key(request: CallRequest) -> str:
     """Return the key of an attempt. Ids of calls are unique only within their tenant."""
     return f"{request.tenant}.{request.attempt}"
@@ -71,6 +75,8 @@ class RunnerCalls:
     """Whether the tool is idempotent, by its own definition. The request is not trusted with this."""
     fits: Callable[[CallRequest], bool] = _always
     """False when the workspace moved after the request was made."""
+    began: Callable[[], None] = _nothing
+    """Called when a call is admitted."""
     note: Note | None = None
     """Stores the result of a call for which another result was stored first; None to drop it."""
     active: set[str] = field(default_factory=set[str])
@@ -99,6 +105,7 @@ class RunnerCalls:
             return CallReply(answer="wrong_epoch"), False
         self.active.add(attempt)
         self.capacity.take(request.tenant)
+        self.began()
         return CallReply(answer="accepted"), True
 
     async def perform(self, request: CallRequest, execute: Execute) -> None:

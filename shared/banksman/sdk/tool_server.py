@@ -229,6 +229,7 @@ class ToolServer:
             now=lambda: datetime.now(UTC),
             may_start=lambda: lease.holds and not calls.draining,
             may_repeat=lambda request: self.tools[request.call.name].definition.idempotent,
+            began=lease.call_began,
         )
         calls = Calls(bus, runner_calls, lease, self.tools, tasks)
         return calls

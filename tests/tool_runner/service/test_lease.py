@@ -153,12 +153,38 @@ async def test_call_that_begins_renews_the_lease_of_an_idle_holder(runners_nats:
             active.clear()
             before = await stored.get()
             active.add("call")
+            lease.call_began()
             return (await stored.get() - before).total_seconds() < IDLE_RENEW_EVERY_S - 0.2
 
         # On a busy machine any renewal may be late; without the behaviour each of them is.
         await until(renewed_soon, within_s=WAIT_S)
         await lease.release()
         await keeping
+
+
+async def test_lasting_command_renews_the_lease_of_an_idle_runner(
+    runners: Runners, runners_nats: SecuredNats, backend: dict[str, Any]
+) -> None:
+    runner = runners.start(**backend)
+    async with owning(runners_nats, runner) as owner:
+        stored = asyncio.Queue[float]()
+
+        async def put(message: Message) -> None:
+            stored.put_nowait(asyncio.get_running_loop().time())
+
+        await owner.bus.subscribe(subjects.stored(kv_subject(RUNNERS, runner.id)), put)
+        await owner.bus.ready()
+
+        async def renewed_soon() -> bool:
+            before = await stored.get()
+            command = await owner.accepted(owner.request("bash", command="sleep 7826.5"))
+            after = await stored.get()
+            await owner.cancel(command)
+            await owner.result(command)
+            return after - before < IDLE_RENEW_EVERY_S - 0.2
+
+        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        await until(renewed_soon, within_s=WAIT_S)
 
 
 async def test_holder_whose_calls_have_ended_reports_that_soon(runners_nats: SecuredNats) -> None:

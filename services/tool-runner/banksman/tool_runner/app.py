@@ -184,6 +184,7 @@ def _runner_calls(
         may_start=admission.may_start,
         may_repeat=admission.may_repeat,
         fits=admission.is_placed_here,
+        began=admission.lease.call_began,
         note=LateResults(bus).store,
         active=active,
     )
