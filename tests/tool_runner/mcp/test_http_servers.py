@@ -25,7 +25,7 @@ from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.egress.private_servers import EgressWithPrivate
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import FetchLimits, RunnerLimits
-from banksman.tool_runner.mcp.servers import McpServers, NotFound
+from banksman.tool_runner.mcp.servers import ListingFailed, McpServers
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
@@ -143,7 +143,7 @@ async def call(
 
 
 async def tools_of(served: Remote, workspace: Workspace) -> dict[str, ServedTool]:
-    found = await reaching(served.url).find(HttpServer(url=served.url, headers=HEADERS), workspace)
+    found = await reaching(served.url).list_tools(HttpServer(url=served.url, headers=HEADERS), workspace)
     return {tool.name: tool for tool in found}
 
 
@@ -209,8 +209,8 @@ async def test_private_addresses_are_refused_unless_the_operator_allows_them(
     target = McpTarget(transport=HttpServer(url=url), tool=tool.name, digest=tool.digest)
     outcome = await servers_reaching().call(target, {}, ToolRun(workspace, 5, Stop()))
     assert outcome.error_kind == "denied"
-    with pytest.raises(NotFound, match=r"public address|local name"):
-        await servers_reaching().find(HttpServer(url=url), workspace)
+    with pytest.raises(ListingFailed, match=r"public address|local name"):
+        await servers_reaching().list_tools(HttpServer(url=url), workspace)
 
 
 BOMB = gzip.compress(b"0" * 50_000_000)
@@ -231,8 +231,8 @@ async def test_hostile_responses_are_refused_within_bounds(
 ) -> None:
     async with serving(respond) as server:
         url = server.url("/mcp", host="127.0.0.1")
-        with pytest.raises(NotFound) as caught:
-            await reaching(url).find(HttpServer(url=url, headers=HEADERS), workspace)
+        with pytest.raises(ListingFailed) as caught:
+            await reaching(url).list_tools(HttpServer(url=url, headers=HEADERS), workspace)
     assert reason in str(caught.value)
     assert TOKEN not in str(caught.value)
 

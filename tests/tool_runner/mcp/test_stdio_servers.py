@@ -14,7 +14,7 @@ from banksman.contracts.mcp import McpTarget, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.mcp.servers import McpServers, NotFound
+from banksman.tool_runner.mcp.servers import ListingFailed, McpServers
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
 
@@ -36,7 +36,7 @@ def behave(runner: Runner, behaviour: str) -> None:
 
 
 async def found(servers: McpServers, runner: Runner, name: str) -> ServedTool:
-    tools = await servers.find(PROGRAM, runner.workspace)
+    tools = await servers.list_tools(PROGRAM, runner.workspace)
     return next(tool for tool in tools if tool.name == name)
 
 
@@ -62,7 +62,7 @@ def calls(runner: Runner) -> list[str]:
 async def test_a_program_runs_in_the_workspace_without_network_and_its_secrets_are_hidden(
     servers: McpServers, runner: Runner
 ) -> None:
-    tools = {tool.name: tool for tool in await servers.find(PROGRAM, runner.workspace)}
+    tools = {tool.name: tool for tool in await servers.list_tools(PROGRAM, runner.workspace)}
     echoed = await call(servers, runner, tools["echo"])
     wrote = await call(servers, runner, tools["write"], "a file")
     failed = await call(servers, runner, tools["fail"])
@@ -109,8 +109,8 @@ async def test_a_program_that_breaks_the_protocol_is_reported(
     tool = await found(servers, runner, "echo")
     behave(runner, behaviour)
     outcome = await call(servers, runner, tool)
-    with pytest.raises(NotFound, match=reason):
-        await servers.find(PROGRAM, runner.workspace)
+    with pytest.raises(ListingFailed, match=reason):
+        await servers.list_tools(PROGRAM, runner.workspace)
     assert outcome.error_kind == "unavailable"
     assert reason in str(outcome.value["error"])
 
@@ -146,9 +146,9 @@ async def test_a_call_ends_at_its_time_out_and_when_it_is_cancelled(
 
 async def test_lists_of_tools_are_bounded(servers: McpServers, runner: Runner) -> None:
     behave(runner, "many")
-    many = await servers.find(PROGRAM, runner.workspace)
+    many = await servers.list_tools(PROGRAM, runner.workspace)
     behave(runner, "endless pages")
-    endless = await servers.find(PROGRAM, runner.workspace)
+    endless = await servers.list_tools(PROGRAM, runner.workspace)
     assert (len(many), len(endless)) == (100, 20)
 
 

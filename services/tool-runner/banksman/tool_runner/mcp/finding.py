@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspace_tools import BASH
-from banksman.tool_runner.mcp.servers import McpServers, NotFound, import_sdk
+from banksman.tool_runner.mcp.servers import ListingFailed, McpServers, import_sdk
 from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
@@ -20,14 +20,14 @@ class McpFinder:
     workspaces: WorkspaceStore
     turns: Turns
 
-    async def find(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
+    async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
         """Return the tools of a server, or why they cannot be listed."""
         async with self.turns.turn(BASH.name, tenant, conversation_id):
             workspace = self.workspaces.get(tenant, conversation_id)
             try:
-                found = await self.servers.find(request.transport, workspace, request.hidden)
+                found = await self.servers.list_tools(request.transport, workspace, request.hidden)
                 return FileReply(tools=found)
-            except NotFound as error:
+            except ListingFailed as error:
                 return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
 
     async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:

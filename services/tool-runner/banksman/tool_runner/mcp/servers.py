@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FIND_S = 25.0
+LIST_S = 25.0
 """Seconds for a list of tools; the request for it times out after 30."""
 UNAUTHORIZED = (
     "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
@@ -41,7 +41,7 @@ class Denied(Exception):
     """The tool is not called; the text is for the model."""
 
 
-class NotFound(Exception):
+class ListingFailed(Exception):
     """The tools of a server cannot be listed; the text is for an administrator."""
 
     def __init__(self, text: str, *, needs_sign_in: bool = False) -> None:
@@ -84,13 +84,13 @@ class McpServers:
         outcome = outcome or _stopped(call)
         return replace(outcome, duration_ms=round((time.monotonic() - started_at) * 1000))
 
-    async def find(
+    async def list_tools(
         self, transport: McpTransport, workspace: Workspace, hidden: tuple[str, ...] = ()
     ) -> tuple[ServedTool, ...]:
         """Return the tools of a server. Errors contain no secrets of its transport and no text in `hidden`.
 
         Raises:
-            NotFound: The tools cannot be listed.
+            ListingFailed: The tools cannot be listed.
         """
         connection: Connected | None = None
         try:
@@ -98,16 +98,16 @@ class McpServers:
             from banksman.tool_runner.mcp.session import served_tools, session
 
             async with (
-                asyncio.timeout(FIND_S),
-                self._connected(transport, workspace, FIND_S, ANY_HOST) as connection,
+                asyncio.timeout(LIST_S),
+                self._connected(transport, workspace, LIST_S, ANY_HOST) as connection,
                 session(connection.streams) as opened,
             ):
                 return await served_tools(opened)
         except TimeoutError as error:
-            raise NotFound(f"the server did not list its tools within {FIND_S:g} s") from error
+            raise ListingFailed(f"the server did not list its tools within {LIST_S:g} s") from error
         except Exception as error:
             text = _reason(connection, first_error(error))
-            raise NotFound(
+            raise ListingFailed(
                 Redaction((*transport.secrets, *hidden)).of(text),
                 needs_sign_in=connection is not None and connection.needs_sign_in,
             ) from error

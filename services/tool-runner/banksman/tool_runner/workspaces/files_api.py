@@ -37,10 +37,10 @@ _OneFile = FileList | FileRead | FileWrite | FileDelete
 WorkspaceRequest = _OneFile | FindMcpTools
 
 
-class FindsTools(Protocol):
+class HandlesMcpRequests(Protocol):
     """Lists the tools of servers of the Model Context Protocol, and prepares sign-ins there."""
 
-    async def find(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
+    async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
         """Reply to a request whose workspace is prepared."""
         ...
 
@@ -62,7 +62,7 @@ class FilesApi:
         registry: WorkspaceRegistry,
         scheduler: SnapshotScheduler,
         lease: Lease,
-        mcp: FindsTools | None = None,
+        mcp: HandlesMcpRequests | None = None,
     ) -> None:
         self._workspaces = workspaces
         self._uploads = uploads
@@ -81,7 +81,7 @@ class FilesApi:
                 await self._scheduler.forget(tenant, conversation_id, request.snapshot)
                 reply = FileReply()
             elif isinstance(request, DiscoverSignIn | RequestToken):
-                reply = await self._finder().sign_in(request)
+                reply = await self._mcp_handler().sign_in(request)
             else:
                 reply = await self._reply_if_placed(tenant, conversation_id, request)
         except WorkspaceMoved:
@@ -105,13 +105,13 @@ class FilesApi:
         try:
             await self._registry.prepare(entry, place, changes=changes, has_turn=False)
             if isinstance(request, FindMcpTools):
-                return await self._finder().find(tenant, conversation_id, request)
+                return await self._mcp_handler().list_tools(tenant, conversation_id, request)
             await self._measure(tenant, conversation_id, request)
             return await asyncio.to_thread(self._handle, tenant, conversation_id, request)
         finally:
             self._registry.leave(entry)
 
-    def _finder(self) -> FindsTools:
+    def _mcp_handler(self) -> HandlesMcpRequests:
         if self._mcp is None:
             raise Unavailable("the sandbox of this runner does not isolate programs")
         return self._mcp
