@@ -15,7 +15,7 @@ export type * from './frames.d.ts';
 
 /** An event of a conversation's log. Its `type` selects the type of its `data`. */
 export type StoredEvent = Extract<EventFrame, { seq: number }>;
-/** Text or output while it is produced. It may be lost; a stored event has all of it. */
+/** Live text or output. It may be lost; a stored event contains the complete text. */
 export type LiveFrame = Exclude<EventFrame, { seq: number }>;
 /** `final`: messages, approval requests and outcomes; `steps`: also calls and results; `full`: also live output and reasoning. */
 export type Detail = 'final' | 'steps' | 'full';
@@ -33,7 +33,7 @@ export type Options = {
   /** The client's name in the gateway's logs. */
   name?: string;
   connectTimeoutS?: number;
-  /** The class of websockets; Node 20 has none, and needs that of the package `ws`. */
+  /** The WebSocket class. Node 20 has none and needs the class of the package `ws`. */
   WebSocket?: new (url: string, protocol: string) => unknown;
   fetch?: typeof globalThis.fetch;
   onState?: (state: State) => void;
@@ -188,7 +188,7 @@ export class RequestError extends Error {
   readonly details: Record<string, unknown> | null;
 }
 
-/** An HTTP response that is not a success; `status` 0 if there was none. */
+/** An HTTP response that is not a success; `status` 0 if no response arrived. */
 export class ApiError extends Error {
   readonly status: number;
   readonly code: string | null;
