@@ -20,6 +20,7 @@ from banksman.contracts.work import (
     StartRun,
 )
 from banksman.gateway.service.idempotency import RequestRecord
+from banksman.runs.fold import apply_commit, complete_commit
 from banksman.runs.ports import Placement
 from banksman.runs.state import Conversation
 from tests.runs.processes import Op, Process
@@ -90,12 +91,18 @@ class SimulatedLog:
         state = await Op("read log", lambda: self.world.broker.fold(conversation_id))
         return self._remember(state)
 
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+    async def append(
+        self, state: Conversation, commit: Commit, *, folded: Conversation
+    ) -> Conversation | None:
         def append() -> Conversation | None:
             stored = self.world.broker.append(state, commit)
             if stored is None:
                 self.world.situations["owner: append met another commit"] += 1
-            return stored
+                return None
+            after = complete_commit(state, folded, stored.stream_seq, commit)
+            # The owner has applied the events already, which must give the same state as the whole commit.
+            assert after == apply_commit(state, stored.stream_seq, commit)
+            return after
 
         stored = await Op("append", append)
         return stored and self._remember(stored)

@@ -162,7 +162,7 @@ async def _claim(
         claim=owner.owner_epoch,
         after_reconnect=ports.reconnected(),
     )
-    stored = await ports.log.append(state, commit)
+    stored = await ports.log.append(state, commit, folded=draft.state)
     if stored is None:
         return None
     took_over = state.owner is not None

@@ -21,13 +21,13 @@ from banksman.contracts.ids import new_id
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.survey import CONFIRM_S, RECHECK_S
 from banksman.runs import journal, snapshots
-from banksman.runs.fold import apply_commit
+from banksman.runs.fold import apply_commit, complete_commit
 from banksman.runs.snapshot_store import SNAPSHOT_S, SnapshotStore
 from banksman.runs.state import Conversation
 
 logger = logging.getLogger(__name__)
 
-CACHED_CONVERSATIONS = 2_000
+CACHED_CONVERSATIONS = 500
 """Folded conversations that a process caches; others are folded again from the log."""
 
 
@@ -79,8 +79,15 @@ class ConversationLog:
                 raise
             raise await self._damaged.report(tenant, conversation_id, str(broken)) from broken
 
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+    async def append(
+        self, state: Conversation, commit: Commit, *, folded: Conversation | None = None
+    ) -> Conversation | None:
         """Store a commit as the one that follows `state`, and then a snapshot if one is due.
+
+        Args:
+            state: The fold that the commit follows.
+            commit: The commit.
+            folded: `state` after the events of the commit; None to apply them once they are stored.
 
         Returns:
             The new state; None when another commit came first.
@@ -90,7 +97,7 @@ class ConversationLog:
             Overloaded, MessageTooLarge, Unavailable: As `EventLog.append`.
         """
         self._check(state.tenant, state.conversation_id)
-        stored = await self._append(state, commit)
+        stored = await self._append(state, commit, folded)
         if isinstance(stored, Conflict):
             await self._check_end(state, stored)
             return None
@@ -145,14 +152,20 @@ class ConversationLog:
             state.tenant, state.conversation_id, after=state.stream_seq, leader=True
         )
 
-    async def _append(self, state: Conversation, commit: Commit) -> Conversation | Conflict:
+    async def _append(
+        self, state: Conversation, commit: Commit, folded: Conversation | None = None
+    ) -> Conversation | Conflict:
         stored = await self._commits.append(
             state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq
         )
         if isinstance(stored, Conflict):
             return stored
+        if folded is None:
+            after = apply_commit(state, stored, commit)
+        else:
+            after = complete_commit(state, folded, stored, commit)
         journal.log_commit(commit)
-        return self._remember(apply_commit(state, stored, commit))
+        return self._remember(after)
 
     async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:
         """Append a snapshot after `state`; None when it is not stored. Never fails its caller."""

@@ -42,7 +42,7 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import AssistantMessage, UserMessage
 from banksman.runs.branches import Paths
 from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
-from banksman.runs.fold_claims import apply_owner
+from banksman.runs.fold_claims import owner_changes
 from banksman.runs.history import compacted, restored_note, user_message_ids
 from banksman.runs.state import (
     Conversation,
@@ -60,13 +60,27 @@ def apply_commit(state: Conversation, stream_seq: int, commit: Commit) -> Conver
     """Return the state after one more commit. Apply commits in the order of the stream, each once."""
     if commit.snapshot is not None:
         return replace(state, stream_seq=stream_seq, snapshot_seq=stream_seq, since_snapshot=0)
-    state = apply_owner(state, commit)
+    return complete_commit(state, apply_events(state, commit.events), stream_seq, commit)
+
+
+def complete_commit(
+    before: Conversation, folded: Conversation, stream_seq: int, commit: Commit
+) -> Conversation:
+    """Return the state after a commit whose events are applied already.
+
+    Args:
+        before: The state that the commit follows.
+        folded: `before` after the events of the commit.
+        stream_seq: The stream sequence of the commit.
+        commit: The commit.
+    """
     return replace(
-        apply_events(state, commit.events),
+        folded,
+        **owner_changes(before, folded, commit),
         stream_seq=stream_seq,
         log_epoch=commit.log_epoch,
         last_seq=commit.last_seq,
-        since_snapshot=state.since_snapshot + 1,
+        since_snapshot=before.since_snapshot + 1,
     )
 
 

@@ -180,7 +180,7 @@ class Ownership:
                 return
             commit = draft.to_commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
             try:
-                stored = await self.ports.log.append(self.state, commit)
+                stored = await self.ports.log.append(self.state, commit, folded=draft.state)
             except CallerMistake:
                 # Only what may be recorded later is left out: `follow` adds it to a commit of its own.
                 smaller = [extent for extent in extents[1:] if bodies or extent.follows]
@@ -293,7 +293,8 @@ async def append(
     # The first commit of a log names its epoch. The owner stays: this commit neither claims nor releases the
     # run.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
-    return await ports.log.append(state, draft.to_commit(ports.clock.new_id("e"), log_epoch, state.owner))
+    commit = draft.to_commit(ports.clock.new_id("e"), log_epoch, state.owner)
+    return await ports.log.append(state, commit, folded=draft.state)
 
 
 async def record_activity(ports: Ports, tenant: str, conversation_id: str) -> None:
@@ -303,4 +304,5 @@ async def record_activity(ports: Ports, tenant: str, conversation_id: str) -> No
     # Not once the limit is reached: the run then ends as a crash loop, which a commit does not undo.
     if owned and 0 < state.claims_in_row < CRASH_LOOP_CLAIMS:
         draft = Draft(state, ports.clock.now())
-        await ports.log.append(state, draft.to_commit(ports.clock.new_id("e"), state.log_epoch, state.owner))
+        commit = draft.to_commit(ports.clock.new_id("e"), state.log_epoch, state.owner)
+        await ports.log.append(state, commit, folded=draft.state)

@@ -44,8 +44,15 @@ class Log(Protocol):
         """Return the last known fold, which may be behind the log; an empty one if none is known."""
         ...
 
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+    async def append(
+        self, state: Conversation, commit: Commit, *, folded: Conversation
+    ) -> Conversation | None:
         """Store `commit` as the successor of `state`. A lost acknowledgement is resolved.
+
+        Args:
+            state: The fold that the commit follows.
+            commit: The commit.
+            folded: `state` after the events of the commit.
 
         Returns:
             The state with the commit applied, or None when another commit came first.

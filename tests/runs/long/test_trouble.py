@@ -43,10 +43,12 @@ class FaultyLog:
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         return await self.log.read(tenant, conversation_id)
 
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+    async def append(
+        self, state: Conversation, commit: Commit, *, folded: Conversation
+    ) -> Conversation | None:
         if self.fails(commit):
             raise Bug
-        return await self.log.append(state, commit)
+        return await self.log.append(state, commit, folded=folded)
 
 
 @dataclass
@@ -66,8 +68,10 @@ class SilentLog:
             raise Unavailable("no response")
         return await self.log.read(tenant, conversation_id)
 
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
-        return await self.log.append(state, commit)
+    async def append(
+        self, state: Conversation, commit: Commit, *, folded: Conversation
+    ) -> Conversation | None:
+        return await self.log.append(state, commit, folded=folded)
 
 
 def with_faults(agent: Agent, fails: Callable[[Commit], bool]) -> Worker:
