@@ -68,7 +68,7 @@ async def test_the_daily_token_limit_ends_runs_of_every_conversation_and_reports
     for outcome in (first, second):
         assert outcome.error is not None
         assert (outcome.status, outcome.error.code) == ("failed", ErrorCode.TENANT_TOKEN_LIMIT)
-        assert "510 of 500 tokens" in outcome.content and "It frees at " in outcome.content
+        assert "510 of 500 tokens" in outcome.content and "It resets at " in outcome.content
     assert {len(body["messages"]) for body in model_requests(model, name)} == {2}
 
 

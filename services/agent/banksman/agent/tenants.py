@@ -58,6 +58,6 @@ def _ending(code: ErrorCode, window: Window, counted: UsageCount, used: str, now
     frees = ends_at(window, now).isoformat(timespec="minutes").replace("+00:00", "Z")
     text = (
         f"The limit of this {window} is used up: {used} since {counted.begins.isoformat()}. "
-        f"It frees at {frees}."
+        f"It resets at {frees}."
     )
     return Ending("failed", code, text, "not_executed")

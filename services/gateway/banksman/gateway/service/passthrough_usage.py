@@ -94,7 +94,7 @@ class PassthroughUsage:
             ):
                 frees_at = ends_at(window, now)
                 raise TenantLimitReached(
-                    f"The limit of this {window} is used up. It frees at {frees_at:%Y-%m-%dT%H:%MZ}.",
+                    f"The limit of this {window} is used up. It resets at {frees_at:%Y-%m-%dT%H:%MZ}.",
                     retry_after_s=(frees_at - now).total_seconds(),
                 )
 
