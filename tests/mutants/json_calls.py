@@ -19,7 +19,7 @@ MUTANTS = (
         "R2",
         "results are not added to the history",
         RUNS + "fold_calls.py",
-        "history=with_results(state.history, added))",
+        "history=_with_results(state.history, added))",
         "history=state.history)",
         JSON_CALLS + "test_results_go_back_to_the_model_until_it_replies_in_text",
     ),

@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "the owner does not wait for the broker",
         "loop.py",
-        "            await owned.wait_for_broker(cause)\n            # What was refused",
-        "            raise\n            # What was refused",
+        "            await owned.wait_for_broker(cause)\n            # The broker may have stored what",
+        "            raise\n            # The broker may have stored what",
         "A run ends because the broker was temporarily unavailable.",
     ),
     Mutant(
@@ -175,7 +175,7 @@ MUTANTS = (
     ),
     Mutant(
         "results in the order of their arrival",
-        "history.py",
+        "fold_calls.py",
         "    results.sort(key=lambda message: places.get(message.result.tool_call_id, len(places)))\n",
         "",
         "A provider refuses the history.",
@@ -326,8 +326,8 @@ MUTANTS = (
     Mutant(
         "a call that kills runners is repeated without end",
         "coordinator.py",
-        "            if call.lost_runners >= MAX_LOST_RUNNERS:\n",
-        "            if False:\n",
+        "        if call.lost_runners >= MAX_LOST_RUNNERS:\n",
+        "        if False:\n",
         "A call that kills its runners kills all of them.",
     ),
     Mutant(

@@ -77,7 +77,7 @@ def decide(
 
 
 def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
-    """Return a call with what its tool's definition states about the execution of calls."""
+    """Return a call with the properties that the definition of its tool sets for every call."""
     return call.model_copy(
         update={
             "requires_approval": tool.requires_approval,
@@ -211,7 +211,7 @@ def approval_requested(
     now: datetime,
     expires_at: datetime,
 ) -> ApprovalRequested:
-    """Return the approval request of calls that a run's assistant lets decide by these terms."""
+    """Return the approval request of these calls, under the terms of the run's assistant."""
     after_s = None if terms.escalation is None else terms.escalation.after_s
     return ApprovalRequested(
         approval_id=approval_id,
@@ -227,7 +227,7 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
 
     Args:
         call: The call that needs approval.
-        old_content: For `write_file` the current content of the file; None when it is new or cannot be read.
+        old_content: For `write_file`, the current content of the file; None if it is new or cannot be read.
     """
     arguments = call.arguments
     match call.name:
@@ -247,7 +247,7 @@ def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
 
 
 def visible(text: str) -> str:
-    """Return the text with every character that hides or reorders others written as its escape."""
+    """Return the text with an escape in place of every character that hides or reorders other characters."""
     return _INVISIBLE.sub(_escape, text)
 
 

@@ -1,7 +1,7 @@
 """Requests that a user replies to: gateways sign the replies, agents verify them.
 
-An approval request lists calls, and its reply decides them. An input request has the form of a value, and its
-reply holds the value. Both have the same slots, timers and signatures.
+An approval request lists calls, and its reply decides them. An input request describes a value, and its reply
+holds the value. Both have the same slots, timers and signatures.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _request(
 
 
 def open_request(state: Conversation, approval_id: str) -> ApprovalRequest | None:
-    """Return the open request with this id; None if it is not open."""
+    """Return the open request with this id; None if no open request has it."""
     return next((one for one in open_requests(state) if one.approval_id == approval_id), None)
 
 
@@ -187,7 +187,7 @@ def open_approval_request(state: Conversation) -> ApprovalRequest | None:
 
 
 async def publish_requests(ports: Ports, state: Conversation) -> None:
-    """Publish the open requests of a run. A slot takes one message, so repeats change nothing."""
+    """Publish the open requests of a run. A slot takes one message, so repeats have no effect."""
     for request in open_requests(state):
         await ports.approvals.publish_request(request)
 
@@ -195,8 +195,8 @@ async def publish_requests(ports: Ports, state: Conversation) -> None:
 async def close_request(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
     """Close an open request, unless a valid reply was stored before.
 
-    The slot arbitrates between this and a user. An invalid reply is discarded, so that it can neither win nor
-    block the slot.
+    The slot decides between this reply and that of a user. An invalid reply is discarded, so that it can
+    neither win nor block the slot.
 
     Returns:
         The reply that the slot holds.

@@ -15,7 +15,7 @@ from banksman.runs.ports import Placement
 from banksman.runs.state import OpenCall
 
 REPEAT_S = 2.0
-"""Seconds after which the request for a call that shows neither start nor result is repeated."""
+"""Seconds after which the request for a call without a start or a result is repeated."""
 BUSY_S = 0.25
 """Seconds before a request to a busy runner is repeated."""
 CANCEL_GRACE_S = 2.0
@@ -27,7 +27,7 @@ NO_RUNNER_S = 75.0
 that a changed workspace waits for its runner."""
 NO_RUNNER = "No runner could take this call."
 MAX_LOST_RUNNERS = 3
-"""Runners that may die with an idempotent call before it ends as `unavailable`: it may be what kills them."""
+"""Runners that may die with an idempotent call before it ends as `unavailable`: the call may kill them."""
 
 
 @dataclass
@@ -49,21 +49,21 @@ class CallAttempt:
     `wrong_epoch`."""
     requested_at: datetime | None = None
     repeat_at: datetime | None = None
-    """When the request is repeated; None before the first one."""
+    """When the request is repeated; None before the first request."""
     no_runner_since: datetime | None = None
-    """Since when no runner has replied; None when the last request had a reply."""
+    """Since when no runner has replied; None if the last request had a reply."""
     cancel_sent_at: datetime | None = None
     approved: ApprovalItem | None = None
-    """The call as the approval request lists it; None for one that needs no approval, or was edited."""
+    """The call as the approval request lists it; None if it needs no approval, or was edited."""
     approved_until: datetime | None = None
-    """When its approval expires: a call that has not started by then does not start. None without
+    """When the approval of the call expires; a call that has not started by then never starts. None without
     approval."""
     given_up: str | None = None
-    """Why it will not be requested any more; None while it may be."""
+    """Why the call is no longer requested; None while it may be."""
     given_up_kind: ErrorKind = "unavailable"
     started_seen_at: datetime | None = None
     lost_runners: int = 0
-    """Runners that accepted it and died before it had a result."""
+    """Number of runners that accepted the call and died before it had a result."""
 
     @property
     def call_id(self) -> str:
@@ -79,8 +79,8 @@ class CallAttempt:
     def slots_removable(self) -> bool:
         """True when no other process can hold a request for this call.
 
-        The starts of any other call stay until their stream expires them. A runner that was cut off would
-        find them free, and execute the call again.
+        The start of any other call stays until its stream expires it: a runner that was cut off would find a
+        removed slot free, and execute the call again.
         """
         return self.fresh and self.number == 1 and self.cancel_sent_at is None
 
@@ -90,19 +90,18 @@ class CallAttempt:
 
     def note_reply(self, reply: CallReply | None, now: datetime) -> None:
         """Record the reply to a request; None when no runner replied."""
-        # Without a reply, as with `wrong_epoch`, the process that was placed may have ended: place the
-        # call again soon.
+        # Without a reply, as with `wrong_epoch`, the process may have ended: place the call again soon.
         kind = "wrong_epoch" if reply is None else reply.answer
         self.accepted = kind == "accepted"
         self.ever_accepted = self.ever_accepted or self.accepted
-        # A busy runner is there, so a call that waits for it is not given up.
+        # A busy runner is alive, so a call that waits for it is not given up.
         self.no_runner_since = (self.no_runner_since or now) if kind == "wrong_epoch" else None
         delay_s = BUSY_S if kind in ("busy", "wrong_epoch") else REPEAT_S
         self.repeat_at = now + timedelta(seconds=delay_s)
         if reply is not None and kind == "refused":
             self.given_up = reply.reason or "The runner refused the call."
         if kind == "done":
-            # The call ended, and its notification was lost: the slots are read.
+            # The call ended, and the notification of its result was lost: read the slots.
             self.fresh = False
 
     def begin_next(self) -> None:
@@ -135,8 +134,7 @@ class Void:
     """Fill the start slot, so that the attempt can never start.
 
     The void records whether another attempt follows. Several owners, of which one may be fenced and not know
-    it, may handle a call at once; what follows is decided by the void that is stored, and all of them
-    obey it.
+    it, may handle a call at once. The stored void decides what follows, for all of them.
     """
 
     moved: bool
@@ -164,7 +162,7 @@ class Declare:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before this moment unless something is stored."""
+    """Nothing is to do before this time unless something is stored."""
 
     until: datetime
 
@@ -188,8 +186,8 @@ def call_step(
     Args:
         call: What this owner knows about it.
         slots: What the slots of the current attempt hold.
-        runner_alive: Whether the process that started it, or that was sent the request, may still act for it.
-        ending: Why the run must end; None when it need not.
+        runner_alive: Whether the process that started the call, or got its request, may still execute it.
+        ending: Why the run must end; None if it may continue.
         now: The current time.
     """
     if slots.finished is not None:
@@ -202,7 +200,7 @@ def call_step(
 
 
 def unknown_outcome(call_id: str, why: str) -> ToolResult:
-    """Return the result of a call that started and may have ended or not."""
+    """Return the result of a call that started and whose end is unknown."""
     text = (
         f"The outcome of this call is unknown: {why}. It started and may have had effects, "
         "wholly or in part. It was not repeated. Check before doing it again."
@@ -211,7 +209,7 @@ def unknown_outcome(call_id: str, why: str) -> ToolResult:
 
 
 def _after_void(call: CallAttempt, void: CallStarted, ending: Ending | None) -> CallStep:
-    # The stored void decides, and not what this owner wanted: another owner may have stored it.
+    # The stored void decides, and not the intent of this owner: another owner may have stored the void.
     if void.moved:
         return NextAttempt()
     if ending is not None:
@@ -225,7 +223,7 @@ def _after_start(
     if not runner_alive or started.runner is None:
         # Never repeated: what the runner did before it died is unknown.
         return Declare(unknown_outcome(call.call_id, "the machine that ran it was lost"))
-    # The runner ends the call at its time-out. Only a call that outlives it is cancelled from here.
+    # The runner ends the call at its time-out. The owner cancels only a call that exceeds it.
     seen = call.started_seen_at or now
     overdue = seen + timedelta(seconds=call.open_call.call.timeout_s + OVERTIME_S)
     if ending is None and now < overdue:
@@ -245,8 +243,8 @@ def _before_start(call: CallAttempt, runner_alive: bool, ending: Ending | None, 
     if call.approved_until is not None and now > call.approved_until:
         return GiveUp("Its approval expired before it could begin.", "not_executed")
     if call.placement is not None and not runner_alive and not call.open_call.call.idempotent:
-        # The dead runner may have been about to start it. The void decides, before
-        # another runner gets the request.
+        # The dead runner may have been about to start the call. The void decides before another runner gets
+        # the request.
         return Void(moved=True)
     if call.no_runner_since and now >= call.no_runner_since + timedelta(seconds=NO_RUNNER_S):
         return GiveUp(NO_RUNNER)
@@ -260,7 +258,7 @@ def _before_start(call: CallAttempt, runner_alive: bool, ending: Ending | None, 
 def _prevent(call: CallAttempt, ending: Ending | None) -> CallStep:
     if not call.open_call.call.idempotent:
         return Void(moved=False)
-    # An idempotent call records no start, so a void would prevent nothing: it is cancelled, and a result
+    # An idempotent call stores no start, so a void would prevent nothing: the call is cancelled, and a result
     # stored.
     if call.placement is not None and call.cancel_sent_at is None:
         return SendCancel(call.placement)

@@ -1,6 +1,6 @@
 """Claiming a run: from a delivered work message to its ownership.
 
-A delivery is only a hint. `delivered_work` reads from the log what a message means, and the claim is a commit
+A delivery is only a hint. The log decides what a message means (`delivered_work`), and the claim is a commit
 by compare-and-set, so any number of agents may handle the same message.
 """
 
@@ -37,7 +37,7 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class RepublishApproval:
-    """The run is parked: publish its approval request again, which a crash may have omitted. Then ack."""
+    """The run is parked: publish its approval request again, which a crash may have prevented. Then ack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,16 @@ async def accept(
     Args:
         ports: The ports of this process.
         work: The message.
-        work_seq: Its stream sequence.
+        work_seq: The stream sequence of the message.
         start_next: Whether the owner continues with the next queued run when this one ends.
-        on_commit: Runs after each commit of the owner; not after its claim.
+        on_commit: Called after each commit of the owner, except its claim.
 
     Returns:
-        The claimed run; None when there is nothing to drive and the message is to be acked.
+        The claimed run; None if there is nothing to drive and the message can be acked.
     """
-    # A claim finds by itself whether the log has more than this process knows; any other step reads it first.
-    # Without a known commit it would mostly be refused, except for the first message of a conversation.
+    # A claim needs no read: the append is refused if the log has commits that this process does not know. Any
+    # other step reads the log first. Without a known commit, a claim would mostly be refused, except that of
+    # the first message of a conversation.
     is_first = isinstance(work, StartRun) and work.first
     state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
     while True:
@@ -95,13 +96,13 @@ async def accept(
 def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkStep:
     """Return what to do about a delivered message. Pure, and safe to repeat for the same message.
 
-    A message that was once to be acked never claims again, whatever follows it in the log: the ack of a slow
-    process may still arrive, and would remove the message that a later claim works under.
+    Once a message is to be acked, it never claims again, whatever follows in the log: the ack of a slow
+    process may still arrive, and would remove the message that a later claim depends on.
 
     Args:
         state: The fold of the whole log.
         work: The message.
-        work_seq: Its stream sequence. A second message with the same content has another one.
+        work_seq: The stream sequence of the message. A second message with the same content has another one.
     """
     if isinstance(work, StartRun) and not state.knows(work.run_id):
         if state.run is not None or state.queue:
@@ -109,12 +110,11 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
         started = RunStarted(message_id=work.message_id, message=work.content, settings=work.settings)
         return Claim(work.run_id, (started,))
     if state.run is not None and state.owner is not None:
-        # The redelivery of the message that the owner works under: the owner is silent, so this is a
-        # takeover.
+        # The message of the owner was redelivered: the owner sends no heartbeats, so this is a takeover.
         return Claim(state.run.run_id) if state.owner.work_seq == work_seq else AckOnly()
     if state.run is not None and state.run.waits:
         return RepublishApproval()
-    # A start is spent once its run is in the log, and a resume once a later claim has followed it.
+    # A start has no effect once its run is in the log, and a resume has none after a later claim.
     if isinstance(work, StartRun) or work.owner_epoch != state.owner_epoch:
         return AckOnly()
     if state.run is not None:
@@ -124,7 +124,7 @@ def delivered_work(state: Conversation, work: RunWork, work_seq: int) -> WorkSte
 
 
 def queued_events(state: Conversation, start: StartRun) -> tuple[EventBody, ...]:
-    """Return the events of a run that waits for an earlier one; it ends at once if it can never start."""
+    """Return the events of a run that waits for an earlier one; a run that can never start ends at once."""
     queued = RunQueued(
         position=len(state.queue) + 1,
         message_id=start.message_id,
@@ -146,8 +146,8 @@ async def _claim(
     work_seq: int,
     start_next: bool,
 ) -> Ownership | None:
-    """Append the claim; None when another commit came first."""
-    # One more than any claim before: an earlier owner finds itself fenced at its next read or append.
+    """Append the claim and return the ownership; None if another commit came first."""
+    # Above every earlier claim: an earlier owner finds itself fenced at its next read or append.
     owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
     draft = Draft(state, ports.clock.now())
     draft.add(run_id, bodies)

@@ -42,7 +42,7 @@ class ToolCallCoordinator:
     owned: Ownership
     calls: dict[str, CallAttempt] = field(default_factory=dict[str, CallAttempt])
     inherited: frozenset[str] = frozenset()
-    """Calls that an earlier owner may have sent to a runner."""
+    """Ids of the calls that an earlier owner may have sent to a runner."""
 
     @classmethod
     def of(cls, owned: Ownership) -> ToolCallCoordinator:
@@ -55,7 +55,7 @@ class ToolCallCoordinator:
         return cls(owned, inherited=frozenset(call.call.id for call in owned.run.open_calls))
 
     async def execute(self, step: ExecuteCalls) -> None:
-        """Advance the calls of `step`, and commit the results there are.
+        """Advance the calls of `step`, and commit the results that are available.
 
         Returns after a commit, or when something was stored that may change the next step.
 
@@ -73,7 +73,7 @@ class ToolCallCoordinator:
             else:
                 wake = min(wake, outcome)
         if results:
-            # Without waiting for the other calls: a crash must not lose a result that the log could have.
+            # Committed without waiting for the other calls: a crash must not lose a result.
             await self._commit(results)
             return
         if step.ending is None:
@@ -94,7 +94,7 @@ class ToolCallCoordinator:
     async def _advance(
         self, call: CallAttempt, ending: Ending | None, *, alone: bool
     ) -> ToolResult | datetime:
-        """Act on a call until it has its result, or there is nothing to do before a moment."""
+        """Act on a call until it has its result, or nothing is to do before some time; return either."""
         ports = self.owned.ports
         while True:
             slots = await self._read_slots(call)
@@ -120,25 +120,25 @@ class ToolCallCoordinator:
                     call.given_up, call.given_up_kind = reason, kind
 
     async def _read_slots(self, call: CallAttempt) -> AttemptSlots:
-        """Return what the slots of the attempt hold: as notified, or as the leader of their stream has it."""
+        """Return the contents of the attempt's slots, from notifications or from their stream's leader."""
         ports, tenant = self.owned.ports, self.owned.state.tenant
         slots = await ports.notifications.slots(self.owned.state, call.attempt)
-        # Notifications may be lost, and none reports what an earlier owner caused. Then the slots are read.
+        # Notifications may be lost, and those for an earlier owner are not sent again. Then read the slots.
         if slots.finished is None and (not call.fresh or call.is_stale(ports.clock.now())):
             try:
                 slots = await ports.slots.read(tenant, call.attempt)
             except Poison as poison:
                 return self._unusable(call, poison.reason)
         if slots.finished is not None and slots.finished.result.tool_call_id != call.call_id:
-            # A tool server may store what it likes under its tenant's name.
+            # A tool server may store any result under the name of its tenant.
             return self._unusable(call, "the result that was stored is another call's")
         if slots.started is not None and not slots.started.void and call.started_seen_at is None:
             call.started_seen_at = ports.clock.now()
         return slots
 
     def _unusable(self, call: CallAttempt, why: str) -> AttemptSlots:
-        """Return what is assumed of slots that cannot be read: the call ran, with an unknown outcome."""
-        # Its slots are not removed: a runner that has not begun would find them free, and execute the call.
+        """Return slots in place of unreadable ones: the call ran, with an unknown outcome."""
+        # The slots must stay: a runner that has not begun would find them free, and execute the call.
         call.fresh = False
         result = unknown_outcome(call.call_id, why)
         return AttemptSlots(finished=self._finished(call, result))
@@ -152,30 +152,42 @@ class ToolCallCoordinator:
         return True
 
     async def _dispatch(self, call: CallAttempt, *, alone: bool) -> None:
-        ports, state = self.owned.ports, self.owned.state
+        """Send the request for a call to its runner; without a live one, try again later."""
+        ports, state, tool_call = self.owned.ports, self.owned.state, call.open_call.call
         now = ports.clock.now()
-        placement = await self._place(call)
+        placement = call.placement
+        # A live process that accepted the attempt keeps it: a tool server has several processes, and an
+        # idempotent call that one of them executes would run in another one too.
+        if not (call.accepted and placement and await ports.runners.alive(placement)):
+            workspace = self.owned.workspace or state.conversation_id
+            placement = await ports.runners.place(state.tenant, workspace, tool_call.server)
         if placement is None:
             call.repeat_at = now + timedelta(seconds=BUSY_S)
             call.no_runner_since = call.no_runner_since or now
             return
-        if call.placement is not None and call.placement != placement:
-            # The earlier process may still hold the request, so its slots must not be removed.
-            call.fresh = False
-            # Only a runner that died with the call counts: one that never accepted it did not die of it.
-            call.lost_runners += call.ever_accepted and not await ports.runners.alive(call.placement)
-            if call.lost_runners >= MAX_LOST_RUNNERS:
-                call.given_up = f"{MAX_LOST_RUNNERS} runners in a row were lost while they had this call."
-                return
-            call.ever_accepted = False
+        if call.placement is not None and call.placement != placement and not await self._may_move(call):
+            return
         # Before the request is sent: if its reply is lost, this process may have the call all the same.
         call.placement = placement
         call.requested_at = now
         # Of several calls, the next one would wait for the start of this one. An idempotent one stores none.
-        waits_for_start = alone and not call.open_call.call.idempotent
+        waits_for_start = alone and not tool_call.idempotent
         shown = ports.notifications.shown(state, call.attempt) if waits_for_start else None
         reply = await ports.runners.call(placement, self._request(call, placement, now), shown)
         call.note_reply(reply, ports.clock.now())
+
+    async def _may_move(self, call: CallAttempt) -> bool:
+        """Note that a call goes to another process; return False if too many were lost with it."""
+        assert call.placement is not None
+        # The earlier process may still hold the request, so its slots must not be removed.
+        call.fresh = False
+        # Only a runner that died with the call counts: one that never accepted it did not die of it.
+        call.lost_runners += call.ever_accepted and not await self.owned.ports.runners.alive(call.placement)
+        if call.lost_runners >= MAX_LOST_RUNNERS:
+            call.given_up = f"{MAX_LOST_RUNNERS} runners in a row were lost while they had this call."
+            return False
+        call.ever_accepted = False
+        return True
 
     def _request(self, call: CallAttempt, placement: Placement, now: datetime) -> CallRequest:
         state, deadline = self.owned.state, deadline_of(self.owned.run)
@@ -186,7 +198,7 @@ class ToolCallCoordinator:
             run_id=self.owned.run.run_id,
             attempt=call.attempt,
             call=tool_call,
-            # The digest that was approved, and not the one of the call in the log: the runner compares them.
+            # The approved digest, and not that of the call in the log: the runner compares it with the call.
             digest=tool_call.digest if call.approved is None else call.approved.digest,
             runner_epoch=placement.runner_epoch,
             deadline=deadline,
@@ -195,18 +207,6 @@ class ToolCallCoordinator:
             place=placement.place,
             traceparent=self.owned.run.settings.traceparent,
         )
-
-    async def _place(self, call: CallAttempt) -> Placement | None:
-        """Return where to send the request. A live process that accepted the attempt keeps it.
-
-        A tool server has several processes, and an idempotent call that one executes would run in another
-        too.
-        """
-        runners, state = self.owned.ports.runners, self.owned.state
-        if call.accepted and call.placement and await runners.alive(call.placement):
-            return call.placement
-        workspace = self.owned.workspace or state.conversation_id
-        return await runners.place(state.tenant, workspace, call.open_call.call.server)
 
     async def _void(self, call: CallAttempt, moved: bool) -> None:
         ports, state = self.owned.ports, self.owned.state
@@ -219,12 +219,12 @@ class ToolCallCoordinator:
             ts=ports.clock.now(),
         )
         await ports.slots.store_started(state.tenant, void)
-        # The slot may hold another start: what it holds is read before the next step.
+        # The slot may hold another start: it is read before the next step.
         call.fresh = False
 
     async def _declare(self, call: CallAttempt, result: ToolResult) -> None:
         await self.owned.ports.slots.store_result(self.owned.state.tenant, self._finished(call, result))
-        # The runner may have stored its own result first: the one in the slot counts.
+        # The runner may have stored its own result first: the result in the slot counts.
         call.fresh = False
 
     def _finished(self, call: CallAttempt, result: ToolResult) -> CallFinished:
@@ -242,8 +242,8 @@ class ToolCallCoordinator:
         removable = tuple(call.attempt for call, _ in done if call.slots_removable)
         if removable:
             await self.owned.ports.slots.forget(self.owned.state.tenant, removable)
-        # One that this owner declared stays: by it, the result that its runner may still store is found to be
-        # late. After a runner's own result none follows.
+        # A result that this owner declared stays: it marks the result that the runner may still store as
+        # late. After a result of the runner, no other one follows.
         ended = tuple(call.attempt for call, result in done if not call.slots_removable and result.runner)
         if ended:
             await self.owned.ports.slots.forget_results(self.owned.state.tenant, ended)

@@ -11,9 +11,8 @@ from banksman.contracts.events import (
     ToolCallRequested,
     TrackedCall,
 )
-from banksman.contracts.messages import AssistantMessage, ToolMessage
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolResult
-from banksman.runs.history import with_results
 from banksman.runs.state import CLOSED_UNDECIDED, Conversation, OpenCall, Run, replace
 
 
@@ -80,4 +79,20 @@ def complete_calls(state: Conversation, events: Iterable[Event]) -> Conversation
     )
     added = (ToolMessage(name=call.name, result=result) for call, result in completed)
     run = replace(run, calls=tuple(calls), tracked=(*run.tracked, *tracked))
-    return replace(state, run=run, history=with_results(state.history, added))
+    return replace(state, run=run, history=_with_results(state.history, added))
+
+
+def _with_results(history: tuple[Message, ...], added: Iterable[ToolMessage]) -> tuple[Message, ...]:
+    """Return the history with results added.
+
+    Results complete in any order, but providers require them in the order of the calls they belong to.
+    """
+    start = len(history)
+    while start and isinstance(history[start - 1], ToolMessage):
+        start -= 1
+    reply = history[start - 1] if start else None
+    calls = reply.calls if isinstance(reply, AssistantMessage) else ()
+    places = {call.id: place for place, call in enumerate(calls)}
+    results = [message for message in (*history[start:], *added) if isinstance(message, ToolMessage)]
+    results.sort(key=lambda message: places.get(message.result.tool_call_id, len(places)))
+    return (*history[:start], *results)

@@ -1,6 +1,6 @@
 """The handlers of signals and approval replies. They need not own the run.
 
-Each handler is safe on every redelivery, in any agent, at the same time as the owner: it appends by
+Each handler is safe on every redelivery, in any agent, concurrently with the owner: it appends by
 compare-and-set, does not change ownership, and repeats its last step until the run has been claimed.
 """
 
@@ -62,14 +62,13 @@ async def on_decision(ports: Ports, reply: ApprovalReply) -> None:
             return
         run = state.run
         if run is None or request is None:
-            # A cancel or a message that closed the request resumes the run itself, after it committed its
+            # A cancel or a message that closed the request resumes the run itself, after the commit of its
             # cause.
             if reply.outcome not in CLOSED_BY_SIGNAL:
                 await _resume_if_parked(ports, state, reply.approval_id)
             return
         resolved = await append(ports, state, run.run_id, resolution(reply, request))
-        # An owned run needs no resume, but this handler cannot know that: the next round looks at the stored
-        # state.
+        # An owned run needs no resume, but only the stored state shows that: the next round reads it.
         state = resolved or await ports.log.read(reply.tenant, reply.conversation_id)
 
 
@@ -84,7 +83,7 @@ async def on_expiry(ports: Ports, tenant: str, conversation_id: str, approval_id
 async def on_escalation(
     ports: Ports, tenant: str, conversation_id: str, approval_id: str, *, by: str = SYSTEM
 ) -> None:
-    """Let an open approval request go to further users, once. Idempotent by `approval_id`."""
+    """Escalate an open approval request to further users, once. Idempotent by `approval_id`."""
     while True:
         state = await ports.log.read(tenant, conversation_id)
         run = state.run
@@ -181,7 +180,7 @@ async def on_rename(ports: Ports, signal: RenameConversation) -> None:
 
 
 async def on_forget(ports: Ports, signal: ForgetDecision) -> None:
-    """Let a remembered decision apply to no further call. Idempotent by `approval_id`."""
+    """Revoke a remembered decision for further calls. Idempotent by `approval_id`."""
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)
         remembered = (*state.remembered, *(state.run.remembered if state.run else ()))
@@ -252,7 +251,7 @@ def _imported(settings: RunSettings, run: ImportedRun) -> tuple[EventBody, ...]:
 
 
 async def wake_queue(ports: Ports, state: Conversation) -> None:
-    """Publish work for the next queued run if no run is open: no owner is there to claim it."""
+    """Publish work for the next queued run if no run is open, because no owner will claim it."""
     state = await ports.log.read(state.tenant, state.conversation_id)
     if state.run is None and state.queue:
         await ports.work.publish(_resume(state, state.queue[0].run_id, state.queue[0].run_id))

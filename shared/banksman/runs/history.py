@@ -1,11 +1,11 @@
-"""The message history that a model request holds: how results, notes and compactions change it. Pure."""
+"""How notes and compactions change the message history that a model request holds. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from banksman.contracts.events import HistoryCompacted, WorkspaceRestored
-from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from banksman.contracts.messages import Message, UserMessage
 
 SUMMARISED = (
     "[Earlier messages were replaced by this summary of them. What it states about files, pages and tool "
@@ -13,22 +13,6 @@ SUMMARISED = (
 )
 DROPPED = "[The oldest messages were left out, because they no longer fit what you can read.]"
 _GAP = "\n\n"
-
-
-def with_results(history: tuple[Message, ...], added: Iterable[ToolMessage]) -> tuple[Message, ...]:
-    """Return the history with results added.
-
-    Results complete in any order, but providers require them in the order of the calls they belong to.
-    """
-    start = len(history)
-    while start and isinstance(history[start - 1], ToolMessage):
-        start -= 1
-    reply = history[start - 1] if start else None
-    calls = reply.calls if isinstance(reply, AssistantMessage) else ()
-    places = {call.id: place for place, call in enumerate(calls)}
-    results = [message for message in (*history[start:], *added) if isinstance(message, ToolMessage)]
-    results.sort(key=lambda message: places.get(message.result.tool_call_id, len(places)))
-    return (*history[:start], *results)
 
 
 def compacted(

@@ -1,7 +1,7 @@
 """The loop of a run: model → calls → approval → execution → result → model.
 
-Agents and workflows drive their runs with it. The log decides each step, so a loop that continues after a
-crash is the same as one that begins.
+Agents and workflows drive their runs with this loop. The log decides each step, so a loop that continues
+after a crash is the same as a loop that begins.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ class Model(Protocol):
     """Writes the replies of a run: a model behind a provider, or the function of a workflow."""
 
     async def complete(self, owned: Ownership) -> Build:
-        """Return what the next reply becomes in the log."""
+        """Request the next reply; return the `Build` of its commit."""
         ...
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         """Return how the run ends if the log cannot hold a reply; None to raise `error`.
 
         Args:
-            error: Why the reply cannot be stored, or not even be an event.
+            error: Why the reply cannot be stored or encoded.
             reply: What `complete` returned.
 
         Returns:
-            The ending, and what is recorded in place of the reply: what it consumed was paid for.
+            The ending, and the `Build` to commit in place of the reply: its usage was paid for.
         """
         ...
 
 
 async def drive(owned: Ownership, model: Model) -> None:
-    """Drive a claimed run until it ends or waits for a decision. Then its work message may be acked.
+    """Drive a claimed run until it ends or waits for a decision, after which its message may be acked.
 
     Raises:
         Fenced: A higher claim owns the run; its work message is neither acked nor nakked.
-        Refused: The run is parked or ended, and something that follows from it is not stored yet.
+        Refused: The run is parked or ended, and a message that follows from it is not stored yet.
     """
     calls, published = ToolCallCoordinator.of(owned), False
     # Each round acts on the log as it is now, because others append too: cancels, decisions, messages.
@@ -71,8 +71,8 @@ async def drive(owned: Ownership, model: Model) -> None:
         except Refused as cause:
             logger.info("%s: waiting for the broker: %s", owned.state.conversation_id, cause)
             await owned.wait_for_broker(cause)
-            # What was refused may be stored all the same, so nothing that this owner remembers of its calls
-            # holds.
+            # The broker may have stored what it refused, so the memory of this owner about its calls is no
+            # longer valid.
             calls, published = ToolCallCoordinator.resumed(owned), False
 
 
@@ -92,11 +92,11 @@ async def _request_model(owned: Ownership, model: Model) -> None:
 
 
 async def _record_reply(owned: Ownership, reply: Build) -> None:
-    """Commit a reply, for as long as the broker refuses it: another request would be paid for again.
+    """Commit a reply; repeat while the broker refuses it, because another request would be paid for again.
 
     Raises:
         Fenced: A higher claim owns the run.
-        Refused: The reply is stored, and something that follows from it is not yet.
+        Refused: The reply is stored, and a message that follows from it is not stored yet.
         CallerMistake: The reply does not fit one message.
     """
     request, attempt = _open_request(owned.state), 0
@@ -109,13 +109,13 @@ async def _record_reply(owned: Ownership, reply: Build) -> None:
             text = "%s: the reply waits for the broker, attempt %d: %s"
             logger.log(level, text, owned.state.conversation_id, attempt, cause)
             await owned.wait_for_broker(cause)
-            # A refused commit may be stored all the same: then the log shows that the request has its reply.
+            # The broker may have stored a commit that it refused; then the log has the reply of this request.
             if _open_request(owned.state) != request:
                 raise
 
 
 def _open_request(state: Conversation) -> tuple[object, ...]:
-    """Return what identifies the model request of the open run that has no reply in the log yet."""
+    """Return the identity of the model request that has no reply in the log yet; () if there is none."""
     run = state.run
     if run is None or not run.asking:
         return ()
@@ -123,7 +123,8 @@ def _open_request(state: Conversation) -> tuple[object, ...]:
 
 
 async def _close_approval(owned: Ownership, approval_id: str) -> None:
-    # The slot does not know who owns the run, and a process that was frozen may find the time limit passed.
+    # The slot does not know the owner of the run, and a process that was frozen may act on a time limit that
+    # passed meanwhile.
     await owned.refresh()
     request = open_request(owned.state, approval_id) if owned.holds else None
     if request is None:
@@ -133,7 +134,7 @@ async def _close_approval(owned: Ownership, approval_id: str) -> None:
 
 
 def _end(owned: Ownership, state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
-    """The terminal event, unless the run ends for a stronger reason (a cancel, its time limit)."""
+    """Return the terminal event; none if the run ends for a stronger reason (a cancel, its time limit)."""
     if state.run is None or not isinstance(next_step(state, owned.ports.clock.now()), RequestModel):
         return ()
     return (finished(state.run, ending.status, ending.message, ending),)

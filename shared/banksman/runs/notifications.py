@@ -22,20 +22,20 @@ from banksman.runs.ports import Clock
 from banksman.runs.state import Conversation
 
 FIRST_CHECK_S = 1.0
-"""Seconds after which an owner that waits reads its log: in a cluster, interest takes a moment to reach the
-node that sends commits on."""
+"""Seconds after which a waiting owner reads its log for the first time: in a cluster, a new subscription
+takes a moment to reach the server that forwards commits."""
 CHECK_S = 20.0
-"""Seconds between such reads later: a lost notification shows nothing."""
+"""Seconds between later reads, because a lost notification leaves no trace."""
 
 
 @dataclass
 class _WatchedAttempt:
-    """An attempt whose start and result are received, and what was received of it."""
+    """An attempt, its subscription, and the start and result that were received."""
 
     subscription: Subscription
     slots: AttemptSlots = field(default_factory=AttemptSlots)
     shown: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Done when a start or a result was received, and not for a void."""
+    """Done when a start or a result was received; a void does not count."""
 
 
 @dataclass
@@ -45,20 +45,19 @@ class _DrivenConversation:
     bus: Bus
     tenant: str
     check_at: float
-    """When its owner reads the log although nothing was notified, by the clock of the event loop."""
+    """When the owner reads the log without a notification, by the clock of the event loop."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     newest: int = 0
     """Stream sequence of the newest commit that was notified."""
     unsure: bool = False
-    """Whether commits may be stored that were not notified."""
+    """Whether there may be stored commits without a notification."""
     slots_changed: bool = False
     drivers: int = 0
-    """More than one while a fenced owner of this process has not found the claim of the next owner here
-    yet."""
+    """Owners in this process; more than one until a fenced owner finds the claim of the next one."""
     attempts: dict[str, _WatchedAttempt] = field(default_factory=dict[str, _WatchedAttempt])
 
     async def slots(self, attempt: str) -> AttemptSlots:
-        """Return what was received of an attempt since the first call for it.
+        """Return the slots of an attempt as received since the first call of this method for it.
 
         Each attempt has its own subscription: with one for all attempts, every process that drives runs
         would receive the slots of all others.
@@ -85,7 +84,7 @@ class _DrivenConversation:
         try:
             value = slot.decode()
         except Poison:
-            return  # The owner finds it when it reads the slots.
+            return  # The owner finds the message when it reads the slots.
         if isinstance(value, CallStarted):
             watched.slots = replace(watched.slots, started=value)
         else:
@@ -95,13 +94,13 @@ class _DrivenConversation:
         self.note(commits=False)
 
     def committed(self, message: Message) -> None:
-        """Note a commit. Its sequence suffices: an owner that is behind it reads the log."""
+        """Note the sequence of a commit: an owner whose state is older reads the log."""
         sequence = message.headers.get(SEQUENCE, "")
         self.newest = max(self.newest, int(sequence) if sequence.isdecimal() else 0)
         self.changed.set()
 
     def note(self, *, commits: bool) -> None:
-        """Wake the driver: for its slots, or because there may be commits."""
+        """Wake the owner: for its slots, or because there may be commits."""
         self.unsure = self.unsure or commits
         self.slots_changed = self.slots_changed or not commits
         self.changed.set()
@@ -147,7 +146,7 @@ class OwnerNotifications:
 
     @asynccontextmanager
     async def following(self, state: Conversation) -> AsyncGenerator[None]:
-        """Receive what concerns one conversation while the context is open."""
+        """Receive the notifications of one conversation while the context is open."""
         await self._subscribe()
         key = (state.tenant, state.conversation_id)
         driven = self._driven.get(key)
@@ -155,7 +154,8 @@ class OwnerNotifications:
             driven = self._driven[key] = _DrivenConversation(self._bus, state.tenant, _in(FIRST_CHECK_S))
         driven.drivers += 1
         try:
-            # What is stored before this takes effect shows at the next commit, or at the first check.
+            # A commit that is stored before the subscription takes effect is found at the next commit, or at
+            # the first check.
             subscription = await self._bus.listen(subjects.live(*key), driven.committed)
             try:
                 yield
@@ -168,20 +168,20 @@ class OwnerNotifications:
                 await driven.forget(tuple(driven.attempts))
 
     async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
-        """Return what was notified of an attempt's slots since `slots` was first called for it."""
+        """Return the slots of an attempt as notified since `slots` was first called for it."""
         return await self._driven[state.tenant, state.conversation_id].slots(attempt)
 
     def shown(self, state: Conversation, attempt: str) -> asyncio.Future[None] | None:
-        """Return what is done when the start or the result of an attempt was notified; None if unknown."""
+        """Return a future that is done once a start or result was notified; None for an unwatched attempt."""
         watched = self._driven[state.tenant, state.conversation_id].attempts.get(attempt)
         return None if watched is None else watched.shown
 
     async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
-        """Notify of nothing more that is stored of these attempts."""
+        """End the notifications for these attempts."""
         await self._driven[state.tenant, state.conversation_id].forget(attempts)
 
     async def wait(self, state: Conversation, until: datetime) -> bool:
-        """Return when something of the conversation was stored since the last call, or at `until`.
+        """Wait until a message of the conversation was stored since the last call, or until `until`.
 
         Returns:
             Whether the log may have commits after `state`; False if only slots have changed.
@@ -189,8 +189,8 @@ class OwnerNotifications:
         driven = self._driven[(state.tenant, state.conversation_id)]
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + max(0.0, (until - self._clock.now()).total_seconds())
-        # A notification between two waits ends the second one at once. That of a commit of the waiting owner
-        # does not: it is in `state`.
+        # A notification between two waits ends the second wait at once, except that of a commit by the
+        # waiting owner: `state` includes it.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(ends_at, driven.check_at)):
                 while (commits := driven.take(state.stream_seq)) is None:
@@ -213,7 +213,7 @@ class OwnerNotifications:
             driven.note(commits=True)
 
     def wake_all(self) -> None:
-        """Wake all owners, for something that may concern any of them."""
+        """Wake all owners, for an event that may concern any of them."""
         for driven in self._driven.values():
             driven.note(commits=True)
 

@@ -36,9 +36,9 @@ COMMIT_BYTES = 512 * 1024
 RESULT_BYTES = 256 * 1024
 """Bytes of JSON of one result; a longer one is replaced by a failure with this reason."""
 MAX_NAMED_CALLS = 100
-"""Calls that a loss names, the last ones; a conversation may have had thousands."""
+"""Maximum number of calls that a loss names, the last ones; a conversation may have had thousands."""
 TEXT_CHARS = (2_000, 200, 20)
-"""Characters that are left of each text of a call; a smaller number is used while the calls are too long."""
+"""Maximum characters of each text of a call, the largest first: the first that fits is used."""
 _CUT = "… (cut here: it is too long for the outcome)"
 
 ANSWER_FIELDS = {"bash": "stdout", "read_file": "content", "web_fetch": "body"}
@@ -97,7 +97,7 @@ def result_json(result: ToolResult) -> str:
 
 
 def answer_text(name: str, result: ToolResult) -> str:
-    """Return what a user reads when the result of tool `name` is the run's answer (`terminate: true`)."""
+    """Return the text for the user if a result of tool `name` is the run's answer (`terminate: true`)."""
     field = ANSWER_FIELDS.get(name)
     text = result.content.get(field) if field else None
     if isinstance(text, str) and not result.is_error:
@@ -229,7 +229,7 @@ def _replaced(result: ToolResult, why: str) -> ToolResult:
 
 
 def _changing_calls(history: Iterable[Message], since: datetime | None) -> Iterator[str]:
-    """Ids of the calls that may have changed files after `since`; None for all of them."""
+    """Yield the ids of the calls that may have changed files after `since`; of all calls if it is None."""
     harmless: set[str] = set()
     for message in history:
         match message:
@@ -247,5 +247,5 @@ def _may_have_run(result: ToolResult) -> bool:
 
 
 def _ended_after(result: ToolResult, since: datetime) -> bool:
-    # When a call with an unknown outcome ran is unknown too, so it counts.
+    # The time of a call with an unknown outcome is unknown too, so the call counts.
     return result.started_at is None or result.started_at > since

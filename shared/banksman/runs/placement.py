@@ -1,7 +1,7 @@
 """Where calls go: the live runners and tool servers, and the runner that owns a workspace.
 
-A workspace stays at its runner while that is alive or may return. Its place is one key in KV `owners`,
-written by compare-and-set; a runner that restarts has the same id, and so the same workspaces.
+A workspace stays at its runner while that runner is alive or may return. Its place is one key in KV `owners`,
+written by compare-and-set. A runner that restarts has the same id, and so the same workspaces.
 `banksman.runs.workspaces` decides when a workspace moves.
 """
 
@@ -55,7 +55,7 @@ FIND_TIMEOUT_S = 30.0
 """Seconds within which a runner replies to a request that concerns an MCP server."""
 
 _FILE_REQUESTS = 3
-"""How often a file request is sent when its workspace moves meanwhile."""
+"""Maximum number of times that a file request is sent if its workspace moves meanwhile."""
 
 
 class WorkspaceSettings(Section):
@@ -110,7 +110,7 @@ class Placements:
             ttl_s=LEASE_TTL_S[bus.settings.replicas],
         )
         self._processes: dict[str, tuple[ToolServerProcess, ...]] = {}
-        """The live processes by tool server, since its leases changed last: each step of a run needs them."""
+        """The live processes by tool server, cached until its leases change, because each step reads them."""
         self._began_at = float("-inf")
         self._renewed_at: dict[str, float] = {}
         """When the last renewal of each lease arrived here, by the clock of the event loop."""
@@ -157,7 +157,7 @@ class Placements:
         return asyncio.get_running_loop().time() - max(self._ended_at.get(head, 0.0), self._began_at)
 
     async def alive(self, placement: Placement) -> bool:
-        """Return whether that process of the runner or tool server still holds its lease."""
+        """Return whether the process of a runner or tool server still holds its lease."""
         entry = self._leases.get(placement.runner)
         if entry is not None and entry.value.runner_epoch == placement.runner_epoch:
             return True
@@ -184,7 +184,7 @@ class Placements:
             )
             if decision is None:
                 return None
-            # Another process may have placed the workspace meanwhile: its record decides, in the next round.
+            # Another process may have placed the workspace meanwhile: its record decides in the next round.
             if decision.record != record and not await self._store(key, decision.record, entry):
                 continue
             if record is None or record.runner != decision.record.runner:
@@ -194,8 +194,8 @@ class Placements:
     async def forget(self, tenant: str, conversation_id: str) -> None:
         """Remove the workspace of a deleted conversation, and its snapshots.
 
-        A runner that is away finds the conversation deleted when it returns. The record remains for it, and
-        for agents if they have to collect a snapshot of another runner.
+        A runner that is away finds the conversation deleted when it returns. The record remains for such a
+        runner, and for agents that have to collect a snapshot of another runner.
         """
         key = f"{tenant}.{conversation_id}"
         while True:
@@ -219,13 +219,13 @@ class Placements:
     async def call(
         self, placement: Placement, request: CallRequest, shown: asyncio.Future[None] | None = None
     ) -> CallReply | None:
-        """Send the request for a call; None when no process replied with a `CallReply`.
+        """Send the request for a call; return None if no process replied with a `CallReply`.
 
         Args:
             placement: The process.
             request: The request.
-            shown: Done when the start or the result of the attempt was notified: a tool server need not reply
-                if it stores its start at once. None requests the reply in any case.
+            shown: Done when the start or the result of the attempt was notified: a tool server that stores
+                its start at once need not reply. None requires a reply.
         """
         if shown is not None and request.call.server is not None:
             request = request.model_copy(update={"start_suffices": True})
@@ -252,7 +252,7 @@ class Placements:
         """Add the secrets that the tool declares, if its server is the tenant's own.
 
         Raises:
-            SecretUnusable: One is not set, cannot be decrypted, or is for other servers only.
+            SecretUnusable: A secret is not set, cannot be decrypted, or is for other servers only.
             Unavailable: The broker did not respond.
         """
         own = self.instances(placement.runner, request.tenant)
@@ -297,7 +297,7 @@ class Placements:
         return FileReply.model_validate_json(reply)
 
     async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
-        """Have the runner of a workspace remove it with its own snapshots; False when it may be left."""
+        """Request the removal of a workspace from its runner; return False if the workspace may remain."""
         if self._lease_of(record.runner) is None:
             return False
         request = WorkspaceForget(snapshot=record.snapshot)
@@ -308,7 +308,7 @@ class Placements:
         return reply.error is None
 
     async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
-        """Store a record unless another was stored meanwhile."""
+        """Store a record; return False if another one was stored meanwhile."""
         if over is None:
             return await self._owners.create(key, record) is not None
         return await self._owners.update(key, record, over.revision) is not None

@@ -67,12 +67,12 @@ class ExecuteCalls:
 
     calls: tuple[OpenCall, ...]
     ending: Ending | None = None
-    """Why the run must end, so that the calls are ended too; None when they are to be executed."""
+    """Why the run must end, and its calls with it; None if the calls are to be executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseApproval:
-    """An open request of the run is closed as `cancelled`, unless its slot holds a user's reply."""
+    """Close an open request of the run as `cancelled`, unless its slot holds a user's reply."""
 
     approval_id: str
 
@@ -123,8 +123,8 @@ def ending_of(state: Conversation, run: Run, now: datetime) -> Ending | None:
     if _expired(run):
         text = "The run ended because its approval request expired without a decision."
         return Ending("rejected", ErrorCode.APPROVAL_EXPIRED, text, "not_executed")
-    # A parked run has no time limit. One that is owned has, also while it waits for a decision beside a call
-    # that hangs: otherwise the call would keep its owner for as long as the decision takes.
+    # A parked run has no time limit. An owned run has one, even while it waits for a decision beside a call
+    # that hangs: otherwise the call would occupy its owner for as long as the decision takes.
     if run.parked_at is None and now >= deadline_of(run):
         return timed_out(run)
     return _limit_reached(run)
@@ -183,8 +183,8 @@ def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:
 
 
 def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
-    # No runner has a request for a call that awaited a decision. Nor has one while the run has no owner: a
-    # run is parked only when every call that needs no approval has its result.
+    # No runner has a request for a call that awaits a decision. Nor has any while the run has no owner: a run
+    # is parked only when every call that needs no approval has its result.
     return (
         state.owner is None
         or call.gate in ("waiting", "rejected", "withdrawn", "awaiting")
@@ -236,7 +236,7 @@ def _between_iterations(state: Conversation, run: Run) -> Step:
 def _terminating_answer(run: Run) -> str | None:
     if run.settings.tools.final_summary:
         return None
-    # A call that its tool never saw ends nothing: the model may correct it.
+    # A call that never reached its tool does not end the run: the model may correct it.
     ended: list[ToolResult] = [
         c.result
         for c in run.calls

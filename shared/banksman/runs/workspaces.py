@@ -90,12 +90,13 @@ def apply_report(
     if record is None:
         return None, WorkspaceReportReply(mine=True, known=False)
     mine = not record.deleted and (record.runner, record.term) == (runner, report.term)
-    # A process with an older epoch was replaced, and may report what its successor has changed since.
+    # A process with an older epoch was replaced, and its report may be older than the changes of its
+    # successor.
     if not mine or report.runner_epoch < record.runner_epoch:
         return None, _verdict(record, mine=mine)
     if report.missing and record.dirty:
         if report.missing_at is not None and report.missing_at < record.generation:
-            # Its repeat was recorded, and the workspace has changed since: the files exist.
+            # A repeat of this report was recorded, and the workspace has changed since: the files exist.
             return None, _verdict(record, mine=True)
         return _moved(record, runner), _verdict(record, mine=False)
     changed = record.model_copy(update=_changes(record, report) | _initial_files(assistant))
@@ -106,7 +107,7 @@ def apply_report(
 
 
 def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, object]:
-    """The fields that a report of the workspace's own runner changes."""
+    """Return the fields that a report of the workspace's own runner changes."""
     changes: dict[str, object] = {"gone_since": None}
     if report.begins and report.generation > record.generation:
         changes |= {"dirty": True, "generation": report.generation}
@@ -121,7 +122,7 @@ def _changes(record: WorkspaceOwner, report: WorkspaceReport) -> dict[str, objec
 
 
 def _initial_files(assistant: Assistant | None) -> dict[str, object]:
-    """The fields for the assistant's files, with which a workspace starts."""
+    """Return the fields for the assistant's files, with which a workspace starts."""
     if assistant is None or not assistant.files:
         return {}
     return {"assistant": assistant.id, "assistant_revision": assistant.revision}
@@ -133,7 +134,7 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    """Return what a request states about the workspace."""
+    """Return the placement of a workspace as a request states it."""
     return WorkspacePlacement(
         term=record.term,
         generation=record.generation,
@@ -181,14 +182,14 @@ class LocalWorkspace:
     """True once the record states that the files may differ from the last snapshot. While False nothing may
     change them, so a new process begins with False, whatever an earlier one reported."""
     users: int = 0
-    """Requests that were admitted and have not ended."""
+    """Number of requests that were admitted and have not ended."""
     edits: int = 0
-    """Requests of this process that may have changed files. While the count stays, no file changed."""
+    """Number of requests of this process that may have changed files. While it stays, no file changes."""
     past: int = 0
     """The newest term that is known to have ended here."""
 
     def admits(self, place: WorkspacePlacement) -> bool:
-        """Return whether a request may run: False for one from before a move."""
+        """Return whether a request may run; False if it was placed before a move."""
         return place.term >= self.term and place.term > self.past
 
     def restored(self, place: WorkspacePlacement) -> None:
