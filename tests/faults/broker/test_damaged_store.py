@@ -90,7 +90,7 @@ async def test_log_with_a_gap_continues_before_it_and_the_rest_is_in_a_file(
         assert await jetstream.count_below(bus, EVENTS, subjects.conversation(tenant, "c1")) == 5
         words = ("accept", name, "--set-aside", str(tmp_path))
         done = await asyncio.to_thread(_banksman, own_nats, *words)
-        assert (done.returncode, done.stdout) == (0, f"{name}: runs continue with the events that are left\n")
+        assert (done.returncode, done.stdout) == (0, f"{name}: runs continue with the remaining events\n")
 
         lines = (tmp_path / f"{tenant}.c1.jsonl").read_text().splitlines()
         stored = [Commit.model_validate(json.loads(line)["commit"]) for line in lines]

@@ -64,7 +64,7 @@ async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
             accepted = await banksman(fleet, "accept", name)
             assert (accepted.code, accepted.out) == (
                 0,
-                f"{name}: runs continue with the events that are left\n",
+                f"{name}: runs continue with the remaining events\n",
             )
             assert (await banksman(fleet, "check")).out == "all logs are intact\n"
 

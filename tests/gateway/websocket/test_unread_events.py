@@ -33,7 +33,7 @@ async def test_a_subscription_outlives_a_broker_that_does_not_respond(
             async with gateway.socket() as other:
                 head = await other.request("subscribe", conversation_id=conversation, after_seq=0)
                 assert head["type"] == "subscribed"
-                await eventually(lambda: "reading its log failed and is repeated" in caplog.text)
+                await eventually(lambda: "reading the log failed, retrying" in caplog.text)
                 wire.loses = lambda *_: False
                 assert (await other.until_type("conversation.updated"))["data"]["title"] == "stored"
                 await other.until_type("replay.done")

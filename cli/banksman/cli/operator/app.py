@@ -54,7 +54,7 @@ def check(data_dir: DataDir = None, json: Json = False) -> None:
 
 @app.command()
 def salvage(
-    directory: Annotated[Path, typer.Argument(help="The `store_dir` of a nats-server that is stopped.")],
+    directory: Annotated[Path, typer.Argument(help="The `store_dir` of a stopped nats-server.")],
     json: Json = False,
 ) -> None:
     """Repair the files of a stopped nats-server.
@@ -166,7 +166,7 @@ def streams_check(data_dir: DataDir = None, json: Json = False) -> None:
 def dead_ls(
     stream: Annotated[
         str | None,
-        typer.Option(help="Only letters from this stream: RUNS, APPROVALS …; API for the NATS API, NOTES."),
+        typer.Option(help="Only letters of this stream, such as RUNS; also API (NATS API) and NOTES."),
     ] = None,
     data_dir: DataDir = None,
     json: Json = False,

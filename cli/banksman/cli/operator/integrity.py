@@ -41,8 +41,8 @@ def check(data_dir: Path | None, *, as_json: bool) -> Exit:
             output.print_line(f"{tenant}/{conversation_id}: {problem}" if conversation_id else problem)
     if found and not as_json:
         output.print_error(
-            "No run continues in these. Restore a backup (`banksman restore`), or continue with the events "
-            "that are left (`banksman accept TENANT/CONVERSATION`)."
+            "No run continues in these. Restore a backup (`banksman restore`), or continue with the "
+            "remaining events (`banksman accept TENANT/CONVERSATION`)."
         )
     elif not as_json:
         output.print_line("all logs are intact")
@@ -50,7 +50,7 @@ def check(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 
 def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, as_json: bool) -> Exit:
-    """Start a new epoch in damaged logs, so that runs continue with the events that are left.
+    """Start a new epoch in damaged logs, so that runs continue with the remaining events.
 
     Args:
         data_dir: Data directory of the running system; None for the one in the settings.
@@ -71,7 +71,7 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
         output.print_json({"accepted": done, "refused": refused})
     else:
         for name in done:
-            output.print_line(f"{name}: runs continue with the events that are left")
+            output.print_line(f"{name}: runs continue with the remaining events")
         for name, reason in refused.items():
             remedy = "restore a backup, or set aside the events after the gap (`--set-aside DIRECTORY`)"
             output.print_error(f"{name}: runs cannot continue, {remedy}: {reason}")

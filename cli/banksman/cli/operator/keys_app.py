@@ -31,7 +31,7 @@ def create(
     no_approvals: Annotated[bool, typer.Option("--no-approvals", help="Do not let the user decide.")] = False,
     right: Annotated[
         list[str] | None,
-        typer.Option(help="chat, approve, admin or operator; repeat it. Without it: chat and approve."),
+        typer.Option(help="chat, approve, admin or operator; repeatable (default: chat and approve)."),
     ] = None,
     expires_days: Annotated[float | None, typer.Option(min=0, help="Days until the key expires.")] = None,
     data_dir: DataDir = None,

@@ -44,7 +44,7 @@ class Failures:
         # A request cannot be replayed, and its sender receives the error: without room in DEAD little is
         # lost.
         if len(request.data) > MAX_LETTER_BYTES or not await self._has_room():
-            logger.warning("%s: a request that failed was not dead-lettered: %s", request.subject, error)
+            logger.warning("%s: a failed request was not dead-lettered: %s", request.subject, error)
             return
         await dead_letter(
             self.bus,

@@ -228,7 +228,7 @@ class Conversations:
                 try:
                     return await self._with_log(tenant, record)
                 except BanksmanError as error:
-                    logger.warning("%s: its status could not be read: %s", record.conversation_id, error)
+                    logger.warning("the status of %s could not be read: %s", record.conversation_id, error)
                     return record
 
         async with asyncio.TaskGroup() as group:

@@ -109,7 +109,7 @@ class Feed:
                 await self._go_live(quiet=quiet)
                 break
             except Unavailable as error:
-                logger.warning("%s: reading its log failed and is repeated: %s", self.conversation_id, error)
+                logger.warning("%s: reading the log failed, retrying: %s", self.conversation_id, error)
                 await asyncio.sleep(READ_AGAIN_S)
 
     async def _go_live(self, *, quiet: bool) -> None:

@@ -101,7 +101,7 @@ class McpSignIns:
         """
         server = await self._servers.get(tenant, server_id)
         if not isinstance(server.transport, HttpServer):
-            raise Conflict(f"server {server_id!r} is a program: nobody signs in at it")
+            raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
         request = DiscoverSignIn(
             url=server.transport.url, redirect_uri=redirect_uri, client=client or self._known(tenant, server)
         )

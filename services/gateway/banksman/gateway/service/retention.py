@@ -118,7 +118,7 @@ class Retention:
                 # A user or another gateway has deleted it meanwhile.
                 pass
             except BanksmanError as error:
-                logger.warning("%s: not deleted, although it may have expired: %s", conversation_id, error)
+                logger.warning("%s may have expired, but was not deleted: %s", conversation_id, error)
             await asyncio.sleep(self._pause_s)
 
     async def _delete_expired(self, tenant: str, conversation_id: str, kept: timedelta) -> None:

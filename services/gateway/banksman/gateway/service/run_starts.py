@@ -100,7 +100,7 @@ class RunStarts:
             await self.conversations.touch(caller.tenant, record, text_of(content))
         except Refused as error:
             # The run is stored: after an error, the client would send the message again.
-            logger.warning("%s: its time in the list was not updated: %s", request.conversation_id, error)
+            logger.warning("%s: its list entry was not updated: %s", request.conversation_id, error)
         return Ack(
             reply_to=request.id,
             conversation_id=request.conversation_id,
