@@ -78,7 +78,7 @@ TABLE = (
 )  # fmt: skip
 
 
-def with_sums(results: Results) -> Results:
+def with_computed_values(results: Results) -> Results:
     """Return results with the computed values of the table: the floor of a run, and the slowest import."""
     floors, imports = (
         results["floors"],
@@ -96,7 +96,7 @@ def with_sums(results: Results) -> Results:
 def table(before: Results, latest: Results) -> str:
     """Return the machine and the table in Markdown."""
     head = "| | before | now | now ÷ before | floor or peer | now ÷ floor | target |"
-    lines = [_line(row, with_sums(before), with_sums(latest)) for row in TABLE]
+    lines = [_line(row, with_computed_values(before), with_computed_values(latest)) for row in TABLE]
     return "\n".join([*_machine(before, latest), "", head, "|---" * 7 + "|", *lines])
 
 

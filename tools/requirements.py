@@ -70,9 +70,11 @@ def finish(outcomes: Mapping[str, str]) -> list[str]:
     """Write the page of a complete run; return requirements whose result differs on the committed page."""
     run = Run(f"{datetime.now(UTC):%Y-%m-%d}", _commit(), outcomes)
     RESULTS.write_text(json.dumps(vars(run), indent=0), encoding="utf-8")
-    committed = passed_on(_committed_page())
+    committed = passed_requirements(_committed_page())
     write(run)
-    return [n for n in NUMBERS if (n in committed) != (n in passed_on(PAGE.read_text(encoding="utf-8")))]
+    return [
+        n for n in NUMBERS if (n in committed) != (n in passed_requirements(PAGE.read_text(encoding="utf-8")))
+    ]
 
 
 def write(run: Run) -> None:
@@ -96,7 +98,7 @@ def citations() -> dict[str, list[str]]:
     return found
 
 
-def passed_on(page: str) -> set[str]:
+def passed_requirements(page: str) -> set[str]:
     """Return the requirements that a page states as passed."""
     return {number for number, cells in _rows(page) if PASSED in cells}
 

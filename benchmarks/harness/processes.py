@@ -27,7 +27,7 @@ def cpu_s(pid: int) -> float:
 def cpu_by_service(pids: Pids) -> dict[str, float]:
     """Return the CPU seconds of each service; processes of one service are added up."""
     found: dict[str, float] = {}
-    for name, family in families(pids).items():
+    for name, family in process_trees(pids).items():
         service = service_of(name)
         found[service] = found.get(service, 0.0) + _cpu_s(family)
     return found
@@ -50,10 +50,10 @@ class Memory:
 
 def memory(pids: Pids) -> Memory:
     """Return the memory of all processes with their descendants."""
-    return _memory(pid for family in families(pids).values() for pid in family)
+    return _memory(pid for family in process_trees(pids).values() for pid in family)
 
 
-def families(pids: Pids) -> dict[str, list[int]]:
+def process_trees(pids: Pids) -> dict[str, list[int]]:
     """Return each process with its descendants, without the other named processes and their descendants."""
     named = set(pids.values())
     found: dict[str, list[int]] = {}

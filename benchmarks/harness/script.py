@@ -10,7 +10,7 @@ from typing import Any
 LIMIT_S = 120
 
 
-def measured(module: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
+def run_module(module: str, *arguments: str, python: str = sys.executable) -> dict[str, Any]:
     """Run a module and return the JSON that it printed."""
     done = subprocess.run(
         [python, "-m", module, *arguments], stdout=subprocess.PIPE, check=True, timeout=LIMIT_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness.script import measured
+from benchmarks.harness.script import run_module
 from benchmarks.harness.sizes import Sizes
 from benchmarks.harness.system import Model
 
@@ -16,14 +16,14 @@ def measure(model: Model, sizes: Sizes) -> dict[str, Any]:
     seconds = ("--seconds", str(sizes.seconds / 2))
     return {
         "chain": {
-            str(number): _rounded(measured("benchmarks.floors.chain", "--in-flight", str(number), *seconds))
+            str(number): _rounded(run_module("benchmarks.floors.chain", "--in-flight", str(number), *seconds))
             for number in sizes.in_flight
         },
         "model_requests": {
-            client: _rounded(measured("benchmarks.floors.loop", model.url, client, *seconds))
+            client: _rounded(run_module("benchmarks.floors.loop", model.url, client, *seconds))
             for client in CLIENTS
         },
-        "bwrap": _rounded(measured("benchmarks.floors.bwrap", *seconds)),
+        "bwrap": _rounded(run_module("benchmarks.floors.bwrap", *seconds)),
     }
 
 

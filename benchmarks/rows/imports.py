@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness.script import measured
+from benchmarks.harness.script import run_module
 from benchmarks.harness.sizes import Sizes
 
 SERVICES = ("agent", "gateway", "tool-runner", "workflows")
@@ -17,4 +17,4 @@ def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def _import(name: str) -> dict[str, float]:
-    return measured("benchmarks.harness.importing", name)
+    return run_module("benchmarks.harness.importing", name)

@@ -12,7 +12,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.jetstream import call, delete_message
 from banksman.bus.names import SNAPSHOTS, api, object_chunks, object_meta, object_stream
-from banksman.bus.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects, place_of
+from banksman.bus.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects, subject_tokens
 from banksman.bus.publish import durable
 from banksman.contracts.errors import NotFound, Overloaded
 from banksman.contracts.ids import new_id
@@ -90,7 +90,7 @@ async def test_a_malformed_description_hides_no_other_object(
     await objects.put(f"{tenant}/good", b"12")
     for name, meta in (("dated", {"name": f"{tenant}/dated", "mtime": written}), ("broken", {})):
         common = {"bucket": SNAPSHOTS, "nuid": new_id("o"), "size": 0, "chunks": 0}
-        subject = object_meta(SNAPSHOTS, place_of(f"{tenant}/{name}"))
+        subject = object_meta(SNAPSHOTS, subject_tokens(f"{tenant}/{name}"))
         await durable(bus, subject, json.dumps({**common, **meta}).encode(), msg_id=new_id("x"))
     found = {info.name: info async for info in objects.list(f"{tenant}/")}
     assert set(found) == {f"{tenant}/good", f"{tenant}/dated"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.branches import MOST_LEFT, Paths
+from banksman.runs.branches import MAX_LEFT_PATHS, Paths
 
 
 def _said(paths: Paths, *ids: str) -> Paths:
@@ -80,7 +80,7 @@ def test_every_message_is_stored_once_and_stays_reachable(branches: list[tuple[i
 
 def test_the_oldest_abandoned_branches_are_forgotten() -> None:
     paths = Paths(())
-    for number in range(MOST_LEFT + 2):
+    for number in range(MAX_LEFT_PATHS + 2):
         paths = _said(paths.branched(None), f"u{number}")
-    assert len(paths.left) == MOST_LEFT
+    assert len(paths.left) == MAX_LEFT_PATHS
     assert not paths.reaches("u0") and paths.reaches("u2")

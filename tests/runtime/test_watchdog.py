@@ -10,7 +10,7 @@ from collections.abc import Generator
 import pytest
 from prometheus_client import REGISTRY
 
-from banksman.runtime.watchdog import STILL_S, watched_loop
+from banksman.runtime.watchdog import BLOCKED_S, watched_loop
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -48,14 +48,14 @@ def lines() -> Generator[Lines]:
 async def test_loop_that_stands_still_is_named_with_its_stack(lines: Lines) -> None:
     stalls, seconds = counted("stalls"), counted("stalled_seconds")
     with watched_loop(lambda: True):
-        hold_up_the_loop(4 * STILL_S)
+        hold_up_the_loop(4 * BLOCKED_S)
 
         async def was_counted() -> bool:
             return counted("stalls") > stalls
 
         await eventually(was_counted, WAIT_TIMEOUT_S)
 
-    assert counted("stalled_seconds") - seconds > STILL_S
+    assert counted("stalled_seconds") - seconds > BLOCKED_S
     record = lines.records[0]
     assert record.levelno == logging.WARNING
     assert "hold_up_the_loop" in record.__dict__["stack"]
@@ -64,7 +64,7 @@ async def test_loop_that_stands_still_is_named_with_its_stack(lines: Lines) -> N
 async def test_loop_that_waits_is_not_named(lines: Lines) -> None:
     with watched_loop(lambda: True):
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2 * STILL_S):
+            async with asyncio.timeout(2 * BLOCKED_S):
                 await asyncio.Event().wait()
 
     assert lines.records == []
@@ -72,6 +72,6 @@ async def test_loop_that_waits_is_not_named(lines: Lines) -> None:
 
 async def test_loop_of_a_process_that_starts_is_not_named(lines: Lines) -> None:
     with watched_loop(lambda: False):
-        hold_up_the_loop(4 * STILL_S)
+        hold_up_the_loop(4 * BLOCKED_S)
 
     assert lines.records == []

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 REQUEST_EVERY_S = 20.0
 """Seconds between two requests for the broker's time."""
-MOST_DRIFT = 0.0005
+MAX_DRIFT = 0.0005
 """Seconds per second by which two machines' clocks may drift apart; typical drift is a tenth of this."""
 WARN_ABOVE_S = 2.0
 """Offset from the broker's clock, in seconds, above which a process logs a warning."""
@@ -48,16 +48,16 @@ class Bounds:
 
     def narrowed(self, later: Bounds) -> Bounds:
         """Return the bounds narrowed by later ones; only the later ones if the broker's clock was set."""
-        apart = (later.at - self.at) * MOST_DRIFT
+        apart = (later.at - self.at) * MAX_DRIFT
         least, most = max(self.least - apart, later.least), min(self.most + apart, later.most)
         return Bounds(least, most, later.at) if least <= most else later
 
 
 class BrokerClock:
-    """The time and new ids; the time is the same in all processes.
+    """The broker's time, which is the same in all processes, and new ids.
 
-    As a context manager it has received the broker's time when the block begins, and requests it repeatedly
-    while the block runs. Before that it returns the time of the machine.
+    As a context manager, the clock has the broker's time when the block begins, and requests it repeatedly
+    while the block runs. Before that, the clock returns the time of the machine.
     """
 
     def __init__(self, bus: Bus, *, stream: str = EVENTS, request_every_s: float = REQUEST_EVERY_S) -> None:

@@ -54,7 +54,7 @@ class Subscription:
 
     @property
     def subject(self) -> str:
-        """The subscribed subject, which may hold wildcards."""
+        """The subscribed subject, which may contain wildcards."""
         return self._inner.subject
 
     async def unsubscribe(self) -> None:
@@ -118,8 +118,8 @@ class Bus:
             serves_clients: True when a client waits for each request, which then takes at most
                 `CLIENT_BUDGETS_S`. A publish to a server with a full disk, which responds but cannot store,
                 fails after one attempt.
-            background: Runs the background tasks of the users of this connection. A service passes the one of
-                its health, so that a task that keeps failing makes the service not ready.
+            background: Runs the background tasks of the users of this connection. A service passes the
+                `background` of its health, so that a task that keeps failing makes the service not ready.
         """
         return cls(
             SafeClient(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
@@ -253,7 +253,7 @@ class Bus:
         until_reconnect: bool = False,
         unless: asyncio.Future[None] | None = None,
     ) -> bytes:
-        """Send a request and return the first reply. One that times out while disconnected is never sent.
+        """Send a request and return the first reply. A request that times out while disconnected is not sent.
 
         Args:
             subject: The subject.

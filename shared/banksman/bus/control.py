@@ -89,7 +89,7 @@ def _message(raw: Msg) -> Message:
 Received = Annotated[Message, _FromMessage(_message)]
 """Parameter of a handler that receives the request as it was sent."""
 Work = Annotated[WorkMessage, _FromMessage(work_message)]
-"""Parameter of a handler that receives a message of a durable consumer as it is stored."""
+"""Parameter of a handler that receives the stored message of a durable consumer."""
 
 Decode = Callable[[Message], Any]
 """Decodes and validates a request's body. Raises `BanksmanError`, which becomes the reply."""
@@ -126,14 +126,14 @@ class ControlPlane:
 
         Args:
             bus: The connection, which stays open at the end.
-            router: The handlers. Those of a durable consumer return an `Outcome`, the others a model, bytes
-                or None.
+            router: The handlers. Handlers of a durable consumer return an `Outcome`; other handlers return a
+                model, bytes or None.
             title: The service's name in the AsyncAPI document.
             version: The version in that document.
             description: The text in that document.
             body: Returns the decoder for the declared type of a request's body.
-            intake: Decides when each request is handled, and whether. None handles as many at a time as
-                their handler has workers.
+            intake: Decides whether and when each request is handled. None limits concurrent requests to the
+                workers of their handler.
             at_once: Subjects whose handlers take the body and the message, and return at once. They are
                 called without FastStream's dispatch, which costs a request three times as much as they do.
         """

@@ -14,7 +14,7 @@ Fault
 ├── LogBroken             a stored commit is missing from a log
 └── LogDamaged            a log is known to be damaged: it accepts no run
 Signals of compare-and-set, which the caller handles
-├── SlotTaken             a write-once subject already holds a message
+├── SlotTaken             a write-once subject already has a message
 └── WrongLastSequence     another message was stored on the subject first
 """
 
@@ -117,7 +117,7 @@ class LogDamaged(Fault):
 
 
 class SlotTaken(Signal):
-    """A write-once subject already holds a message."""
+    """A write-once subject already has a message."""
 
     def __init__(self, subject: str) -> None:
         self.subject = subject

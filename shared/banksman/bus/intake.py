@@ -58,7 +58,7 @@ class Intake:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, subject: str, reply: str, handle: Callable[[], Awaitable[None]]) -> None:
-        """Handle a request in a task of its own, or refuse it. Returns at once."""
+        """Handle a request in its own task, or refuse it; return at once."""
         tenant = subject.split(".")[self._tenant_token]
         if wait_s := self._rates.take(tenant):
             # Raises no exception, to keep refusals during a flood cheap.

@@ -24,7 +24,7 @@ from banksman.contracts.mcp_sign_in import Access, AccessToken, RequestToken, Si
 
 RENEWAL: Final = timedelta(seconds=20)
 """Time after which another process may renew a token; a token request has ended by then."""
-LOOK_EVERY_S: Final = 0.2
+POLL_EVERY_S: Final = 0.2
 """Seconds between two reads of an expired token that another process is renewing."""
 
 SIGNED_OUT: Final = {"signed_in": None, "needs_sign_in": True}
@@ -81,7 +81,7 @@ class McpAccess:
             if usable or signed_in.is_fresh(now) or (renewing and signed_in.is_valid(now)):
                 return with_token(transport, self.opened(tenant, server, signed_in).token.access_token)
             if renewing:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(POLL_EVERY_S)
                 entry = await self._read(entry.key, server.id)
             else:
                 entry, usable = await self._renewed(tenant, entry, signed_in, ask)

@@ -54,13 +54,13 @@ class McpTargets:
         tool = next((tool for tool in approved if offered_name(server_id, tool.name) == name), None)
         if entry is None or tool is None:
             return request
-        filled = await self._secrets.filled(request.tenant, server_id, entry.value.transport)
+        resolved = await self._secrets.resolved(request.tenant, server_id, entry.value.transport)
 
         async def ask(wanted: RequestToken) -> FileReply:
             subject = subjects.files(runner, request.tenant, request.conversation_id)
             reply = await self._bus.request(subject, wanted.model_dump_json().encode(), TOKEN_TIMEOUT_S)
             return FileReply.model_validate_json(reply)
 
-        transport = await self._access.authorized(request.tenant, entry, filled.transport, ask)
-        target = McpTarget(transport=transport, tool=tool.name, digest=tool.digest, hidden=filled.hidden)
+        transport = await self._access.authorized(request.tenant, entry, resolved.transport, ask)
+        target = McpTarget(transport=transport, tool=tool.name, digest=tool.digest, hidden=resolved.hidden)
         return request.model_copy(update={"mcp": target})

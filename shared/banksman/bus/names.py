@@ -47,7 +47,7 @@ SCHEDULES: Final = "schedules"
 OUTPUTS: Final = "outputs"
 WORKSPACES: Final = "workspaces"
 RUNNER_STORES: Final = (OUTPUTS, WORKSPACES)
-"""The object stores of account RUN, in which each runner has objects of its own."""
+"""The object stores of account RUN, in which each runner has its own objects."""
 SNAPSHOTS: Final = "snapshots"
 
 MSG_ID: Final = "Nats-Msg-Id"

@@ -182,7 +182,7 @@ class Objects:
         return True
 
     async def remove(self, name: str) -> None:
-        """Remove an object of an owner, and those whose names begin with `name/`, unfinished ones too."""
+        """Remove an object of an owner and all objects below `name/`, including unfinished ones."""
         if self._remove is not None:
             await self._remove(name)
             return
@@ -206,7 +206,7 @@ class Objects:
             if not meta.deleted and (info := _info(meta)).path.startswith(prefix):
                 yield info
 
-    async def filled(self) -> tuple[int, int]:
+    async def storage_used(self) -> tuple[int, int]:
         """Return the total bytes of all objects, and the limit of the store; 0 for no limit."""
         info = await jetstream.call(self._bus, api("STREAM.INFO", self._stream))
         return int(info["state"]["bytes"]), max(0, int(info["config"]["max_bytes"]))
@@ -266,11 +266,11 @@ class Objects:
         raise ObjectBroken(self._store, message.subject)
 
     def _meta_subject(self, name: str) -> str:
-        return object_meta(self._store, place_of(name))
+        return object_meta(self._store, subject_tokens(name))
 
     def _upload(self, name: str) -> str:
         upload = new_id("o")
-        return f"{place_of(name)}.{upload}" if OWNER_END in name else upload
+        return f"{subject_tokens(name)}.{upload}" if OWNER_END in name else upload
 
 
 def owned_name(owner: str, *path: str) -> str:
@@ -282,7 +282,7 @@ def owned_name(owner: str, *path: str) -> str:
     return check_token(owner, "owner") + OWNER_END + "/".join(check_token(part, "path") for part in path)
 
 
-def place_of(name: str) -> str:
+def subject_tokens(name: str) -> str:
     """Return the subject tokens of a name.
 
     Raises:
@@ -295,8 +295,8 @@ def place_of(name: str) -> str:
 
 
 def subjects_below(store: str, name: str) -> tuple[str, ...]:
-    """Return the subjects of an object of an owner and of those below it, its description first."""
-    place = place_of(name)
+    """Return the subjects of an owner's object and of the objects below it, its description first."""
+    place = subject_tokens(name)
     return object_meta(store, place), object_meta(store, f"{place}.>"), object_chunks(store, f"{place}.>")
 
 

@@ -45,7 +45,7 @@ requests of one subject reach it one after the other."""
 
 
 def work_message(raw: Msg) -> WorkMessage:
-    """Return a message of a durable consumer as it is stored."""
+    """Return the stored message that a durable consumer delivered."""
     metadata = raw.metadata
     return WorkMessage(
         raw.subject, raw.data, raw.headers or {}, metadata.sequence.stream, metadata.num_delivered

@@ -33,7 +33,7 @@ class SecretUnusable(Fault):
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class ResolvedTransport:
     """The transport of an MCP server with all secrets filled in."""
 
     transport: McpTransport
@@ -57,7 +57,7 @@ class TenantSecrets:
         """
         return {name: await self._value(tenant, name, server) for name in names}
 
-    async def filled(self, tenant: str, server_id: str, transport: McpTransport) -> Filled:
+    async def resolved(self, tenant: str, server_id: str, transport: McpTransport) -> ResolvedTransport:
         """Return the transport of an MCP server, with its own values decrypted and references filled in.
 
         Raises:
@@ -72,7 +72,7 @@ class TenantSecrets:
             name: REFERENCE.sub(lambda reference: found[reference[1]], value) for name, value in own.items()
         }
         try:
-            return Filled(transport.with_values(filled), tuple(found.values()))
+            return ResolvedTransport(transport.with_values(filled), tuple(found.values()))
         except ValidationError:
             # `from None`, because the validation error shows the secret value.
             raise SecretUnusable(", ".join(found), "does not fit where it is used") from None

@@ -76,7 +76,7 @@ class ApprovalPolicy(Stored):
     approvals: ApprovalTerms = ONE_APPROVER
     """The minimum terms of every approval request."""
 
-    def over(self, assistant: Assistant) -> Assistant:
+    def applied_to(self, assistant: Assistant) -> Assistant:
         """Return the assistant with this policy's rules first and at least its terms."""
         own = assistant.approvals
         terms = ApprovalTerms(
@@ -115,7 +115,7 @@ class ToolSettings(Stored):
     mcp_servers: Annotated[tuple[McpServerId, ...], Field(max_length=100)] | None = Field(
         default=None, exclude_if=lambda servers: servers is None
     )
-    """The MCP servers whose tools are offered; None offers those of every server of the tenant."""
+    """The MCP servers whose tools are offered; None offers the tools of all servers of the tenant."""
     always_offered: tuple[str, ...] = ()
     """Names of the tools that are dropped last when not all tools fit into a request."""
     max_iterations: int = Field(default=10, ge=1, le=1000)

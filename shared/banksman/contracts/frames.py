@@ -48,7 +48,7 @@ class Resume(Wire):
 
 
 class Envelope(Wire):
-    """A frame that names no conversation of its own."""
+    """A frame without a required conversation."""
 
     conversation_id: Token | None = None
     """If given, the frame is refused when its ids belong to another conversation."""

@@ -151,7 +151,7 @@ class ListWorkflows(Stored):
     """`workflows.list` and `workflows.categories`: request the workflows that a tenant's users may start."""
 
     tenant: Token | None = None
-    """None for those of all tenants only."""
+    """The tenant; None lists only the workflows of all tenants."""
 
 
 class WorkflowList(Stored):

@@ -16,7 +16,7 @@ from banksman.runtime.shares import LENT
 
 FULL_S: Final = 1.0
 """Seconds for which a tenant without room is refused without another request to the server."""
-CHARGES: Final = (1024, 16 * 1024, 128 * 1024, 1024 * 1024)
+SIZE_CLASSES: Final = (1024, 16 * 1024, 128 * 1024, 1024 * 1024)
 """Size classes in bytes: before a message is stored, each message of the tenant counts as its size class."""
 LEAST: Final = 16
 """Messages that every tenant may have; so few messages do not fill a stream."""
@@ -47,17 +47,17 @@ class _Counted:
     problem: str = ""
 
 
-def charge(size: int) -> int:
+def size_class(size: int) -> int:
     """Return the bytes that each message of a tenant counts as when a message of `size` bytes is stored."""
-    return next((most for most in CHARGES if size <= most), size)
+    return next((most for most in SIZE_CLASSES if size <= most), size)
 
 
-def lent(charged: int) -> Callable[[StreamUse], int]:
+def shared_limit(charged: int) -> Callable[[StreamUse], int]:
     """Return a limit that grows with the free space: a single tenant may fill three quarters of a stream.
 
     If n tenants store as much as they can, each gets 3 of 3n + 1 parts. Every message counts as `charged`
     bytes, so large messages are refused before small ones. With messages of all sizes, a tenant fills at most
-    `len(CHARGES)` times its part.
+    `len(SIZE_CLASSES)` times its part.
     """
     return lambda use: max(LEAST, LENT * use.free_bytes // charged)
 
@@ -99,13 +99,13 @@ class TenantRoom:
         counted.free -= 1
 
     async def take_part(self, stream: str, below: str, size: int, what: str) -> None:
-        """Count one more message of `size` bytes of a tenant, within its part of the stream (`lent`).
+        """Count one more message of `size` bytes of a tenant, within its part of the stream (`shared_limit`).
 
         Raises:
             Overloaded, Unavailable: As `take`.
         """
-        charged = charge(size)
-        await self.take(stream, below, lent(charged), what, charged=charged)
+        charged = size_class(size)
+        await self.take(stream, below, shared_limit(charged), what, charged=charged)
 
     async def _count(self, stream: str, below: str, *, by_replica: bool) -> int:
         if by_replica:

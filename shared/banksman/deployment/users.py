@@ -326,7 +326,7 @@ def system() -> User:
 
 
 def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
-    """Return all users except those of tenants: one per runner id, or one that all runners share."""
+    """Return all users except tenants' users: one per runner id, or a single one that all runners share."""
     return (
         gateway(),
         agent(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from banksman.contracts.messages import Message, ToolMessage
 
-MOST_LEFT = 200
+MAX_LEFT_PATHS = 200
 """Maximum number of left paths that a conversation can return to; the paths left first are dropped."""
 
 
@@ -34,29 +34,29 @@ class Paths:
 
     def reaches(self, after: str | None) -> bool:
         """Return whether a run can follow a message: False if a compaction replaced it."""
-        return self._to(after) is not None
+        return self._path_to(after) is not None
 
     def branched(self, after: str | None) -> Paths:
         """Return the paths when a run follows the message `after`; None stands for the beginning.
 
         Without such a message nothing changes: the run continues the newest path.
         """
-        path = self._to(after)
+        path = self._path_to(after)
         if path is None:
             return self
         shared = _shared(self.history, path)
         rest = [LeftPath(_last_id(path[:shared]), self.history[shared:])]
         for one in self.left:
             # The continued part of a left path is on the new path.
-            taken = _taken(one, path)
+            taken = _continued(one, path)
             rest.append(LeftPath(_last_id(one.messages[:taken]), one.messages[taken:]) if taken else one)
-        return Paths(path, tuple(one for one in rest if one.messages)[:MOST_LEFT])
+        return Paths(path, tuple(one for one in rest if one.messages)[:MAX_LEFT_PATHS])
 
     def pruned(self) -> tuple[LeftPath, ...]:
         """Return the left paths that can still be continued, without those after a replaced message."""
-        return tuple(one for one in self.left if self._to(one.after) is not None)
+        return tuple(one for one in self.left if self._path_to(one.after) is not None)
 
-    def _to(self, after: str | None) -> tuple[Message, ...] | None:
+    def _path_to(self, after: str | None) -> tuple[Message, ...] | None:
         """Return the path up to `after` and the results of its calls; None without such a message."""
         if after is None:
             return ()
@@ -66,7 +66,7 @@ class Paths:
         for one in self.left:
             end = _end_of(one.messages, after)
             if end:
-                before = self._to(one.after)
+                before = self._path_to(one.after)
                 return None if before is None else (*before, *one.messages[:end])
         return None
 
@@ -88,7 +88,7 @@ def _shared(one: tuple[Message, ...], other: tuple[Message, ...]) -> int:
     return next(differing, min(len(one), len(other)))
 
 
-def _taken(left: LeftPath, path: tuple[Message, ...]) -> int:
+def _continued(left: LeftPath, path: tuple[Message, ...]) -> int:
     """Return the number of messages at the beginning of a left path that are on another path."""
     on_path = {id(message) for message in path}
     differing = (index for index, message in enumerate(left.messages) if id(message) not in on_path)

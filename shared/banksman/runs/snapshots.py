@@ -22,15 +22,15 @@ from banksman.runs.state import Conversation
 
 SNAPSHOT_EVERY = 50
 """Commits from one snapshot of a log to the next."""
-TRY_AGAIN_EVERY = 10
+RETRY_EVERY = 10
 """Commits after which storing a due snapshot is retried."""
 INLINE_BYTES = 256 * 1024
 """Maximum bytes of a snapshot in a commit. A longer one is stored as an object, because every follower of a
 log reads all its commits."""
 
-_MEANING = 1
+_FORM_REVISION = 1
 """Increase it when the fold gives a field another meaning without changing its type."""
-_FAST = 1
+_COMPRESSION_LEVEL = 1
 """Compression level: compresses to a third of the size, in a fifth of the default level's time."""
 
 
@@ -41,7 +41,7 @@ class UnreadableSnapshot(Exception):
 def is_due(state: Conversation) -> bool:
     """Return whether a snapshot is due after the commit that led to `state`."""
     count = state.since_snapshot
-    wanted = count >= SNAPSHOT_EVERY and (count - SNAPSHOT_EVERY) % TRY_AGAIN_EVERY == 0
+    wanted = count >= SNAPSHOT_EVERY and (count - SNAPSHOT_EVERY) % RETRY_EVERY == 0
     # Not right after a claim, because the snapshot would conflict with the owner's first commit. Not for a
     # deleted conversation, because its tombstone must stay the last commit, see `handlers.on_delete`.
     return wanted and state.claims_in_row == 0 and not state.deleted
@@ -49,7 +49,7 @@ def is_due(state: Conversation) -> bool:
 
 def snapshot_of(state: Conversation) -> Snapshot:
     """Return the packed state."""
-    data = zlib.compress(_states().dump_json(state), _FAST)
+    data = zlib.compress(_states().dump_json(state), _COMPRESSION_LEVEL)
     return Snapshot(form=snapshot_form(), state=base64.b64encode(data).decode())
 
 
@@ -98,7 +98,7 @@ def snapshot_form() -> str:
     snapshots.
     """
     shape = json.dumps([_bare(_states().json_schema()), sorted(KNOWN_TYPES)], sort_keys=True)
-    return f"{_MEANING}-{digest(shape.encode())[:16]}"
+    return f"{_FORM_REVISION}-{digest(shape.encode())[:16]}"
 
 
 @cache

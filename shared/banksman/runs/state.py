@@ -212,7 +212,7 @@ class Conversation:
     remembered: tuple[OpenApproval, ...] = ()
     """Approvals whose decisions apply to the conversation."""
     linked: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
-    """Ids of recent workflow runs that were started here; each has a log of its own."""
+    """Ids of recent workflow runs that were started here; each has its own log."""
     compaction: HistoryCompacted | None = None
     """The newest compaction; its summary is the first message of the history."""
     heard: Mapping[str, datetime] = field(default_factory=dict[str, datetime])

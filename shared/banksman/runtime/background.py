@@ -27,7 +27,7 @@ STEADY_S = 30.0
 """Seconds without an exception after which a task counts as working, even while its work still runs."""
 
 _RESTARTS = Counter(
-    "banksman_background_restarts", "Restarts of a background task after an unforeseen exception.", ["task"]
+    "banksman_background_restarts", "Restarts of a background task after an unexpected exception.", ["task"]
 )
 
 

@@ -55,7 +55,7 @@ class Health:
     used: Callable[[], int] = lambda: 0
     """Returns the number of used places."""
     background: Background = field(default_factory=Background)
-    """The background tasks of the process. One that keeps failing makes the process not ready."""
+    """The background tasks of the process. A task that keeps failing makes the process not ready."""
 
     def __post_init__(self) -> None:
         self.checks["background"] = self.background.problem

@@ -24,7 +24,7 @@ _OWN_NAMES = frozenset({"level", "logger", "service", "timestamp"})
 
 
 def configure(settings: LogSettings, *, service: str) -> None:
-    """Send all logs of the process, also those of libraries, through one formatter to standard error."""
+    """Send all logs of the process, including those of libraries, through one formatter to standard error."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

@@ -59,7 +59,7 @@ class TokenBucket:
 
 
 class Rates:
-    """The rates of many clients, each with a bucket of its own."""
+    """The rates of many clients, each with its own bucket."""
 
     def __init__(self, rate: float | None) -> None:
         """Allow each client `rate` requests per second, `BURST_S` times as many at once; None: no limit."""

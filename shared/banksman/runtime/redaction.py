@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 from pydantic import BaseModel, JsonValue, SecretStr
 
 HIDDEN = "«hidden»"
-LEAST_CHARS = 8
+MIN_SECRET_CHARS = 8
 """Minimum characters of a redacted secret; a shorter one would redact parts of ordinary words."""
 PREFIX_CHARS = 16
 """Length of a secret's beginning that is redacted even without the rest, because an echo may be cut off."""
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 def remember(secrets: Iterable[str]) -> None:
     """Add secrets of this process, which `redacted` and `without_secrets` remove from then on."""
-    new = {secret for secret in secrets if len(secret) >= LEAST_CHARS} - _secrets
+    new = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS} - _secrets
     if new:
         _secrets.update(new)
         _needles[:] = _needles_of(_secrets)
@@ -75,7 +75,7 @@ class Redaction:
     """Removes the given secrets of one tenant from texts, without adding them to this process's secrets."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._needles = _needles_of(secret for secret in secrets if len(secret) >= LEAST_CHARS)
+        self._needles = _needles_of(secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS)
 
     def of(self, text: str) -> str:
         """Return a text without the secrets."""

@@ -18,7 +18,7 @@ DATA_DIR_VARIABLE = "BANKSMAN_DATA_DIR"
 
 
 def nats_settings() -> NatsSettings:
-    """Return the settings in `NATS_URL` and `NATS_SEED_FILE`, else those of the local system.
+    """Return the settings in `NATS_URL` and `NATS_SEED_FILE`, or else the settings of the local system.
 
     Raises:
         Unavailable: Neither exists.

@@ -60,7 +60,7 @@ class Resources:
     async def conversations(
         self, *, query: str = "", cursor: str | None = None, limit: int = 50
     ) -> ConversationPage:
-        """Return conversations, newest first; with `query`, those whose title contains it."""
+        """Return conversations, newest first; with `query`, only conversations whose title contains it."""
         body: JsonObject = {"limit": limit}
         if query:
             body["q"] = query

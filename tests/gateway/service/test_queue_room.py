@@ -15,7 +15,7 @@ from banksman.bus.names import RUNS, WORKFLOWS, api
 from banksman.contracts import subjects
 from banksman.contracts.registry import CheckWorkflow, WorkflowChecked, WorkflowDefinition
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import CHARGES, LEAST
+from banksman.deployment.tenant_room import LEAST, SIZE_CLASSES
 from banksman.runtime.shares import LENT
 
 LARGE = "x" * 100_000
@@ -83,8 +83,8 @@ async def test_waiting_signals_of_a_tenant_leave_room_for_others(gateway: Served
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
     assert "storage_full: no room for further waiting signals" in answer.json()["error"]["message"]
     info = await call(bus, api("STREAM.INFO", RUNS))
-    assert LEAST <= accepted < LENT * CROWDED_BYTES // CHARGES[0]
-    assert info["config"]["max_bytes"] - info["state"]["bytes"] > CHARGES[0]
+    assert LEAST <= accepted < LENT * CROWDED_BYTES // SIZE_CLASSES[0]
+    assert info["config"]["max_bytes"] - info["state"]["bytes"] > SIZE_CLASSES[0]
 
 
 @pytest.mark.usefixtures("crowded_workflows")
@@ -98,8 +98,8 @@ async def test_waiting_workflows_of_a_tenant_leave_room_for_others(gateway: Serv
     assert "storage_full: no room for further waiting workflows" in answer.json()["error"]["message"]
     info = await call(bus, api("STREAM.INFO", WORKFLOWS))
     # Their messages hold the settings of agent runs, which count as the second size.
-    assert LEAST <= accepted < LENT * SMALL_BYTES // CHARGES[1]
-    assert info["config"]["max_bytes"] - info["state"]["bytes"] > CHARGES[1]
+    assert LEAST <= accepted < LENT * SMALL_BYTES // SIZE_CLASSES[1]
+    assert info["config"]["max_bytes"] - info["state"]["bytes"] > SIZE_CLASSES[1]
 
 
 @asynccontextmanager

@@ -73,7 +73,7 @@ async def test_outputs_of_a_runner_leave_a_quarter_of_the_store_for_others(bus: 
     most = 0
     for number in range(30):
         await outputs.put("t", "c", f"{number:02}", bytes(CHUNK_BYTES // 2), _WAIT_S)
-        most = max(most, (await objects.filled())[0])
+        most = max(most, (await objects.storage_used())[0])
     assert 7 * CHUNK_BYTES < most <= 7.5 * CHUNK_BYTES + 30_000
     left = await _stored(objects, "t")
     assert left == [f"{number:02}" for number in range(30)][-len(left) :]

@@ -209,14 +209,14 @@ class McpServers:
         """Return the tools of a server. A program lists them in an empty workspace."""
         # Send the request even if the server refused an earlier one: a user may have set another token.
         server = entry.value.model_copy(update={"needs_sign_in": False})
-        filled = await self._secrets.filled(tenant, server.id, server.transport)
+        resolved = await self._secrets.resolved(tenant, server.id, server.transport)
 
         async def ask(wanted: RequestToken) -> FileReply:
             return await self.ask_runner(tenant, wanted)
 
         allowed = Entry(entry.key, server, entry.revision)
-        transport = await self.access.authorized(tenant, allowed, filled.transport, ask)
-        return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=filled.hidden))
+        transport = await self.access.authorized(tenant, allowed, resolved.transport, ask)
+        return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=resolved.hidden))
 
     async def ask_runner(
         self, tenant: str, request: FindMcpTools | DiscoverSignIn | RequestToken

@@ -76,4 +76,4 @@ class GovernedAssistants:
             NotFound: No such assistant.
         """
         assistant = await self.assistants.in_use(tenant, assistant_id)
-        return (await self.policies.in_use(tenant, POLICY)).over(assistant)
+        return (await self.policies.in_use(tenant, POLICY)).applied_to(assistant)
