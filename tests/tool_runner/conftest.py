@@ -33,7 +33,7 @@ from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.workspaces.quota import delete_tree
-from banksman.tool_runner.workspaces.turns import Turns
+from banksman.tool_runner.workspaces.registry import Turns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TLS = ssl.create_default_context()

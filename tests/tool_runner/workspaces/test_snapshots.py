@@ -30,13 +30,12 @@ from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.settings import SnapshotSettings
-from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import Turns, WorkspaceRegistry
 from banksman.tool_runner.workspaces.removals import objects_of
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
-from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 ZSTD = bytes.fromhex("28b52ffd")

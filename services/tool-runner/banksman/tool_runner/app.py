@@ -34,14 +34,13 @@ from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerS
 from banksman.tool_runner.startup import LocalRunner, prepare
 from banksman.tool_runner.worker import Worker, runner_router
 from banksman.tool_runner.workspaces.files_api import FilesApi
-from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import Turns, WorkspaceRegistry
 from banksman.tool_runner.workspaces.removals import objects_of
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.runner_identity import RunnerIdentity
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
-from banksman.tool_runner.workspaces.turns import Turns
 
 THREADS = 32
 """Threads for file operations; the default of the interpreter is the number of cores plus 4."""

@@ -28,7 +28,7 @@ from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceEntry
-from banksman.tool_runner.workspaces.turns import Turns, takes_workspace
+from banksman.tool_runner.workspaces.registry import Turns, takes_workspace
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.mcp.servers import ListingFailed, McpServers, import_sdk
-from banksman.tool_runner.workspaces.turns import Turns
+from banksman.tool_runner.workspaces.registry import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 

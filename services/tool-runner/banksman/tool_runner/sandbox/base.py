@@ -95,7 +95,7 @@ class Sandbox(Protocol):
     ) -> SandboxOutcome:
         """Run one command to its end; `stop` or cancelling the caller ends it early.
 
-        The caller runs at most one command per workspace at a time; see `workspaces.turns`.
+        The caller runs at most one command per workspace at a time; see `workspaces.registry.Turns`.
 
         Raises:
             SandboxUnavailable: the command could not be started.

@@ -54,7 +54,7 @@ class ToolBox:
         stop: Stop | None = None,
         network: NetworkPolicy | None = None,
     ) -> ToolOutcome:
-        """Execute one call. The caller holds its turn in the workspace; see `workspaces.turns`.
+        """Execute one call. The caller holds its turn in the workspace; see `workspaces.registry.Turns`.
 
         Cancelling the caller also ends the call and its processes.
 

@@ -1,29 +1,76 @@
-"""The workspaces of this runner: the term of each, and whether it changed since its last snapshot."""
+"""The workspaces of this runner: the turns of calls in them, their terms, and whether they have changed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
+from banksman.contracts.workspace_tools import BASH, WEB_FETCH
 from banksman.contracts.workspaces import (
     WorkspacePlacement,
     WorkspaceReport,
     WorkspaceReportReply,
 )
 from banksman.runs.workspaces import LocalWorkspace
+from banksman.runtime.shares import SharedPlaces, Shares
 from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
 from banksman.tool_runner.workspaces.installing import Installer
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
-from banksman.tool_runner.workspaces.turns import Turns
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 
+def takes_workspace(tool: str) -> bool:
+    """Return whether calls of a tool are serialised per workspace.
+
+    `web_fetch` is not: it writes no file before the response has arrived.
+    """
+    return tool != WEB_FETCH.name
+
+
+class Turns:
+    """The turns of calls: one call per workspace at a time, and a bounded number of commands and fetches.
+
+    Tenants share the commands and the fetches, so that long calls of one tenant do not delay those of
+    another. Waiting calls of a tenant get their turns in order of arrival. A call waits for its turn before
+    its start is recorded, because owners count its time-out from the start.
+    """
+
+    def __init__(self, *, commands: Shares, fetches: Shares) -> None:
+        """Create the turns of one runner.
+
+        Args:
+            commands: The places of concurrent commands, over all workspaces.
+            fetches: The places of concurrent fetches, over all workspaces.
+        """
+        self._commands = SharedPlaces(commands)
+        self._fetches = SharedPlaces(fetches)
+        self._workspaces: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        """A lock exists while a call holds it or waits for it."""
+
+    @asynccontextmanager
+    async def turn(self, tool: str, tenant: str, conversation: str) -> AsyncGenerator[AsyncExitStack]:
+        """Hold the turn of a call for the block; closing the yielded stack ends the turn early."""
+        async with AsyncExitStack() as held:
+            if takes_workspace(tool):
+                await held.enter_async_context(self.workspace(tenant, conversation))
+            else:
+                await held.enter_async_context(self._fetches.place(tenant))
+            if tool == BASH.name:
+                await held.enter_async_context(self._commands.place(tenant))
+            yield held
+
+    def workspace(self, tenant: str, conversation: str) -> asyncio.Lock:
+        """Return the lock that serialises the calls of one workspace."""
+        return self._workspaces.setdefault((tenant, conversation), asyncio.Lock())
+
+
 class WorkspaceRegistry:
-    """All workspaces of this runner, by tenant and conversation."""
+    """All workspaces of this runner, by tenant and conversation; each has a term and a record on disk."""
 
     def __init__(
         self,
