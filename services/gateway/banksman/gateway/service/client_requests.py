@@ -74,7 +74,7 @@ class ClientRequests:
             title_from: The first message of a new conversation, from which a missing title is derived.
 
         Raises:
-            CallerMistake: The request is at fault.
+            CallerMistake: The request is invalid, or the caller may not send it.
             Refused: The request may succeed later.
         """
         caller.check("context")

@@ -42,7 +42,7 @@ class SubmittedDecision:
 
     by: str
     decisions: tuple[ItemDecision, ...] = ()
-    """One for every item; empty when `all` is given."""
+    """One decision for every item; empty if `all` is given."""
     all: str | None = None
     """`approve` or `reject`, for every item."""
     remember: Remember | None = None
@@ -64,7 +64,7 @@ class DecisionResult:
 
     @property
     def outcome(self) -> ApprovalOutcome | Literal["awaiting_second"]:
-        """How the request was decided; `awaiting_second` while another user must approve it too."""
+        """The outcome of the request; `awaiting_second` while another user must approve it too."""
         return AWAITING_SECOND if isinstance(self.reply, FirstApproval) else self.reply.outcome
 
 

@@ -23,7 +23,7 @@ class RequestRecord(Stored):
     """A request that was accepted."""
 
     body_digest: str
-    """SHA-256 of the request's body. Another body under the same id is a conflict."""
+    """SHA-256 of the request's body. The same id with another body is a conflict."""
     ids: dict[str, str]
     """The ids that were assigned to the request."""
     meaning_digest: str | None = None
@@ -96,7 +96,7 @@ class DerivedIds:
         *,
         exclude: set[str] | None = None,
     ) -> Mapping[str, str]:
-        """Return `ids`: a repeat has the same ones, so nothing needs to be stored."""
+        """Return `ids`: a repeat derives the same ids, so nothing needs to be stored."""
         return ids
 
 
@@ -161,7 +161,7 @@ def unrepeated_id() -> str:
 async def ids_once(
     requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return `ids` for a new request, those of the first one for a repeated request.
+    """Return `ids` for a new request, and the ids of the first request for a repeated one.
 
     Raises:
         Conflict: The request's id was used with another body.
