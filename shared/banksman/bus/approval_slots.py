@@ -30,7 +30,7 @@ REMOVAL_TIMER = "answered"
 FIRST = "first"
 """The name of the note with the first of two approvals."""
 ASIDE = "aside-"
-"""The names of the notes of users who set a request aside begin with it."""
+"""Prefix of the names of notes of users who set a request aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class ApprovalSlots:
 
         Args:
             tenant: The tenant; `subjects.ANY` for all.
-            limit: The most requests to return; None for all.
+            limit: Maximum number of requests to return; None for all.
             after: Only requests with a higher stream sequence.
             inputs: True returns requests for a value, False requests that list calls.
         """

@@ -1,4 +1,4 @@
-"""Following the logs of thousands of conversations on one connection, without missing a commit.
+"""Follow the logs of thousands of conversations on one connection, without missing a commit.
 
 The server republishes each commit when it is stored, and may lose it on the way. A lost commit shows as a
 gap, because each commit names its predecessor; it is then read from the stream. A lost *last* commit shows no
@@ -74,7 +74,7 @@ class LiveHub:
         self._suspects: set[_Channel] = set()
         self._suspected = asyncio.Event()
         self._opened = asyncio.Event()
-        """Set when the first conversation is followed: without any there is nothing to compare."""
+        """Set when the first conversation is followed; before that, there is nothing to compare."""
         self._removers: list[Callable[[], None]] = []
         self._task: BackgroundTask | None = None
 

@@ -24,11 +24,11 @@ GAP_READS = 3
 
 
 HEADER_BYTES = 300
-"""Bytes that a commit takes in the stream beside its payload: subject and headers, about."""
+"""Approximate bytes that a commit takes in the stream in addition to its payload: subject and headers."""
 
 
 def stored_size(payload_bytes: int) -> int:
-    """Return the bytes that a commit takes in the stream, about."""
+    """Return the approximate bytes that a commit takes in the stream."""
     return payload_bytes + HEADER_BYTES
 
 
@@ -154,7 +154,7 @@ class EventLog:
         return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
 
     async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
-        """Return the bytes of the commits before a stream sequence, about. Reads all of them."""
+        """Return the approximate bytes of the commits before a stream sequence. Reads all of them."""
         size, subject = 0, subjects.conversation(tenant, conversation_id)
         async for message in direct.read(self.bus, EVENTS, subject):
             size += stored_size(len(message.data)) if message.stream_seq < before else 0

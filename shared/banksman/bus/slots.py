@@ -47,7 +47,7 @@ class SlotWrite(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class AttemptSlots:
-    """What the two slots of an attempt hold."""
+    """The contents of the two slots of an attempt."""
 
     started: CallStarted | None = None
     finished: CallFinished | None = None
@@ -118,7 +118,7 @@ class CallSlots:
         return await store_slot(self._bus, RESULTS, subject, finished, writer, may_read=self._may_read)
 
     async def read(self, tenant: str, attempt: str) -> AttemptSlots:
-        """Return what both slots hold, as the leader of their stream has it.
+        """Return the contents of both slots, read from the leader of their stream.
 
         Raises:
             Poison: What is stored cannot be decoded; it is dead-lettered.

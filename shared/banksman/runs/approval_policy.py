@@ -26,7 +26,7 @@ from banksman.runs.state import OpenApproval
 BASH = "bash"
 WEB_FETCH = "web_fetch"
 MAX_PREVIEW_CHARS = 50_000
-"""Characters of each text of a preview; the arguments beside it are always whole."""
+"""Maximum characters of each text of a preview; the arguments next to it are always complete."""
 
 _FILE_TOOLS = frozenset({"read_file", "write_file"})
 _SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
@@ -59,7 +59,7 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    """Return what happens to a call.
+    """Return the decision of the policy about a call.
 
     Args:
         call: The call, with the arguments that would be executed.

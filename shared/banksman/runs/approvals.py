@@ -43,7 +43,7 @@ def sign(reply: ApprovalReply, key: bytes) -> ApprovalReply:
 
 
 def is_signed(reply: ApprovalReply, key: bytes) -> bool:
-    """Return whether a gateway that holds `key` wrote this reply."""
+    """Return whether a gateway with `key` signed this reply."""
     return hmac.compare_digest(reply.signature, _mac(reply, key))
 
 
@@ -91,7 +91,7 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
 
 
 def input_digests(request: InputRequested, value: JsonValue) -> tuple[str, str]:
-    """Return the digests of a requested value: of what the user was asked for, and of the value."""
+    """Return the digests of an input request and of the provided value."""
     return _digest([request.request_id, request.message, request.schema_]), _digest(value)
 
 
@@ -140,7 +140,7 @@ def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[Ev
 
 
 def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
-    """Return the open approval request and the open input requests of a run, as its log has them."""
+    """Return the open approval request and the open input requests in the log of a run."""
     run = state.run
     if run is None:
         return ()

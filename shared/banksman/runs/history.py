@@ -1,4 +1,4 @@
-"""How notes and compactions change the message history that a model request holds. Pure."""
+"""Changes of the message history of model requests by notes and compactions. Pure."""
 
 from __future__ import annotations
 

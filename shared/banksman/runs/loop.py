@@ -29,7 +29,7 @@ class Model(Protocol):
         ...
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return how the run ends if the log cannot hold a reply; None to raise `error`.
+        """Return the ending of the run if a reply is too large for the log; None to raise `error`.
 
         Args:
             error: Why the reply cannot be stored or encoded.

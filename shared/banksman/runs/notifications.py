@@ -94,7 +94,7 @@ class _DrivenConversation:
         self.note(commits=False)
 
     def committed(self, message: Message) -> None:
-        """Note the sequence of a commit: an owner whose state is older reads the log."""
+        """Record the sequence of a commit; an owner with an older state reads the log."""
         sequence = message.headers.get(SEQUENCE, "")
         self.newest = max(self.newest, int(sequence) if sequence.isdecimal() else 0)
         self.changed.set()

@@ -27,14 +27,14 @@ from banksman.contracts.workspaces import WorkspaceLoss
 from banksman.runs.state import Conversation, Run
 
 MAX_CONTENT_BYTES = 512 * 1024
-"""Bytes of an outcome's text as JSON. The log holds the whole text in an earlier event."""
+"""Maximum bytes of an outcome's text as JSON. An earlier event in the log contains the complete text."""
 MAX_TRACKED_BYTES = 192 * 1024
 """Bytes of all calls of an outcome together; a commit is one message of at most 1 MiB and holds more than
 them."""
 COMMIT_BYTES = 512 * 1024
-"""Bytes of JSON of the results in one commit; further results go into the next one."""
+"""Maximum bytes of JSON of the results in one commit; further results go into the next commit."""
 RESULT_BYTES = 256 * 1024
-"""Bytes of JSON of one result; a longer one is replaced by a failure with this reason."""
+"""Maximum bytes of JSON of one result; a longer result is replaced by a failure with this reason."""
 MAX_NAMED_CALLS = 100
 """Maximum number of calls that a loss names, the last ones; a conversation may have had thousands."""
 TEXT_CHARS = (2_000, 200, 20)
@@ -42,14 +42,14 @@ TEXT_CHARS = (2_000, 200, 20)
 _CUT = "… (cut here: it is too long for the outcome)"
 
 ANSWER_FIELDS = {"bash": "stdout", "read_file": "content", "web_fetch": "body"}
-"""The field of a result that holds its text, for tools whose result is a text."""
+"""The field with the text of a result, for tools whose result is a text."""
 MORE_FIELD = "more"
-"""The field of a cut result from which the model learns how to read the rest."""
+"""The field of a cut result that states how to read the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a run ends without a final reply of the model, and with which outcome."""
+    """The reason and the outcome of a run that ends without a final reply of the model."""
 
     status: Outcome
     code: ErrorCode
@@ -80,7 +80,7 @@ def finished(run: Run, status: Outcome, content: str, ending: Ending | None) -> 
 
 
 def never_started(settings: RunSettings, ending: Ending) -> RunFinished:
-    """Return the terminal event of a run that no agent ever claimed."""
+    """Return the terminal event of a run that no agent has claimed."""
     return RunFinished(
         status=ending.status,
         content=ending.message,

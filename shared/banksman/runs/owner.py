@@ -40,13 +40,13 @@ Build = Callable[[Conversation], Iterable[EventBody]]
 
 
 def nothing(_state: Conversation) -> tuple[EventBody, ...]:
-    """Record nothing beyond what follows from the log, which every commit records."""
+    """Return no events: the commit records only the events that follow from the log."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a commit holds besides the events that are recorded."""
+    """The additional contents of a commit, besides the recorded events."""
 
     follows: bool
     """The events that follow from them for the same run."""
@@ -160,11 +160,11 @@ class Ownership:
         return self.state.run is not None and self.state.owner == self.owner
 
     async def commit(self, build: Build) -> None:
-        """Record what `build` returns and what follows from it, as far as it fits one message.
+        """Record the events of `build` and the events that follow from them, as far as they fit one message.
 
         Raises:
             Fenced: A higher claim owns the run.
-            CallerMistake: What `build` returns does not fit one message.
+            CallerMistake: The events of `build` do not fit one message.
         """
         extents = [extent for extent in EXTENTS if self.start_next or not extent.starts_next]
         while True:

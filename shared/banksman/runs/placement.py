@@ -1,4 +1,4 @@
-"""Where calls go: the live runners and tool servers, and the runner that owns a workspace.
+"""Placement of calls: the live runners and tool servers, and the runner that owns a workspace.
 
 A workspace stays at its runner while that runner is alive or may return. Its place is one key in KV `owners`,
 written by compare-and-set. A runner that restarts has the same id, and so the same workspaces.
@@ -59,7 +59,7 @@ _FILE_REQUESTS = 3
 
 
 class WorkspaceSettings(Section):
-    """Where workspaces go; the same for every service that sends calls or file requests."""
+    """Settings of placement, which must be the same for every service that sends calls or file requests."""
 
     wait_s: float = Field(default=60.0, ge=0)
     """Seconds that a workspace which changed since its last snapshot waits for its runner. Then another
@@ -72,7 +72,7 @@ RemoveObjects = Callable[[str, str, SnapshotRef | None], Awaitable[None]]
 
 
 class Placements:
-    """The runners and workspaces, as one process sees them; as a context manager it watches the leases."""
+    """The runners and workspaces known to this process. Within its context, it watches the leases."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ def attempt_key(request: CallRequest) -> str:
 
 @dataclass
 class RunnerCalls:
-    """The calls that one runner process was sent."""
+    """The calls that were sent to one runner process."""
 
     runner: str
     runner_epoch: int
@@ -85,7 +85,7 @@ class RunnerCalls:
     """Keys of the last `REMEMBERED_ATTEMPTS` attempts that this process never starts again."""
 
     def admit(self, request: CallRequest) -> tuple[CallReply, bool]:
-        """Decide about a request.
+        """Decide whether to admit a request.
 
         Returns:
             The reply, and whether the caller must now `perform` the call: True once for each attempt.

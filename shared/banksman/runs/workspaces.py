@@ -1,4 +1,4 @@
-"""Which runner has a workspace, and when the workspace may move. Pure decisions.
+"""Decisions about the runner of a workspace, and when the workspace may move. Pure.
 
 A workspace is at one runner at a time, for a *term*. While it is unchanged since its last snapshot, any
 runner may take it over at once. A workspace that may have changed waits for its runner.
@@ -43,7 +43,7 @@ def decide_placement(
     now: datetime,
     wait_s: float,
 ) -> PlacementDecision | None:
-    """Return where the next request to a workspace goes.
+    """Return the placement for the next request to a workspace.
 
     Args:
         record: The record in KV `owners`; None for a new workspace.
@@ -76,7 +76,7 @@ def decide_placement(
 def apply_report(
     record: WorkspaceOwner | None, runner: str, report: WorkspaceReport, assistant: Assistant | None = None
 ) -> tuple[WorkspaceOwner | None, WorkspaceReportReply]:
-    """Return what a runner's report changes, and the reply to it.
+    """Return the changed record after a runner's report, and the reply to it.
 
     Args:
         record: The record in KV `owners`; None when there is none.
@@ -134,7 +134,7 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    """Return the placement of a workspace as a request states it."""
+    """Return the placement of a workspace for a request."""
     return WorkspacePlacement(
         term=record.term,
         generation=record.generation,
@@ -173,7 +173,7 @@ def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
 
 @dataclass
 class LocalWorkspace:
-    """What a runner process knows about one workspace that it has, or is about to get."""
+    """The knowledge of a runner process about a workspace that it has or is about to get."""
 
     term: int = 0
     """The term of the directory; 0 when there is none."""
@@ -193,7 +193,7 @@ class LocalWorkspace:
         return place.term >= self.term and place.term > self.past
 
     def restored(self, place: WorkspacePlacement) -> None:
-        """Note that the directory holds the files of a term, as they are in the snapshot."""
+        """Record that the directory contains the files of a term, equal to the snapshot."""
         self.term, self.generation, self.changed = place.term, place.generation, False
 
     def report_of_change(self, runner_epoch: int) -> WorkspaceReport | None:
@@ -205,6 +205,6 @@ class LocalWorkspace:
         )
 
     def apply(self, verdict: WorkspaceReportReply) -> None:
-        """Adopt what the record states about a workspace that this runner has."""
+        """Apply the record of a workspace that this runner has."""
         self.generation = max(self.generation, verdict.generation)
         self.changed = verdict.dirty

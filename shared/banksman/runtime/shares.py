@@ -1,8 +1,8 @@
 """Fair shares of a number of places: slots of an agent, commands of a runner, places of a queue.
 
-A tenant that is alone may take three quarters of the places. The rest stays free, so that the next tenant
-finds places at once and need not wait for one to be given back: the model request or command that holds it
-may take minutes, and ending it would waste what was paid for it.
+A single tenant may take three quarters of the places. The rest stays free, so that the next tenant finds
+places at once and need not wait for one: the model request or command in a place may take minutes, and ending
+it would waste its cost.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _unlimited(_tenant: str) -> int | None:
 class Shares:
     """Counts the places that tenants use, and decides who may take another.
 
-    A tenant that uses no place may also take one above the number of places, up to twice as many: with few
-    places or many tenants, it could find all of them taken.
+    A tenant that uses no place may also take one above the number of places, up to twice as many, because
+    with few places or many tenants all places may be taken.
     """
 
     def __init__(
         self, places: int, limit_of: Callable[[str], int | None] = _unlimited, *, extra: int | None = None
     ) -> None:
-        """Share places.
+        """Create the shares of a number of places.
 
         Args:
             places: The number of places.
@@ -51,12 +51,12 @@ class Shares:
 
     @property
     def used(self) -> int:
-        """Places that are used."""
+        """Number of used places."""
         return self._total
 
     @property
     def free(self) -> int:
-        """Places that are not used."""
+        """Number of unused places."""
         return max(0, self._places - self._total)
 
     def allows(self, tenant: str) -> bool:
@@ -91,7 +91,7 @@ class Shares:
 
 
 class SharedPlaces:
-    """Places for which callers wait. Those of one tenant get them in order of arrival."""
+    """Places for which callers wait. Callers of one tenant get places in order of arrival."""
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
