@@ -9,7 +9,7 @@ from pathlib import Path
 
 from banksman.contracts.errors import BadInput
 
-_LOWEST = 10_000
+_MIN_PORT = 10_000
 _CHOICE = 1_000
 _DEFAULT_FIRST_OUTGOING = 32_768
 _RANDOM = random.SystemRandom()
@@ -23,7 +23,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     binding to port 0 returns) could be taken while the process that listens on it restarts.
     """
     while True:
-        port = _RANDOM.randrange(_LOWEST, _first_outgoing())
+        port = _RANDOM.randrange(_MIN_PORT, _first_outgoing())
         if port not in _given and bind_error(host, port) is None:
             _given.add(port)
             return port
@@ -64,7 +64,7 @@ def _first_outgoing() -> int:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except OSError:
         return _DEFAULT_FIRST_OUTGOING
-    return first if first > _LOWEST + _CHOICE else _DEFAULT_FIRST_OUTGOING
+    return first if first > _MIN_PORT + _CHOICE else _DEFAULT_FIRST_OUTGOING
 
 
 def _expected(error: OSError) -> str:

@@ -40,7 +40,7 @@ async def test_a_value_is_read_each_time_if_it_is_large_or_nothing_watches_write
     bus: Bus, tenant: str
 ) -> None:
     bucket, key = Bucket(bus, ASSISTANTS, Note), f"{tenant}.a"
-    await bucket.put(key, Note(text="x" * recent_values.MOST_CHARS))
+    await bucket.put(key, Note(text="x" * recent_values.MAX_CHARS))
     async with RecentValues(bucket) as values:
         assert await values.get(key) is not await values.get(key)
     await bucket.put(key, Note(text="small"))

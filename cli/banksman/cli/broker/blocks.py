@@ -19,7 +19,7 @@ _MARKS = 3 << 62
 """Bits of a sequence: the message was removed, or the record removes another one."""
 _SUBJECT_AT = 22
 _CHECKSUM_BYTES = 8
-_LEAST_BYTES = _SUBJECT_AT + _CHECKSUM_BYTES
+_MIN_RECORD_BYTES = _SUBJECT_AT + _CHECKSUM_BYTES
 
 
 class Record(NamedTuple):
@@ -78,7 +78,7 @@ def _damage(content: bytes, start: int, end: int, before: int, behind: int | Non
 
 def record_at(content: bytes, at: int, checksum: Checksum) -> Record | None:
     """Return the record at an offset; None if it is incomplete or its checksum differs."""
-    if at + _LEAST_BYTES > len(content):
+    if at + _MIN_RECORD_BYTES > len(content):
         return None
     length, seq, subject_bytes = _HEAD.unpack_from(content, at)
     end = at + (length & ~_WITH_HEADERS)
@@ -102,7 +102,7 @@ def _next_record(content: bytes, at: int, checksum: Checksum) -> int:
     if end == len(content) or record_at(content, end, checksum) is not None:
         return end
     leads_nowhere: set[int] = set()
-    for start in range(at + 1, len(content) - _LEAST_BYTES + 1):
+    for start in range(at + 1, len(content) - _MIN_RECORD_BYTES + 1):
         here, passed = start, set[int]()
         while here not in leads_nowhere and (record := record_at(content, here, checksum)) is not None:
             passed.add(here)

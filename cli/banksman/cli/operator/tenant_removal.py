@@ -42,7 +42,7 @@ from banksman.log_integrity.heads import LogHeads
 
 STARTING = (KEYS, WEBHOOKS, SCHEDULES, MCP)
 """Buckets whose entries can cause new runs or requests: they are emptied first."""
-LOOK_EVERY_S = 0.5
+POLL_S = 0.5
 STORES = {"APP": (SNAPSHOTS,), "RUN": (OUTPUTS, WORKSPACES)}
 """The object stores by account."""
 
@@ -144,7 +144,7 @@ async def _finished(bus: Bus, tenant: str, timeout_s: float) -> None:
         if asyncio.get_running_loop().time() > end:
             reason = f"{waiting} messages for runs of {tenant!r} are not handled after {timeout_s:g} s"
             raise NotReady(f"{reason}: is the system running? Repeat the command; nothing else was deleted")
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def _working(bus: Bus, tenant: str) -> int:

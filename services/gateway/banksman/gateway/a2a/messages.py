@@ -14,7 +14,7 @@ from banksman.gateway.a2a.models import SentMessage, SentPart
 from banksman.gateway.service.conversation_view import ConversationView
 
 ANSWER_FIELDS = frozenset({"approval_id", "request_id", "decisions", "all", "remember", "digests", "value"})
-WORDS = {"approve": "approve", "reject": "reject"}
+DECISION_WORDS = {"approve": "approve", "reject": "reject"}
 """Texts that decide all calls of an approval request."""
 
 
@@ -48,8 +48,8 @@ def answer_of(
     wanted = next((id for id, one in view.inputs.items() if one.run_id == run_id), None)
     if isinstance(data, dict):
         return _answer(message, data, approval, wanted)
-    if approval is not None and text.casefold() in WORDS:
-        return _answer(message, {"all": WORDS[text.casefold()]}, approval, None)
+    if approval is not None and text.casefold() in DECISION_WORDS:
+        return _answer(message, {"all": DECISION_WORDS[text.casefold()]}, approval, None)
     if wanted is not None:
         return _answer(message, {"value": text}, None, wanted)
     return None

@@ -55,7 +55,7 @@ def approval_interrupts(data: dict[str, Any]) -> list[dict[str, Any]]:
         {
             "id": str(InterruptId(approval_id, item["tool_call_id"])),
             "reason": "tool_call",
-            "message": _question(item),
+            "message": _call_message(item),
             "toolCallId": item["tool_call_id"],
             "responseSchema": _answer_schema(editable=item["editable"]),
             "expiresAt": data["expires_at"],
@@ -115,7 +115,7 @@ def _decision(id: InterruptId, entry: ResumeEntry) -> ItemDecision:
     return ItemDecision(tool_call_id=call, decision="approve", arguments=given.arguments, reason=given.reason)
 
 
-def _question(item: dict[str, Any]) -> str:
+def _call_message(item: dict[str, Any]) -> str:
     preview = item["preview"]
     subject = next((preview[name] for name in ("command", "url", "path", "text") if preview.get(name)), None)
     return f"Allow {item['name']}?" if subject is None else f"Allow {item['name']}: {subject}"

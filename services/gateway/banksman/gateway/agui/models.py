@@ -15,7 +15,7 @@ from banksman.contracts.wire import JsonObject, JsonValue, Stored, Text, Wire, p
 ClientId = Annotated[str, Field(min_length=1, max_length=200)]
 """An id that the client chooses, of any characters."""
 
-MOST_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 
 
 class Input(Stored):
@@ -81,7 +81,7 @@ class RunInput(Input):
     """A conversation's id, or any other id of the client, which then stands for one conversation."""
     run_id: ClientId = Field(alias="runId")
     """Identifies this request: a repeated one continues with the same run."""
-    messages: tuple[InputMessage, ...] = Field(max_length=MOST_MESSAGES)
+    messages: tuple[InputMessage, ...] = Field(max_length=MAX_MESSAGES)
     """The conversation as the client has it; an empty list without `resume` loads the thread."""
     state: JsonValue = None
     tools: tuple[JsonObject, ...] | None = None

@@ -17,7 +17,7 @@ from banksman.gateway.agui.models import InputMessage, RunInput
 EARLIER = "[Earlier messages of this conversation, as the client sent them:]"
 CONTEXT = "[Context from the application:]"
 CURRENT = "[The current message:]"
-TOLD = frozenset({"developer", "system", "user", "assistant"})
+EARLIER_ROLES = frozenset({"developer", "system", "user", "assistant"})
 """The roles of earlier messages that precede the first message of a thread."""
 _GAP = "\n\n"
 _IMAGE_CHARS = 256 * 1024
@@ -62,7 +62,7 @@ def content_of(given: RunInput, turn: UserTurn, *, new: bool) -> Content:
         new: Whether the server has no history of the thread.
     """
     before: list[str] = []
-    if new and (earlier := list(_told(given.messages[: turn.start]))):
+    if new and (earlier := list(_earlier_texts(given.messages[: turn.start]))):
         before += (EARLIER, *earlier)
     if given.context:
         before += (CONTEXT, *(f"{entry.description}: {entry.value}" for entry in given.context))
@@ -72,10 +72,10 @@ def content_of(given: RunInput, turn: UserTurn, *, new: bool) -> Content:
     return text_of(parts) if all(isinstance(part, TextPart) for part in parts) else parts
 
 
-def _told(messages: Iterable[InputMessage]) -> Iterable[str]:
+def _earlier_texts(messages: Iterable[InputMessage]) -> Iterable[str]:
     for message in messages:
         texts = [part.text for part in _parts(message.content) if isinstance(part, TextPart)]
-        if message.role in TOLD and any(texts):
+        if message.role in EARLIER_ROLES and any(texts):
             yield f"{message.role}: {_GAP.join(texts)}"
 
 

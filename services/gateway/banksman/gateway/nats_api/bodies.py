@@ -60,10 +60,10 @@ def _frame(declared: type[Request], message: Message) -> Request:
     body = cast(dict[str, Any], parse_as(OBJECT, message.data or b"{}"))
     _, _, *words, last = message.subject.split(".")
     field = _FIELDS[declared]
-    _agree(body, "type", ".".join([*words, last] if field is None else words))
+    _fill_from_subject(body, "type", ".".join([*words, last] if field is None else words))
     body["id"] = message.headers.get(REQUEST_ID) or body.get("id") or unrepeated_id()
     if field is not None:
-        _agree(body, field, last)
+        _fill_from_subject(body, field, last)
     if declared is RunCancel:
         in_subject = body.pop("conversation_id")
         run_id = body.get("run_id")
@@ -77,7 +77,7 @@ def _body(declared: type[BaseModel], message: Message) -> Any:
     return parse(declared, message.data or b"{}")
 
 
-def _agree(body: dict[str, Any], field: str, value: str) -> None:
+def _fill_from_subject(body: dict[str, Any], field: str, value: str) -> None:
     if body.setdefault(field, value) != value:
         raise BadInput(field, body[field], f"{value!r}, as in the subject, or nothing")
 

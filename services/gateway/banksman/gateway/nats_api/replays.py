@@ -20,7 +20,7 @@ from banksman.gateway.service.feeds import PositionUnavailable
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.outbox import Outbox
 
-PACE = 500
+EVENTS_PER_FLUSH = 500
 """Events that a replay publishes before it waits for the broker, which bounds what the broker must buffer."""
 MAX_FOLLOWING = 32
 """Conversations that one tenant may follow at a gateway: half of the requests that it handles at a time."""
@@ -65,7 +65,7 @@ class Replays:
             frame = encoded_event(event, conversation_id, page.log_epoch, last)
             await self.bus.publish(message.reply, frame.encode())
             last = event.seq
-            if sent % PACE == 0:
+            if sent % EVENTS_PER_FLUSH == 0:
                 await self.bus.ready()
 
     async def _follow(self, request: Replay, message: Message) -> None:
@@ -105,7 +105,7 @@ class Replays:
         async def publish() -> None:
             for sent in count(1):
                 await self.bus.publish(reply, (await outbox.next()).encode())
-                if sent % PACE == 0:
+                if sent % EVENTS_PER_FLUSH == 0:
                     await self.bus.ready()
 
         works = [feed.follow(), publish(), self._ending.wait(), outbox.overflowed.wait()]

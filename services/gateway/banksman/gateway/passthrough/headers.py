@@ -28,7 +28,7 @@ RESPONSE_HEADERS = frozenset(
 RESPONSE_PREFIXES = ("anthropic-", "openai-", "x-ratelimit-")
 
 # These headers select an account of the vendor, but the key, and so the account, is the gateway's.
-_OF_THE_KEY = frozenset({"openai-organization", "openai-project"})
+_ACCOUNT_HEADERS = frozenset({"openai-organization", "openai-project"})
 
 
 def request_headers(given: Mapping[str, str], upstream: Upstream, dialect: Dialect) -> dict[str, str]:
@@ -36,7 +36,7 @@ def request_headers(given: Mapping[str, str], upstream: Upstream, dialect: Diale
     forwarded = {
         name: value
         for name, value in given.items()
-        if name in REQUEST_HEADERS or (name.startswith(REQUEST_PREFIXES) and name not in _OF_THE_KEY)
+        if name in REQUEST_HEADERS or (name.startswith(REQUEST_PREFIXES) and name not in _ACCOUNT_HEADERS)
     }
     # A compressed stream arrives in the blocks of its compression instead of event by event.
     return forwarded | {"accept-encoding": "identity"} | authorization(upstream, dialect)

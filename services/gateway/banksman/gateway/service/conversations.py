@@ -28,9 +28,9 @@ FOLDS_AT_ONCE = 16
 FRESH = timedelta(seconds=60)
 """A record younger than this is not rewritten merely to move it up in the list."""
 TITLE_CHARS = 60
-CREATED_S = 2.0
+FIRST_MESSAGE_WITHIN_S = 2.0
 """Seconds after its creation in which a conversation's first message is expected."""
-MOST_CREATED = 1_000
+MAX_CREATED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class CreatedConversations:
     def add(self, tenant: str, record: ConversationRecord) -> None:
         """Cache the record of a conversation that was just stored."""
         self._records[tenant, record.conversation_id] = record, time.monotonic()
-        if len(self._records) > MOST_CREATED:
+        if len(self._records) > MAX_CREATED:
             self._records.popitem(last=False)
 
     def take(self, tenant: str, conversation_id: str) -> ConversationRecord | None:
         """Remove and return the record of a conversation; None if it is not cached, or too old."""
         record, at = self._records.pop((tenant, conversation_id), (None, 0.0))
-        return record if time.monotonic() - at < CREATED_S else None
+        return record if time.monotonic() - at < FIRST_MESSAGE_WITHIN_S else None
 
 
 class Conversations:

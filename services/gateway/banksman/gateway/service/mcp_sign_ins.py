@@ -163,7 +163,7 @@ class McpSignIns:
         self, tenant: str, server_id: str, returned: Returned, check: Callable[[PendingSignIn], None]
     ) -> tuple[str, LookedAt]:
         """Finish a sign-in and list the server's tools, or store the problem; return who signed in."""
-        server, pending = await self._taken(tenant, server_id, returned.state, check)
+        server, pending = await self._consume(tenant, server_id, returned.state, check)
         try:
             updated = await self._granted(tenant, server, pending, returned)
         except (Conflict, Unavailable) as error:
@@ -223,7 +223,7 @@ class McpSignIns:
             raise Conflict(reply.error)
         return reply
 
-    async def _taken(
+    async def _consume(
         self, tenant: str, server_id: str, state: str, check: Callable[[PendingSignIn], None]
     ) -> tuple[McpServer, PendingSignIn]:
         """Return the server and the sign-in of a state, and invalidate the state unless `check` raises."""

@@ -38,7 +38,7 @@ from banksman.contracts.wire import Stored, Timestamp, Token
 
 _READ = frozenset((RUNS, APPROVALS, WORKFLOWS))
 """Queues whose messages a gateway may read, to show the age of the oldest one."""
-MOST_TENANTS = 50
+MAX_TENANTS = 50
 _STREAMS = (EVENTS, RUNS, APPROVALS, RESULTS, WORKFLOWS, WEBHOOK_QUEUE, TIMERS, DEAD)
 _QUEUES = (
     (RUNS, AGENTS),
@@ -176,7 +176,7 @@ class Operations:
         async for subject, count in jetstream.subjects_in(self.bus, RUNS, below):
             counts[subject.split(".")[2]] += count
         return tuple(
-            TenantQueue(tenant=tenant, runs=runs) for tenant, runs in counts.most_common(MOST_TENANTS)
+            TenantQueue(tenant=tenant, runs=runs) for tenant, runs in counts.most_common(MAX_TENANTS)
         )
 
     async def _info(self, subject: str, name: str) -> dict[str, Any]:

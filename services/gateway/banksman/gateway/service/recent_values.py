@@ -20,9 +20,9 @@ T = TypeVar("T", bound=BaseModel)
 
 VALID_S: Final = 20.0
 """Maximum seconds for which a cached value is used, in case the message about a write is lost."""
-MOST_VALUES: Final = 256
-MOST_CHARS: Final = 64 * 1024
-"""Characters of JSON above which a value is not cached; with `MOST_VALUES`, it bounds the memory."""
+MAX_VALUES: Final = 256
+MAX_CHARS: Final = 64 * 1024
+"""Characters of JSON above which a value is not cached; with `MAX_VALUES`, it bounds the memory."""
 
 
 class RecentValues(Generic[T]):
@@ -73,10 +73,10 @@ class RecentValues(Generic[T]):
         entry = await self._bucket.get(key)
         # A write during the read may be newer than the value that was read.
         unchanged = self._subscription is not None and writes == self._writes
-        if entry is not None and unchanged and len(entry.value.model_dump_json()) <= MOST_CHARS:
+        if entry is not None and unchanged and len(entry.value.model_dump_json()) <= MAX_CHARS:
             self._entries[key] = entry, now + VALID_S
             self._entries.move_to_end(key)
-            if len(self._entries) > MOST_VALUES:
+            if len(self._entries) > MAX_VALUES:
                 self._entries.popitem(last=False)
         return entry
 

@@ -28,7 +28,7 @@ from banksman.gateway.service.views import Views
 MAX_REMEMBERED = 500
 """Maximum remembered decisions of one tenant."""
 READS_AT_ONCE = 16
-GONE_AFTER_S = 5.0
+WITHDRAWN_WITHIN_S = 5.0
 """Seconds that a withdrawal waits until it is in the log."""
 RETRY_S = 0.05
 
@@ -121,7 +121,7 @@ class RememberedDecisions:
             tenant=caller.tenant, conversation_id=conversation_id, approval_id=approval_id, by=caller.user
         )
         await self.queue.signal(signal, f"forget-{approval_id}")
-        deadline = asyncio.get_running_loop().time() + GONE_AFTER_S
+        deadline = asyncio.get_running_loop().time() + WITHDRAWN_WITHIN_S
         while await self._remembered(caller.tenant, approval_id) is not None:
             if asyncio.get_running_loop().time() > deadline:
                 raise NotReady(f"the decision on {approval_id!r} is being withdrawn", retry_after_s=1.0)

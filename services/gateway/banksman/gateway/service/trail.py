@@ -29,7 +29,7 @@ ACTION_PATTERN = r"^[a-z_]{1,32}(\.[a-z_]{1,32})?$"
 MAX_ACTOR_CHARS = 200
 MAX_ENTRIES = 200
 """Entries in one page."""
-MOST_READ = 2_000
+MAX_READ = 2_000
 """Approximate maximum of entries that a request reads; a filter may match few of them."""
 FIRST_WINDOW = 500
 """Number of messages, of all tenants, in the first search for the newest entries."""
@@ -118,7 +118,7 @@ class Trail:
     async def page(self, wanted: AuditFilter, *, after: int | None, limit: int) -> AuditPage:
         """Return the newest entries before `after`.
 
-        A page with fewer than `limit` entries may have a next page, because a request reads `MOST_READ`
+        A page with fewer than `limit` entries may have a next page, because a request reads `MAX_READ`
         entries.
 
         Raises:
@@ -129,7 +129,7 @@ class Trail:
         end = end if after is None else min(after, end)
         size, read = FIRST_WINDOW, 0
         found: list[ListedEntry] = []
-        while end > first and len(found) < limit and read < MOST_READ:
+        while end > first and len(found) < limit and read < MAX_READ:
             begin = max(first, end - size)
             window = [entry async for entry in self._between(wanted.subject, begin, end)]
             found[:0] = [entry for entry in window if wanted.matches(entry)]

@@ -29,7 +29,7 @@ GIVEN_UP_TO_DEVICE_AFTER = timedelta(hours=1)
 """Time after which a notification to a device is dropped: the request is in the inbox anyway."""
 PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
 """Seconds of pause after the first, second, … failed attempt. The last one also follows all further ones."""
-GONE = (404, 410)
+ENDED_SUBSCRIPTION = (404, 410)
 """Statuses with which a push service responds for a subscription that has ended (RFC 8030)."""
 
 
@@ -67,7 +67,7 @@ class WebhookDeliveries:
         finally:
             self._sending[queued.tenant] -= 1
         await self._store.note(queued, attempt)
-        if webhook.device is not None and attempt.http_status in GONE:
+        if webhook.device is not None and attempt.http_status in ENDED_SUBSCRIPTION:
             await self._store.remove_device(webhook.tenant, webhook.id)
             return Done()
         match attempt.status:
