@@ -295,10 +295,10 @@ async def test_connections_of_a_tenant_are_limited(secured_nats: SecuredNats, co
 async def test_tenant_can_use_its_api_and_no_jetstream_api(connect: Connect) -> None:
     acme, gateway = await connect("tenant-acme"), await connect(users.GATEWAY)
 
-    async def door(message: Message) -> None:
+    async def serve(message: Message) -> None:
         await gateway.publish(message.reply, message.subject.encode())
 
-    await gateway.subscribe("api.*.>", door)
+    await gateway.subscribe("api.*.>", serve)
     await gateway.ready()
     send = subjects.api("acme", "chat", "send", "c1")
     assert await acme.request(send, b"{}", 5) == send.encode()
@@ -329,8 +329,8 @@ async def test_registration_from_a_tenant_account_names_the_tenant(connect: Conn
 
     await agent.subscribe(subjects.tenant_registry("tool", "register", "*"), registry)
     await agent.ready()
-    answer = await acme.request(subjects.registry("tool", "register"), b"{}", 5)
-    assert answer.decode() == subjects.tenant_registry("tool", "register", "acme")
+    response = await acme.request(subjects.registry("tool", "register"), b"{}", 5)
+    assert response.decode() == subjects.tenant_registry("tool", "register", "acme")
 
 
 def test_seeds_are_created_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:

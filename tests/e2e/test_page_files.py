@@ -79,9 +79,9 @@ async def test_every_import_of_the_page_is_served_as_a_script(client: httpx.Asyn
             assert name in imports or name.startswith("."), f"{module.name} imports {name}"
             targets.add(urljoin(address, imports.get(name, name)) if name.startswith(".") else address)
     for target in sorted(targets):
-        answer = await client.head(target)
-        assert answer.status_code == 200, target
-        assert answer.headers["content-type"].startswith("text/javascript"), target
+        response = await client.head(target)
+        assert response.status_code == 200, target
+        assert response.headers["content-type"].startswith("text/javascript"), target
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ async def test_every_import_of_the_page_is_served_as_a_script(client: httpx.Asyn
 async def test_each_file_has_its_type_and_is_not_sniffed(
     client: httpx.AsyncClient, path: str, media_type: str
 ) -> None:
-    answer = await client.get(path)
-    assert answer.headers["content-type"] == media_type
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    response = await client.get(path)
+    assert response.headers["content-type"] == media_type
+    assert response.headers["x-content-type-options"] == "nosniff"
 
 
 async def test_an_unchanged_file_is_not_sent_again(client: httpx.AsyncClient) -> None:
@@ -117,14 +117,14 @@ async def test_the_page_names_files_that_a_browser_stores_for_a_year(client: htt
     folders = {address.split("/")[1] for address in addresses}
     assert len(folders) == 1
     for address in sorted(addresses):
-        answer = await client.get(f"/{address}")
-        assert (answer.status_code, answer.headers["cache-control"]) == (200, IMMUTABLE), address
+        response = await client.get(f"/{address}")
+        assert (response.status_code, response.headers["cache-control"]) == (200, IMMUTABLE), address
 
 
 async def test_a_file_of_another_version_is_not_stored(client: httpx.AsyncClient) -> None:
     """Two gateways may serve one page during an update."""
-    answer = await client.get("/static/v000000000000/main.mjs")
-    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache")
+    response = await client.get("/static/v000000000000/main.mjs")
+    assert (response.status_code, response.headers["cache-control"]) == (200, "no-cache")
 
 
 async def test_the_page_lists_every_module_of_its_start(client: httpx.AsyncClient) -> None:

@@ -405,8 +405,8 @@ def test_a_late_call_request_returns_done() -> None:
     late = call.op.do
     scenario.run(seconds=5)
     assert scenario.outcomes() == ["completed"]
-    answer = late()
-    assert answer.answer == "done"
+    reply = late()
+    assert reply.answer == "done"
     assert scenario.executed() == 1
 
 

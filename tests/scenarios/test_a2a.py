@@ -13,7 +13,7 @@ from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
-def said(text: str, context_id: str, task_id: str = "") -> SendMessageRequest:
+def user_message(text: str, context_id: str, task_id: str = "") -> SendMessageRequest:
     message = Message(message_id=new_id("u"), role=Role.ROLE_USER, parts=[Part(text=text)])
     message.context_id, message.task_id = context_id, task_id
     return SendMessageRequest(message=message)
@@ -31,9 +31,9 @@ async def test_the_sdk_of_a2a_gives_a_task_and_approves_its_call(system: System,
         created = await http.post("/context/conversations", json={"model": model})
         context = created.json()["conversation_id"]
         client = await create_client(system.url, ClientConfig(httpx_client=http))
-        asked = [update async for update in client.send_message(said("What is it?", context))]
+        asked = [update async for update in client.send_message(user_message("What is it?", context))]
         task = asked[0].task
-        done = [update async for update in client.send_message(said("approve", context, task.id))]
+        done = [update async for update in client.send_message(user_message("approve", context, task.id))]
     assert last_state(asked) == "TASK_STATE_INPUT_REQUIRED"
     assert "echo 42" in asked[-1].status_update.status.message.parts[0].text
     assert last_state(done) == "TASK_STATE_COMPLETED"

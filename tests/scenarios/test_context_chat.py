@@ -29,7 +29,7 @@ async def vendor(system: System) -> AsyncGenerator[openai.AsyncOpenAI]:
         yield client
 
 
-def said(text: str) -> Any:
+def message_of_user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
@@ -81,9 +81,13 @@ async def test_a_conversation_continues_by_its_id_or_by_its_messages(
 ) -> None:
     """R26: with an id the server has the history; without one the client's messages are text."""
     name = play(Reply(text="Ada."), Reply(text="Still Ada."), Reply(text="Ada again."))
-    first = await vendor.chat.completions.create(model=name, messages=[said("Who?")])
+    first = await vendor.chat.completions.create(model=name, messages=[message_of_user("Who?")])
     known: Any = (first.model_extra or {})["banksman"]["conversation_id"]
-    history: Any = [said("Who?"), {"role": "assistant", "content": "Ada."}, said("And now?")]
+    history: Any = [
+        message_of_user("Who?"),
+        {"role": "assistant", "content": "Ada."},
+        message_of_user("And now?"),
+    ]
     await vendor.chat.completions.create(model=name, messages=history, extra_body={"conversation_id": known})
     await vendor.chat.completions.create(model=name, messages=history)
 
@@ -201,11 +205,11 @@ async def test_a_thread_of_anthropics_sdk_continues_with_its_whole_history(
         thread = client.beta.messages.thread(
             model=name, max_tokens=100, unsupported_request_behavior="continue_unthreaded"
         )
-        await thread.send(said("Remember 17."))
-        await thread.send(said("Which number?"))
+        await thread.send(message_of_user("Remember 17."))
+        await thread.send(message_of_user("Which number?"))
         refused = client.beta.messages.thread(model=name, max_tokens=100)
         with pytest.raises(anthropic.BadRequestError, match="whole history"):
-            await refused.send(said("hello"))
+            await refused.send(message_of_user("hello"))
 
     _, second = model_requests(model, name)
     assert "Remember 17." in str(second["messages"])

@@ -58,10 +58,10 @@ async def filled(client: sdk.Client, operator: Bus, model: str) -> None:
             break
     await operator.publish(subjects.api(TENANT, "run", "cancel", waiting), b"[]")
 
-    async def lettered() -> bool:
+    async def is_dead_lettered() -> bool:
         return any([TENANT in one.letter.subject.split(".") async for one in dead_letters(operator)])
 
-    await eventually(lettered, WAIT_TIMEOUT_S)
+    await eventually(is_dead_lettered, WAIT_TIMEOUT_S)
 
 
 def check_export(directory: Path, counts: dict[str, int]) -> None:

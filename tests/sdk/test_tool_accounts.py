@@ -136,13 +136,13 @@ async def test_account_cannot_write_the_lease_of_another(nats: SecuredNats, user
 async def test_platform_tool_server_receives_only_its_own_calls(nats: SecuredNats) -> None:
     async with await nats.connect(PLATFORM) as bus:
         for subject in (subjects.tool_call("r1", "*", "*"), subjects.files("*", "*", "*"), "stored.>"):
-            await bus.subscribe(subject, _unheard)
+            await bus.subscribe(subject, _ignored)
         await bus.ready()
 
         assert bus.stats.forbidden == 3
 
 
-async def _unheard(_message: object) -> None:
+async def _ignored(_message: object) -> None:
     raise AssertionError("heard")
 
 

@@ -214,8 +214,8 @@ class NatsServer:
         return False
 
     def _get(self, path: str) -> bytes:
-        with urlopen(f"{self.monitoring_url}{path}", timeout=2) as answer:
-            return cast(bytes, answer.read()).strip()
+        with urlopen(f"{self.monitoring_url}{path}", timeout=2) as response:
+            return cast(bytes, response.read()).strip()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:

@@ -242,9 +242,9 @@ async def decide(fleet: Fleet, bus: Bus, parked: Parked) -> Continuation:
     try:
         begun = time.perf_counter()
         url = f"{fleet.urls[0]}/context/approvals/{parked.approval_id}"
-        answer = await fleet.http.post(url, json={"all": "reject"}, timeout=30)
+        response = await fleet.http.post(url, json={"all": "reject"}, timeout=30)
         decided_s = time.perf_counter() - begun
-        assert answer.status_code == 200, answer.text
+        assert response.status_code == 200, response.text
         async with asyncio.timeout(60):
             claimed_s = await claimed - begun
             # Later work of this run must not slow down the next one.

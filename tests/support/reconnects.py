@@ -172,12 +172,12 @@ async def _patiently(http: httpx.AsyncClient, method: str, path: str) -> dict[st
     """Send a request, and retry while the gateway is unavailable."""
     while True:
         try:
-            answer = await http.request(method, path, json={"content": "go"} if method == "POST" else None)
+            response = await http.request(method, path, json={"content": "go"} if method == "POST" else None)
         except httpx.TransportError:
             await scripted_delay(AGAIN_S)
             continue
-        if answer.status_code < 300:
-            return dict(answer.json())
+        if response.status_code < 300:
+            return dict(response.json())
         await scripted_delay(AGAIN_S)
 
 
@@ -224,8 +224,8 @@ async def run_all(
 
 
 async def _patiently_made(http: httpx.AsyncClient, model: str) -> dict[str, Any]:
-    answer = await http.post("/context/conversations", json={"model": model})
-    return dict(answer.json())
+    response = await http.post("/context/conversations", json={"model": model})
+    return dict(response.json())
 
 
 async def _kill_gateways(fleet: Fleet, every_s: float) -> None:

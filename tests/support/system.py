@@ -55,8 +55,8 @@ class ScriptedModel:
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
         headers = {"content-type": "application/json"}
         request = Request(f"{self.url}{path}", data=body, method=method, headers=headers)
-        with urlopen(request, timeout=WAIT_TIMEOUT_S) as answer:
-            text = answer.read()
+        with urlopen(request, timeout=WAIT_TIMEOUT_S) as response:
+            text = response.read()
         return json.loads(text) if text else None
 
 

@@ -52,8 +52,8 @@ class Traffic:
         agent = Agent(self.bus, self.served.tenant)
         async with self.served.socket() as socket:
             while True:
-                conversation = await self._answer(socket, "conversation.create")
-                ack = await self._answer(
+                conversation = await self._accepted_reply(socket, "conversation.create")
+                ack = await self._accepted_reply(
                     socket, "chat.send", conversation_id=conversation["conversation_id"], content="go"
                 )
                 self.runs[ack["conversation_id"]] = ack["run_id"]
@@ -61,7 +61,7 @@ class Traffic:
                 start = await agent.started(ack["conversation_id"])
                 await agent.begin(start)
                 approval_request = await agent.request_approval(start)
-                reply = await self._answer(
+                reply = await self._accepted_reply(
                     socket, "approval.reply", approval_id=approval_request.approval_id, all="approve"
                 )
                 self.decisions[approval_request.approval_id] = reply["outcome"]
@@ -73,13 +73,13 @@ class Traffic:
             self.news.clear()
             await self.news.wait()
 
-    async def _answer(self, socket: Socket, type: str, **fields: object) -> dict[str, Any]:
+    async def _accepted_reply(self, socket: Socket, type: str, **fields: object) -> dict[str, Any]:
         sent = await socket.send(type, **fields)
         while True:
             with contextlib.suppress(TimeoutError):
-                answer = await socket.until(lambda frame: frame.get("reply_to") == sent)
-                assert answer["type"] != "error", f"{type}: {answer}"
-                return answer
+                response = await socket.until(lambda frame: frame.get("reply_to") == sent)
+                assert response["type"] != "error", f"{type}: {response}"
+                return response
 
 
 async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:

@@ -67,7 +67,7 @@ class Lost:
 
 
 @dataclass
-class House:
+class Installation:
     """A server on its own volume, a gateway, and its users."""
 
     server: NatsServer
@@ -125,7 +125,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGenerator[House]:
+async def installation(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGenerator[Installation]:
     with ExitStack() as stack:
         volume = stack.enter_context(
             Volume.made(directory / "disk", directory / "volume", megabytes=IMAGE_MB)
@@ -142,7 +142,7 @@ async def house(directory: Path, tenant: str, *, sync_always: bool) -> AsyncGene
             HeadsRecorder(LogHeads(bus), write_every_s=0.1),
             asyncio.TaskGroup() as group,
         ):
-            there = House(server, volume, served, bus)
+            there = Installation(server, volume, served, bus)
             users = [group.create_task(there.user()) for _ in range(USERS)]
             try:
                 yield there
@@ -186,7 +186,7 @@ async def _missing(bus: Bus, acked: Acked, tenant: str) -> Lost:
 
 async def cuts(directory: Path, tenant: str, rounds: int) -> None:
     require_volumes()
-    async with house(directory, tenant, sync_always=True) as there:
+    async with installation(directory, tenant, sync_always=True) as there:
         for number in range(rounds):
             await there.more_is_acked(runs=5)
             acked = there.cut(directory / "cut")
@@ -211,7 +211,7 @@ async def test_twenty_power_cuts_lose_no_accepted_run_and_no_decision(tmp_path: 
 async def test_the_same_power_cut_loses_runs_if_writes_are_not_synced(tmp_path: Path, tenant: str) -> None:
     """A02: the negative control. It shows that these cuts are real, and the effect of `sync_interval`."""
     require_volumes()
-    async with house(tmp_path, tenant, sync_always=False) as there:
+    async with installation(tmp_path, tenant, sync_always=False) as there:
         await there.more_is_acked(runs=5)
         acked = there.cut(tmp_path / "cut")
         lost = await lost_on(tmp_path / "cut", tmp_path, acked, tenant, sync_always=False)

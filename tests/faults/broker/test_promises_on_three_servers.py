@@ -87,9 +87,9 @@ async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
         outcome = await _ended(stage, run_id)
     await stage.fleet.ready()
 
-    assert {answer["type"] for answer in replies} == {"ack"}, replies
-    assert [answer["already_resolved"] for answer in replies].count(False) == 1
-    assert len({answer["outcome"] for answer in replies}) == 1
+    assert {response["type"] for response in replies} == {"ack"}, replies
+    assert [response["already_resolved"] for response in replies].count(False) == 1
+    assert len({response["outcome"] for response in replies}) == 1
     expected = {"approved": ("completed", 1), "rejected": ("rejected", 0)}[replies[0]["outcome"]]
     assert (outcome["status"], stage.executions(marker)) == expected
 
@@ -150,6 +150,6 @@ async def _ended(stage: Stage, run_id: str) -> dict[str, Any]:
     url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while True:
-            answer = await stage.fleet.http.get(url, params={"wait_s": 5}, timeout=WAIT_TIMEOUT_S)
-            if answer.json().get("finished_at"):
-                return dict(answer.json())
+            response = await stage.fleet.http.get(url, params={"wait_s": 5}, timeout=WAIT_TIMEOUT_S)
+            if response.json().get("finished_at"):
+                return dict(response.json())

@@ -92,13 +92,13 @@ def _start(service: str, server: NatsServer, port: int, data: Path) -> subproces
 
 def _wait(url: str, words: str) -> None:
     """Wait until the readiness of a service contains this text."""
-    wait_until(lambda: words in _said(url), interval_s=0.1, failure=lambda: _said(url))
+    wait_until(lambda: words in _readiness(url), interval_s=0.1, failure=lambda: _readiness(url))
 
 
-def _said(url: str) -> str:
+def _readiness(url: str) -> str:
     try:
-        with urlopen(url, timeout=10) as answer:
-            return READY if answer.status == 200 else "?"
+        with urlopen(url, timeout=10) as response:
+            return READY if response.status == 200 else "?"
     except HTTPError as refused:
         return str(json.loads(refused.read())["problems"].get("streams", "starting"))
     except (URLError, OSError):

@@ -44,9 +44,9 @@ async def test_a_full_stream_returns_busy_on_every_interface_until_there_is_spac
         assert (refused["type"], refused["code"], refused["retryable"]) == ("error", "busy", True)
         assert took_s < REPLY_STREAM_FULL_S + BUSY_MACHINE_S
         async with served.http as http:
-            answer = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "x"})
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) >= 1
+            response = await http.post(f"/context/conversations/{conversation}/runs", json={"content": "x"})
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
         assert await last_message(bus, RUNS, subjects.run_work(tenant, conversation)) is None
         await _limit(bus, RUNS, full=False)
         again = await socket.request("chat.send", conversation_id=conversation, content="now")
@@ -64,7 +64,7 @@ async def test_a_full_disk_is_reported_in_time_and_work_continues_with_space(
         conversation = await socket.create()
         with volume.filled():
             began = time.monotonic()
-            refused = await _ask(socket, conversation)
+            refused = await _send_until_response(socket, conversation)
             took_s = time.monotonic() - began
             assert (refused["type"], refused["retryable"]) == ("error", True)
             assert refused["code"] in ("busy", "unavailable")
@@ -72,7 +72,7 @@ async def test_a_full_disk_is_reported_in_time_and_work_continues_with_space(
         await asyncio.to_thread(server.restart)
         await bus.ready(WAIT_TIMEOUT_S)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
-            while (await _ask(socket, conversation))["type"] != "ack":
+            while (await _send_until_response(socket, conversation))["type"] != "ack":
                 await bus.ready(WAIT_TIMEOUT_S)
         await _is_stored(bus, tenant, kept, conversation)
 
@@ -98,7 +98,7 @@ async def _accepted(socket: Socket) -> str:
     return conversation
 
 
-async def _ask(socket: Socket, conversation: str) -> dict[str, object]:
+async def _send_until_response(socket: Socket, conversation: str) -> dict[str, object]:
     """Send a message and wait for its response, for as long as the gateway may take."""
     sent = await socket.send("chat.send", conversation_id=conversation, content="again " + "x" * 20_000)
     async with asyncio.timeout(WAIT_TIMEOUT_S):

@@ -65,10 +65,12 @@ async def test_a_message_sent_again_while_in_flight_is_stored_once(cluster: Nats
                 first = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
                 await let_others_run()
                 message = {MSG_ID: message_id(subject, "once")}
-                answer = await bus.replies.request(subject, b"{}", headers=message, timeout_s=WAIT_TIMEOUT_S)
+                response = await bus.replies.request(
+                    subject, b"{}", headers=message, timeout_s=WAIT_TIMEOUT_S
+                )
                 second = group.create_task(durable(bus, subject, b"{}", msg_id="once"))
                 await bus.ready(WAIT_TIMEOUT_S)
-    assert json.loads(answer.data)["error"]["err_code"] == CODE_DUPLICATE_UNDER_WAY
+    assert json.loads(response.data)["error"]["err_code"] == CODE_DUPLICATE_UNDER_WAY
     assert (first.result().duplicate, first.result().tries) == (False, 1)
     assert (second.result().duplicate, second.result().tries) == (True, 1)
     assert first.result().stream_seq == second.result().stream_seq

@@ -64,12 +64,12 @@ async def apart(stage: Stage) -> AsyncGenerator[Stage]:
 async def test_clocks_that_are_wrong_by_minutes_change_nothing(apart: Stage) -> None:
     """A10: approvals, runs, leases and call time-outs use intervals and the broker's clock."""
 
-    async def go_on(fleet: Fleet, recording: Recording) -> None:
+    async def wait_without_faults(fleet: Fleet, recording: Recording) -> None:
         for name, seconds in SHIFTS_S.items():
             recording.add(Fault(what=f"clock {seconds:+d} s", target=name))
         await scripted_delay(TRAFFIC_S)
 
-    verdict = await under_traffic(apart.fleet, apart.model, seed=10, rate=3, strike=go_on)
+    verdict = await under_traffic(apart.fleet, apart.model, seed=10, rate=3, strike=wait_without_faults)
 
     print(verdict)  # noqa: T201  # shown when the test fails
     assert verdict.good, f"{verdict}\n{verdict.log}"
@@ -80,10 +80,10 @@ async def test_clocks_that_are_wrong_by_minutes_change_nothing(apart: Stage) -> 
 async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Stage) -> None:
     """P12: agents ten minutes apart take over two runs from each other; each times out once, at its limit."""
     first, second = apart.fleet["agent-1"], apart.fleet["agent-2"]
-    answer = await apart.fleet.http.post(
+    response = await apart.fleet.http.post(
         f"{apart.fleet.urls[0]}/context/assistants", json={"id": BRIEF, "limits": {"run_timeout_s": LIMIT_S}}
     )
-    assert answer.status_code in (201, 409), answer.text
+    assert response.status_code in (201, 409), response.text
     async with apart.connected() as client:
         try:
             second.freeze()

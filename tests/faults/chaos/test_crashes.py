@@ -66,13 +66,13 @@ async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage:
         conversation, run_id = await stage.run(
             client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
         )
-        answer = await client.approve(run_id)
-        while answer["type"] == "error" and answer["retryable"]:
-            answer = await client.approve(run_id)
+        response = await client.approve(run_id)
+        while response["type"] == "error" and response["retryable"]:
+            response = await client.approve(run_id)
         outcome = await client.finished(run_id)
         await stage.disarm(*AGENTS)
 
-    assert answer["type"] == "ack", answer
+    assert response["type"] == "ack", response
     assert outcome["status"] == "completed"
     assert len(client.events(conversation, "approval.requested")) == 1
     assert stage.executions(marker) == 1
@@ -177,15 +177,15 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
             await scripted_delay(FROZEN_S)
         finally:
             broker.thaw()
-        answer: Frame = {"type": "error", "retryable": True}
-        while answer["type"] == "error" and answer["retryable"]:
+        response: Frame = {"type": "error", "retryable": True}
+        while response["type"] == "error" and response["retryable"]:
             decided = {"approval_id": approval_request["approval_id"], "all": "approve"}
-            answer = await client.request("approval.reply", **decided)
+            response = await client.request("approval.reply", **decided)
         outcomes = [await client.finished(run_id) for _, run_id in runs]
         await stage.fleet.ready()
         after = [await client.run(conversation, "once more") for conversation, _ in runs]
 
-    assert answer["type"] == "ack", answer
+    assert response["type"] == "ack", response
     assert [outcome["status"] for outcome in (*outcomes, *after)] == ["completed"] * 6
     assert [len(terminals(client, conversation)) for conversation, _ in runs] == [2, 2, 2]
     assert [stage.executions(name) for name in (working, thought, parked)] == [1, 1, 1]

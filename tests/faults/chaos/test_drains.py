@@ -76,5 +76,5 @@ async def _ended(member: Member, began: float) -> float:
 
 async def _outcome(stage: Stage, run_id: str) -> str:
     url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
-    answer = await stage.fleet.http.get(url, params={"wait_s": WAIT_TIMEOUT_S}, timeout=WAIT_TIMEOUT_S + 30)
-    return answer.json()["status"]
+    response = await stage.fleet.http.get(url, params={"wait_s": WAIT_TIMEOUT_S}, timeout=WAIT_TIMEOUT_S + 30)
+    return response.json()["status"]

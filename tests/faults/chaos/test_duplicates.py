@@ -36,12 +36,12 @@ async def test_three_redeliveries_of_every_message_in_any_order_change_nothing(
     """A07: the logs do not change, no call runs again, and the conversation continues."""
     heard: list[Message] = []
 
-    async def hear(message: Message) -> None:
+    async def record(message: Message) -> None:
         heard.append(message)
 
     async with stage.fleet.operator() as operator, stage.connected() as client:
         for kind in (*QUEUES, *SLOTS, *REQUESTS):
-            await operator.subscribe(f"{kind}.>", hear)
+            await operator.subscribe(f"{kind}.>", record)
         await operator.ready()
         conversations = await _whole_life(stage, client, marker)
         kinds = {

@@ -295,7 +295,7 @@ def completes_though_cancelled(story: Story) -> None:
     change(story, seen(story, "run.finished", 2), data={"status": "completed"})
 
 
-def asks_again(story: Story) -> None:
+def requests_approval_again(story: Story) -> None:
     """In the next run of the conversation, for another content of the same file."""
     arguments = {"path": "notes.txt", "content": "another"}
     story.event("tool_call.requested", "c1.r5", tool_call_id="k9", name="write_file", arguments=arguments)
@@ -421,7 +421,7 @@ BREACHES: dict[str, tuple[Callable[[Story], None], ...]] = {
     "logs_are_numbered_from_one": (begins_late,),
     "readers_agree": (differs, has_two_epochs),
     "the_first_decision_wins": (is_acked_otherwise, decides_twice, forgets_a_decision, resolves_twice),
-    "a_remembered_decision_prevents_further_requests": (asks_again,),
+    "a_remembered_decision_prevents_further_requests": (requests_approval_again,),
     "a_request_has_one_run": (
         starts_two_runs,
         shares_a_run,

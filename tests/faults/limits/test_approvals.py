@@ -70,9 +70,9 @@ async def test_of_eight_decisions_at_two_gateways_one_wins_and_all_receive_it(
                 ]
             replies = [racer.result() for racer in racers]
 
-            [winner] = [answer for answer in replies if not answer["already_resolved"]]
-            assert {answer["outcome"] for answer in replies} == {winner["outcome"]}
-            losers = [answer["status"] for answer in replies if answer["already_resolved"]]
+            [winner] = [response for response in replies if not response["already_resolved"]]
+            assert {response["outcome"] for response in replies} == {winner["outcome"]}
+            losers = [response["status"] for response in replies if response["already_resolved"]]
             assert sorted(losers) == sorted([409] * losers.count(409) + [0] * losers.count(0))
             assert losers.count(409) >= 3
 
@@ -92,9 +92,9 @@ async def _decides(gateway: Served, approval_id: str, verdict: str, door: Any) -
 
 async def _over_http(gateway: Served, approval_id: str, verdict: str) -> dict[str, Any]:
     async with gateway.http as http:
-        answer = await http.post(f"/context/approvals/{approval_id}", json={"all": verdict})
-    status = answer.status_code if answer.status_code == 409 else 200
-    return {**answer.json(), "status": status}
+        response = await http.post(f"/context/approvals/{approval_id}", json={"all": verdict})
+    status = response.status_code if response.status_code == 409 else 200
+    return {**response.json(), "status": status}
 
 
 async def _over_websocket(gateway: Served, approval_id: str, verdict: str) -> dict[str, Any]:
@@ -166,10 +166,10 @@ async def test_a_call_other_than_the_approved_one_never_runs(
     altered = shown.model_copy(update={"arguments": {"command": "echo altered > altered"}})
     approval = await _park_by_hand(operator, conversation, name, shown=shown, stored=altered)
 
-    answer = await http.post(f"/context/approvals/{approval}", json={"all": "approve"})
-    run = await _ended(http, answer.json()["run_id"])
+    response = await http.post(f"/context/approvals/{approval}", json={"all": "approve"})
+    run = await _ended(http, response.json()["run_id"])
 
-    assert answer.json()["outcome"] == "approved"
+    assert response.json()["outcome"] == "approved"
     assert (run["status"], run["content"]) == ("completed", "It was refused.")
     [call] = run["tool_calls"]
     assert "not the one that was approved" in call["result"]["error"]
@@ -269,7 +269,9 @@ async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, m
     assert [outcome["status"] for outcome in outcomes] == ["completed", "rejected"]
     assert outcomes[0]["tool_calls"][0]["result"]["stdout"] == "ran\n"
     assert outcomes[1]["error"]["code"] == "approval_expired"
-    assert [(answer.status_code, answer.json()["outcome"]) for answer in after] == [(409, "expired")] * 2
+    assert [(response.status_code, response.json()["outcome"]) for response in after] == [
+        (409, "expired")
+    ] * 2
 
 
 async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, model: ScriptedModel) -> None:
@@ -303,10 +305,10 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
     All go by the broker's clock, which cannot be shifted: so one run is in the log as it was three days ago.
     """
     name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
-    answers = ("approve", "reject", None, None)
+    verdicts = ("approve", "reject", None, None)
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
-            runs = [await client.chat(await client.create(name), "go") for _ in answers]
+            runs = [await client.chat(await client.create(name), "go") for _ in verdicts]
             approvals = [(await client.approval_request(run))["approval_id"] for run in runs]
 
         async def listed() -> bool:
@@ -315,9 +317,9 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
         await eventually(listed, WAIT_TIMEOUT_S, interval_s=0.1)
         old = await _old(fleet, model, timedelta(days=3))
         fleet["agent-1"].freeze()
-        for approval_id, answer in zip(approvals, answers, strict=True):
-            if answer is not None:
-                await _decide_over_http(fleet, approval_id, answer)
+        for approval_id, verdict in zip(approvals, verdicts, strict=True):
+            if verdict is not None:
+                await _decide_over_http(fleet, approval_id, verdict)
         for member in fleet.members.values():
             await member.stop()
 
@@ -326,8 +328,8 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
         await _decide_over_http(fleet, approvals[2], "approve")
         await _decide_over_http(fleet, approvals[3], "reject")
         async with httpx.AsyncClient(base_url=fleet.urls[0], timeout=WAIT_TIMEOUT_S) as http:
-            answer = await http.post(f"/context/approvals/{old}", json={"all": "approve"})
-            ended = [await _ended(http, run) for run in (*runs, answer.json()["run_id"])]
+            response = await http.post(f"/context/approvals/{old}", json={"all": "approve"})
+            ended = [await _ended(http, run) for run in (*runs, response.json()["run_id"])]
 
     *ended, aged = ended
     assert (aged["status"], aged["tool_calls"][0]["result"]["stdout"]) == ("completed", "ran\n")
@@ -350,13 +352,13 @@ async def _old(fleet: Fleet, model: ScriptedModel, ago: timedelta) -> str:
 
 async def _open_at(fleet: Fleet) -> set[str]:
     """Return the approvals that the gateway lists."""
-    answer = await fleet.http.get(f"{fleet.urls[0]}/context/approvals", timeout=WAIT_TIMEOUT_S)
-    return {one["approval_id"] for one in answer.json()["items"]}
+    response = await fleet.http.get(f"{fleet.urls[0]}/context/approvals", timeout=WAIT_TIMEOUT_S)
+    return {one["approval_id"] for one in response.json()["items"]}
 
 
-async def _decide_over_http(fleet: Fleet, approval_id: str, answer: str) -> None:
+async def _decide_over_http(fleet: Fleet, approval_id: str, verdict: str) -> None:
     url = f"{fleet.urls[0]}/context/approvals/{approval_id}"
-    decided = await fleet.http.post(url, json={"all": answer}, timeout=WAIT_TIMEOUT_S)
+    decided = await fleet.http.post(url, json={"all": verdict}, timeout=WAIT_TIMEOUT_S)
     assert decided.status_code == 200, decided.text
 
 

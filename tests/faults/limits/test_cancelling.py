@@ -26,7 +26,7 @@ async def _streaming(client: Client, conversation: str, run_id: str) -> None:
     await client.wait_for(lambda frame: frame["type"] == "message.delta" and frame["run_id"] == run_id)
 
 
-async def _asking(client: Client, conversation: str, run_id: str) -> None:
+async def _awaiting_approval(client: Client, conversation: str, run_id: str) -> None:
     await client.approval_request(run_id)
 
 
@@ -44,7 +44,7 @@ CUT = Reply(text="never said to its end", gate=Gate(name="never", after_events=3
 STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
     "before the model writes": ((HELD,), _requested),
     "while the model writes": ((CUT,), _streaming),
-    "while a user decides": ((bash("true"), HELD), _asking),
+    "while a user decides": ((bash("true"), HELD), _awaiting_approval),
     "while a tool runs": ((bash("sleep 300"), HELD), _in_a_tool),
     "between two iterations": ((LOOK, HELD), _between),
 }

@@ -87,10 +87,12 @@ async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> 
     await _until(expires + timedelta(seconds=seconds))
     sent_before = datetime.now(UTC) < expires
     url = f"{stage.fleet.urls[gateway]}/context/approvals/{approval_request['approval_id']}"
-    answer = await stage.fleet.http.post(url, json={"all": "approve"}, timeout=WAIT_TIMEOUT_S)
+    response = await stage.fleet.http.post(url, json={"all": "approve"}, timeout=WAIT_TIMEOUT_S)
     replied_before = datetime.now(UTC) < expires
     ended = await client.finished(run_id)
-    return Decided(sent_before, replied_before, answer.status_code, ended["status"], stage.executions(marker))
+    return Decided(
+        sent_before, replied_before, response.status_code, ended["status"], stage.executions(marker)
+    )
 
 
 async def _until(moment: datetime) -> None:

@@ -137,9 +137,9 @@ async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -
     for subject in served:
         for body in bodies:
             headers = {"Banksman-Request-Id": new_id("f")} if chance.random() < 0.5 else {}
-            answer = await operator.request(subject, body, WAIT_TIMEOUT_S, headers=headers)
-            check(answer.decode("utf-8", "replace"))
-            assert json.loads(answer or b"{}").get("code") != "internal", (subject, body[:80], answer)
+            response = await operator.request(subject, body, WAIT_TIMEOUT_S, headers=headers)
+            check(response.decode("utf-8", "replace"))
+            assert json.loads(response or b"{}").get("code") != "internal", (subject, body[:80], response)
 
 
 async def test_a_run_completes_after_all_malformed_input(client: Client, play: Play) -> None:

@@ -41,10 +41,10 @@ async def test_results_that_end_without_an_agent_are_all_committed_in_several_me
         ToolServer(new_id("filler-"), box, nats=nats, drain_s=0),
         stage.connected() as client,
     ):
-        answer = await stage.fleet.http.post(
+        response = await stage.fleet.http.post(
             f"{stage.fleet.urls[0]}/context/assistants", json={"id": name, "tools": {"enabled": True}}
         )
-        assert answer.status_code == 201, answer.text
+        assert response.status_code == 201, response.text
         replies = (Reply(tool_calls=(ToolCall(name=name),) * CALLS), Reply(text="So much."))
         conversation, run_id = await stage.run(client, *replies, assistant=name)
         async with asyncio.timeout(WAIT_TIMEOUT_S):

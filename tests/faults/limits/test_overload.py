@@ -42,9 +42,9 @@ async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage)
     async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_limited(http, f"openai:{name}", limit)) for _ in range(ASKED_FOR)]
-        answers = [task.result() for task in tasks]
+        responses = [task.result() for task in tasks]
         stage.model.open_gate("flood")
-        accepted = [answer.json()["run_id"] for answer in answers if answer.status_code == 202]
+        accepted = [response.json()["run_id"] for response in responses if response.status_code == 202]
         ended = await _ended(http, accepted)
         # The last count of waiting runs is used for a moment longer.
         await scripted_delay(COUNT_VALID_S * 2)
@@ -52,10 +52,10 @@ async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage)
         # The tests of this stage share its queue.
         await _ended(http, [again.json()["run_id"]])
 
-    refused = [answer for answer in answers if answer.status_code != 202]
-    assert {answer.status_code for answer in refused} == {429}
-    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
-    assert {answer.json()["error"]["code"] for answer in refused} == {"rate_limited"}
+    refused = [response for response in responses if response.status_code != 202]
+    assert {response.status_code for response in refused} == {429}
+    assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
+    assert {response.json()["error"]["code"] for response in refused} == {"rate_limited"}
     # The gateway counts stored runs; accepted requests that are not stored yet come in addition.
     assert MAY_WAIT <= len(accepted) <= MAY_WAIT + IN_FLIGHT + 4
     assert Counter(run["status"] for run in ended) == {"completed": len(accepted)}
@@ -71,9 +71,9 @@ async def _run_with_retries(http: httpx.AsyncClient, model: str) -> httpx.Respon
     """Return the response to a client that retries after Retry-After: waiting runs are counted
     periodically."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while (answer := await _run_of_its_own(http, model)).status_code == 429:  # after the named time
-            await scripted_delay(float(answer.headers["retry-after"]))
-        return answer
+        while (response := await _run_of_its_own(http, model)).status_code == 429:  # after the named time
+            await scripted_delay(float(response.headers["retry-after"]))
+        return response
 
 
 async def _ended(http: httpx.AsyncClient, run_ids: list[str]) -> list[dict[str, Any]]:
@@ -113,15 +113,15 @@ async def test_only_the_key_over_its_request_rate_is_refused(
     """P13, A40: 429 with Retry-After for one user; the other's requests and health checks succeed."""
     keys = (key_of("alice", tenant), key_of("bob", "another"))
     async with start_gateway(keys=keys, requests_per_s=1) as gateway:
-        alice = await _asks(gateway, "alice", 40)
-        bob = await _asks(gateway, "bob", 2)
+        alice = await _request_repeatedly(gateway, "alice", 40)
+        bob = await _request_repeatedly(gateway, "bob", 2)
         async with gateway.http as http:
             health = await http.get("/healthz")
 
-    refused = [answer for answer in alice if answer.status_code == 429]
+    refused = [response for response in alice if response.status_code == 429]
     assert refused
-    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
-    assert {answer.status_code for answer in bob} == {200}
+    assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
+    assert {response.status_code for response in bob} == {200}
     assert health.status_code == 200
 
 
@@ -134,9 +134,9 @@ async def test_a_tenant_that_fills_its_share_of_the_queue_leaves_places_for_othe
         alice = [await _starts(gateway, "alice") for _ in range(10)]
         bob = await _starts(gateway, "bob")
 
-    assert [answer.status_code for answer in alice] == [202] * 6 + [429] * 4
-    assert {answer.json()["error"]["code"] for answer in alice[6:]} == {"rate_limited"}
-    assert all(int(answer.headers["retry-after"]) >= 1 for answer in alice[6:])
+    assert [response.status_code for response in alice] == [202] * 6 + [429] * 4
+    assert {response.json()["error"]["code"] for response in alice[6:]} == {"rate_limited"}
+    assert all(int(response.headers["retry-after"]) >= 1 for response in alice[6:])
     assert bob.status_code == 202
 
 
@@ -156,7 +156,7 @@ async def _starts(gateway: Served, user: str) -> httpx.Response:
         return await _run_of_its_own(http, "demo:demo")
 
 
-async def _asks(gateway: Served, user: str, times: int) -> list[httpx.Response]:
+async def _request_repeatedly(gateway: Served, user: str, times: int) -> list[httpx.Response]:
     headers = {"authorization": f"Bearer {TOKENS[user]}"}
     async with gateway.http as http:
         return [await http.get("/context/conversations", headers=headers) for _ in range(times)]
@@ -174,15 +174,15 @@ async def test_every_frame_of_a_flood_gets_its_own_response(start_gateway: Gatew
     """P13: accepted or refused, and the refusal names the frame; none is dropped silently."""
     async with start_gateway(frames_per_s=1) as gateway, gateway.socket() as socket:
         sent = [await socket.send("ping", t=number) for number in range(60)]
-        answers: dict[str, dict[str, Any]] = {}
-        while len(answers) < len(sent):
+        responses: dict[str, dict[str, Any]] = {}
+        while len(responses) < len(sent):
             frame = await socket.until(lambda frame: "reply_to" in frame)
-            answers[frame["reply_to"]] = frame
+            responses[frame["reply_to"]] = frame
 
-    assert set(answers) == set(sent)
-    kinds = Counter(frame["type"] for frame in answers.values())
+    assert set(responses) == set(sent)
+    kinds = Counter(frame["type"] for frame in responses.values())
     assert kinds["pong"] >= 1 and kinds["error"] >= 1
-    refused = [frame for frame in answers.values() if frame["type"] == "error"]
+    refused = [frame for frame in responses.values() if frame["type"] == "error"]
     assert {(frame["code"], frame["retryable"]) for frame in refused} == {("rate_limited", True)}
     assert all(frame["retry_after_s"] > 0 for frame in refused)
 
@@ -201,9 +201,9 @@ async def test_without_agents_runs_wait_up_to_a_limit_and_complete_afterwards(st
         await scripted_delay(COUNT_VALID_S * 2)
         await _until_waiting(stage, 0)
         await agent.stop()
-        answers = [await _run_of_its_own(http, f"openai:{name}") for _ in range(MAY_WAIT + 5)]
-        accepted = [answer.json()["run_id"] for answer in answers if answer.status_code == 202]
-        refused = [answer for answer in answers if answer.status_code != 202]
+        responses = [await _run_of_its_own(http, f"openai:{name}") for _ in range(MAY_WAIT + 5)]
+        accepted = [response.json()["run_id"] for response in responses if response.status_code == 202]
+        refused = [response for response in responses if response.status_code != 202]
         await _until_waiting(stage, len(accepted))
         async with stage.connected() as client:
             conversation = await client.create(f"openai:{name}")

@@ -277,11 +277,13 @@ async def test_an_undecodable_decision_does_not_block_its_approval(
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_an_undecodable_request_gets_an_error(operator: Bus, path: str, kind: str) -> None:
     """A19, A39: the registry returns one sentence for every kind of poison, without a traceback."""
-    answer = await operator.request(subjects.registry("tool", path), KINDS[kind]("tool", "t"), WAIT_TIMEOUT_S)
+    response = await operator.request(
+        subjects.registry("tool", path), KINDS[kind]("tool", "t"), WAIT_TIMEOUT_S
+    )
 
-    error = json.loads(answer)
+    error = json.loads(response)
     assert error["code"] in ("bad_request", "too_large")
-    assert "Traceback" not in answer.decode()
+    assert "Traceback" not in response.decode()
 
 
 async def test_dead_letters_are_listed_shown_replayed_and_removed(

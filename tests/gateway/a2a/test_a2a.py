@@ -63,7 +63,7 @@ async def client(gateway: Served) -> AsyncGenerator[Client]:
         yield connected
 
 
-def said(text: str = "", data: Any = None, message_id: str = "", **ids: str) -> SendMessageRequest:
+def user_message(text: str = "", data: Any = None, message_id: str = "", **ids: str) -> SendMessageRequest:
     part = Part(text=text) if data is None else Part(data=ParseDict(data, Value()))
     message = Message(message_id=message_id or new_id("u"), role=Role.ROLE_USER, parts=[part])
     message.task_id, message.context_id = ids.get("task_id", ""), ids.get("context_id", "")
@@ -74,7 +74,7 @@ async def started(
     client: Client, gateway: Served, agent: Agent, request: SendMessageRequest | None = None
 ) -> tuple[AsyncIterator[StreamResponse], StartRun]:
     """Send a message; return the stream after the task, and the start that the agent reads."""
-    stream = client.send_message(request or said("hi"))
+    stream = client.send_message(request or user_message("hi"))
     task = (await anext(stream)).task
     assert STATE(task.status.state) == "TASK_STATE_SUBMITTED"
     start = await agent.started(task.context_id)
@@ -83,7 +83,7 @@ async def started(
     return stream, start
 
 
-async def answered(agent: Agent, start: StartRun, request: ApprovalRequest) -> None:
+async def complete(agent: Agent, start: StartRun, request: ApprovalRequest) -> None:
     result = ToolResult(tool_call_id=request.items[0].tool_call_id, content={"success": True})
     await agent.commit(start.conversation_id, start.run_id, ToolCallCompleted(result=result), owned=False)
     await agent.finish(start, "Done.")
@@ -144,7 +144,7 @@ async def test_a_message_is_a_task_whose_text_is_streamed(
 
 
 async def test_a_repeated_message_starts_nothing_and_misses_nothing(client: Client, agent: Agent) -> None:
-    request = said("hi", message_id="the message")
+    request = user_message("hi", message_id="the message")
     stream = client.send_message(request)
     task = (await anext(stream)).task
     start = await agent.started(task.context_id)
@@ -161,7 +161,7 @@ async def test_a_repeated_message_starts_nothing_and_misses_nothing(client: Clie
 async def test_an_approval_is_required_input_and_a_message_decides(
     client: Client, gateway: Served, agent: Agent
 ) -> None:
-    first = said("hi")
+    first = user_message("hi")
     stream, start = await started(client, gateway, agent, first)
     request = await agent.request_approval(start, "ls /")
     asked = [update async for update in stream][-1].status_update.status
@@ -170,29 +170,29 @@ async def test_an_approval_is_required_input_and_a_message_decides(
     approval = MessageToDict(data.data)["approval"]
     assert "ls /" in text.text and approval["items"][0]["digest"] == request.items[0].digest
     decision = {"tool_call_id": approval["items"][0]["tool_call_id"], "decision": "approve"}
-    answer = said(
+    answer = user_message(
         data={"approval_id": approval["approval_id"], "decisions": [decision]}, task_id=start.run_id
     )
-    wrong = said(data={"all": "approve", "reasn": "?", "approval_id": "x"}, task_id=start.run_id)
+    wrong = user_message(data={"all": "approve", "reasn": "?", "approval_id": "x"}, task_id=start.run_id)
     with pytest.raises(TaskNotFoundError):
         await anext(client.send_message(wrong))
     resumed = client.send_message(answer)
     assert STATE((await anext(resumed)).task.status.state) == "TASK_STATE_INPUT_REQUIRED"
-    await answered(agent, start, request)
+    await complete(agent, start, request)
     assert states([update async for update in resumed])[-1] == "TASK_STATE_COMPLETED"
     # A decided request is not sent again: the stream continues to the end of the run.
     assert states([update async for update in client.send_message(first)])[-1] == "TASK_STATE_COMPLETED"
     (repeated,) = [update async for update in client.send_message(answer)]
     assert STATE(repeated.task.status.state) == "TASK_STATE_COMPLETED"
     with pytest.raises(UnsupportedOperationError):
-        await anext(client.send_message(said("and now?", task_id=start.run_id)))
+        await anext(client.send_message(user_message("and now?", task_id=start.run_id)))
 
 
 async def test_a_request_that_waits_returns_the_task_that_ended_or_needs_input(
     gateway: Served, agent: Agent
 ) -> None:
     async with client_of(gateway, streaming=False) as client:
-        request = said("hi", message_id="blocking")
+        request = user_message("hi", message_id="blocking")
         request.configuration.return_immediately = True
         task = await _only_task(client.send_message(request))
         assert STATE(task.status.state) == "TASK_STATE_SUBMITTED"
@@ -201,7 +201,7 @@ async def test_a_request_that_waits_returns_the_task_that_ended_or_needs_input(
         approval = await agent.request_approval(start)
         request.configuration.return_immediately = False
         waiting = await _only_task(client.send_message(request))
-        rejected = said("Reject", task_id=task.id)
+        rejected = user_message("Reject", task_id=task.id)
         rejected.configuration.return_immediately = True
         await _only_task(client.send_message(rejected))
         _, reply = await ApprovalSlots(agent.bus).read(agent.tenant, approval.approval_id)
@@ -247,7 +247,7 @@ async def test_unsupported_methods_get_the_error_of_the_protocol(client: Client,
     with pytest.raises(InvalidParamsError):
         await client.list_tasks(ListTasksRequest())
     with pytest.raises(ContentTypeNotSupportedError):
-        request = said("hi")
+        request = user_message("hi")
         request.message.parts[0].CopyFrom(Part(url="https://example.org/a.mp3", media_type="audio/mpeg"))
         await anext(client.send_message(request))
     async with gateway.http as http:
@@ -273,10 +273,10 @@ async def test_a_task_of_another_tenant_is_missing(guarded: Served, agent: Agent
             bob.get_task(GetTaskRequest(id=start.run_id)),
             bob.cancel_task(CancelTaskRequest(id=start.run_id)),
             bob.list_tasks(ListTasksRequest(context_id=start.conversation_id)),
-            anext(bob.send_message(said("approve", task_id=start.run_id))),
-            anext(bob.send_message(said("hi", context_id=start.conversation_id))),
+            anext(bob.send_message(user_message("approve", task_id=start.run_id))),
+            anext(bob.send_message(user_message("hi", context_id=start.conversation_id))),
         ):
             with pytest.raises(TaskNotFoundError):
                 await request
         with pytest.raises(A2AClientError, match="403"):
-            await anext(reader.send_message(said("approve", task_id=start.run_id)))
+            await anext(reader.send_message(user_message("approve", task_id=start.run_id)))

@@ -15,7 +15,7 @@ from a2a.types.a2a_pb2 import (
 )
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from standardwebhooks import Webhook as Verifier
-from tests.gateway.a2a.test_a2a import client_of, said, started
+from tests.gateway.a2a.test_a2a import client_of, started, user_message
 from tests.gateway.conftest import Agent, Receiver, Served
 
 from banksman.bus.connection import Bus
@@ -90,7 +90,7 @@ async def test_configurations_are_read_listed_and_deleted_without_their_secrets(
 async def test_a_message_names_its_receiver_and_an_end_before_it_is_reported_too(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
-    request = said("hi")
+    request = user_message("hi")
     request.configuration.task_push_notification_config.CopyFrom(config_of(receiver))
     async with client_of(sending) as client:
         _, start = await started(client, sending, agent, request)

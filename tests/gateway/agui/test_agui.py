@@ -86,7 +86,7 @@ async def began(agent: Agent, thread: Thread) -> StartRun:
     return start
 
 
-async def completed(agent: Agent, start: StartRun, request: ApprovalRequest, output: str) -> None:
+async def complete(agent: Agent, start: StartRun, request: ApprovalRequest, output: str) -> None:
     """Commit the result of the approved call and the end of the run."""
     result = ToolResult(
         tool_call_id=request.items[0].tool_call_id, content={"success": True, "output": output}
@@ -170,7 +170,7 @@ async def test_an_approval_is_an_interrupt_for_each_call_and_its_resolution_resu
     calls = [{"id": call, "type": "function", "function": function}]
     thread.messages.append({"id": "a", "role": "assistant", "toolCalls": calls})
     async with thread.stream("r2", resume=resume) as events:
-        await completed(agent, start, request, "etc")
+        await complete(agent, start, request, "etc")
         second = [event async for event in events]
     asked = list(thread.messages)
     thread.messages.append({"id": "t", "role": "tool", "toolCallId": call, "content": "partial"})

@@ -207,15 +207,17 @@ def test_users_whom_an_escalation_names_are_notified_by_it_and_not_before() -> N
     def event(data: EventBody) -> Event:
         return Event(seq=1, ts=now, data=data)
 
-    def asked(users: tuple[str, ...] | None) -> Event:
+    def requested_of(users: tuple[str, ...] | None) -> Event:
         terms = None if users is None else ApprovalTerms(escalation=Escalation(after_s=60, users=users))
         return event(ApprovalRequested(approval_id="a", expires_at=now, items=(), terms=terms))
 
     def escalated(*users: str) -> Event:
         return event(ApprovalEscalated(approval_id="a", users=users, by="system"))
 
-    assert [is_for("ann", one) for one in (asked(None), asked(()), asked(("bob",)))] == [True] * 3
-    assert not is_for("bob", asked(("bob",)))
+    assert [is_for("ann", one) for one in (requested_of(None), requested_of(()), requested_of(("bob",)))] == [
+        True
+    ] * 3
+    assert not is_for("bob", requested_of(("bob",)))
     assert [is_for("bob", one) for one in (escalated("bob"), escalated(), escalated("ann"))] == [
         True,
         True,

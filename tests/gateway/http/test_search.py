@@ -8,7 +8,7 @@ import httpx
 from tests.gateway.conftest import TOKENS, Agent, Served
 
 
-async def _say(http: httpx.AsyncClient, agent: Agent, text: str, reply: str) -> str:
+async def _exchange(http: httpx.AsyncClient, agent: Agent, text: str, reply: str) -> str:
     created = (await http.post("/v1/chat", json={"content": text, "title": f"About {text}"})).json()
     start = await agent.started(created["conversation_id"])
     await agent.begin(start)
@@ -24,8 +24,8 @@ async def _find(http: httpx.AsyncClient, q: str, **more: Any) -> dict[str, Any]:
 
 async def test_messages_are_found_by_their_text_newest_first(gateway: Served, agent: Agent) -> None:
     async with gateway.http as http:
-        first = await _say(http, agent, 'The "Große" crane', "It lifts 40 t." + " more" * 100)
-        second = await _say(http, agent, "Another", "The GROSSE one\nis older.")
+        first = await _exchange(http, agent, 'The "Große" crane', "It lifts 40 t." + " more" * 100)
+        second = await _exchange(http, agent, "Another", "The GROSSE one\nis older.")
         found = await _find(http, "große")
         quoted = await _find(http, '"große"')
         reply = await _find(http, "lifts 40")
@@ -48,7 +48,7 @@ async def test_messages_are_found_by_their_text_newest_first(gateway: Served, ag
 
 async def test_another_tenant_finds_nothing(guarded: Served, agent: Agent) -> None:
     async with guarded.http as http:
-        await _say(http, agent, "secret plan", "Understood.")
+        await _exchange(http, agent, "secret plan", "Understood.")
         mine = await _find(http, "secret plan")
         other = {"authorization": f"Bearer {TOKENS['bob']}"}
         theirs = (await http.get("/context/search?q=secret plan", headers=other)).json()
