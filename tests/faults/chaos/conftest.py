@@ -102,8 +102,8 @@ def bash(marker: str, seconds: float = 0.0) -> Reply:
 
 async def make_assistants(fleet: Fleet) -> None:
     for name, fields in ASSISTANTS.items():
-        answer = await fleet.http.post(f"{fleet.urls[0]}/context/assistants", json={"id": name, **fields})
-        assert answer.status_code in (201, 409), answer.text
+        response = await fleet.http.post(f"{fleet.urls[0]}/context/assistants", json={"id": name, **fields})
+        assert response.status_code in (201, 409), response.text
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
