@@ -125,7 +125,7 @@ async def _record(request: Request, caller: Caller, action: AuditedAction, respo
     """Store a successful request in the audit trail."""
     parameters: dict[str, str] = dict(request.path_params)
     reply = cast(dict[str, Any], json.loads(bytes(response.body))) if response.body else {}
-    # Only requests for keys have the parameter `tenant`, with which an operator names another tenant.
+    # Of the recorded requests, only those for keys have the parameter `tenant`, for use by operators.
     named = request.query_params.get("tenant") if action.name.startswith("key.") else None
     tenant = parameters.pop("tenant", None) or named or caller.tenant
     target = next(iter(parameters.values()), None) or str(

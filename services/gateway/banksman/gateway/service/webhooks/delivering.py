@@ -26,7 +26,7 @@ BUSY_S = 2.0
 """Seconds until the redelivery of a message whose tenant has all its attempts in progress."""
 GIVEN_UP_AFTER = timedelta(hours=24)
 GIVEN_UP_TO_DEVICE_AFTER = timedelta(hours=1)
-"""Time after which a notification to a device is dropped: the request is in the inbox anyway."""
+"""Time after which attempts to notify a device end: the request is in the inbox anyway."""
 PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
 """Seconds of pause after the first, second, … failed attempt. The last one also follows all further ones."""
 ENDED_SUBSCRIPTION = (404, 410)
