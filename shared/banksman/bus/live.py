@@ -1,9 +1,8 @@
 """Follow the logs of thousands of conversations on one connection, without missing a commit.
 
 The server republishes each commit when it is stored, and may lose it on the way. A lost commit shows as a
-gap, because each commit names its predecessor; it is then read from the stream. A lost *last* commit shows no
-gap. Therefore a log is compared with the stream after a reconnect, after dropped messages, soon after it is
-opened, and from time to time.
+gap, because each commit names its predecessor. A lost *last* commit shows no gap. Therefore a log is compared
+with the stream after a gap, after a reconnect, soon after it is opened, and from time to time.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Subscription
-from banksman.bus.errors import LogBroken
 from banksman.bus.log import EventLog, StoredCommit, decode_commit
 from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Poison, Unavailable
+from banksman.contracts.errors import BanksmanError, Poison
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)
@@ -34,6 +32,8 @@ IDLE_CHECKS = 6
 """Factor by which a log without an owner is compared less often."""
 FIRST_CHECK_S = 1.0
 """Seconds after opening: in a cluster, interest takes a moment to reach the node that sends commits on."""
+EARLY_COMMITS = 1_024
+"""Commits of a conversation that may arrive during a read of its log; further ones are read."""
 CHECKS_AT_ONCE = 32
 """Maximum number of concurrent comparisons."""
 
@@ -81,7 +81,6 @@ class LiveHub:
     async def __aenter__(self) -> Self:
         self._removers = [
             self.log.bus.on_reconnect(self._suspect_all),
-            self.log.bus.on_slow_consumer(self._suspect_subject),
         ]
         self._task = self.log.bus.background.repeat("live", self._check_due, wait=self._wait)
         return self
@@ -151,10 +150,6 @@ class LiveHub:
         self._suspects.update(self.channels.values())
         self._suspected.set()
 
-    def _suspect_subject(self, subject: str) -> None:
-        if channel := self.channels.get(subject):
-            self.suspect(channel)
-
     async def _wait(self) -> None:
         while not self.channels:
             self._opened.clear()
@@ -193,16 +188,17 @@ class _Channel:
         self._followings: list[Following] = []
         self._subscription: Subscription | None = None
         self._owned = True
-        # Keeps the order: an arriving commit waits until a reader has delivered the commits before it.
+        # Keeps the order: while a reader holds it, arriving commits wait in `_early`.
         self._turn = asyncio.Lock()
+        self._early: list[Message] = []
 
     async def join(self, after: int, on_commit: OnCommit) -> Following:
         following = Following(on_commit, after, self)
         self._followings.append(following)  # before any await: the channel now stays open
-        async with self._turn:
+        async with self._reading():
             try:
                 if self._subscription is None:
-                    self._subscription = await self._hub.log.bus.subscribe(self.subject, self._received)
+                    self._subscription = await self._hub.log.bus.listen(self.subject, self._received)
                 await self._catch_up(following)
             except BaseException:
                 await self.leave(following)
@@ -226,7 +222,7 @@ class _Channel:
         """Compare with the stream, and deliver the commits that did not arrive."""
         self._check_in(self._hub.check_s if self._owned else self._hub.check_s * IDLE_CHECKS)
         try:
-            async with self._turn:
+            async with self._reading():
                 if not self._followings:
                     return
                 position = min(following.position for following in self._followings)
@@ -244,22 +240,38 @@ class _Channel:
     def _check_in(self, seconds: float) -> None:
         self.due = asyncio.get_running_loop().time() + seconds
 
-    async def _received(self, message: Message) -> None:
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[None]:
+        """Read the log without commits that arrive meanwhile; deliver them afterwards."""
         async with self._turn:
             try:
-                stored = decode_commit(
-                    message.subject, int(message.headers[SEQUENCE]), message.headers, message.data
-                )
-                for following in tuple(self._followings):
-                    # A read of the log already delivered it.
-                    if stored.stream_seq <= following.position:
-                        continue
-                    if stored.prev == following.position:
-                        self._deliver(following, stored)
-                    else:
-                        await self._catch_up(following, leader=True)
-            except (Unavailable, LogBroken, Poison, KeyError) as error:
-                logger.warning("%s: a commit could not be delivered: %s", self.subject, error)
+                yield
+            finally:
+                early, self._early = self._early, []
+                for message in early:
+                    self._take(message)
+
+    def _received(self, message: Message) -> None:
+        if not self._turn.locked():
+            self._take(message)
+        elif len(self._early) < EARLY_COMMITS:
+            self._early.append(message)
+        else:
+            self._hub.suspect(self)
+
+    def _take(self, message: Message) -> None:
+        """Deliver a commit to the followers whose next one it is; a gap is read by the comparison."""
+        try:
+            stream_seq = int(message.headers[SEQUENCE])
+            stored = decode_commit(message.subject, stream_seq, message.headers, message.data)
+        except (Poison, KeyError, ValueError) as error:
+            logger.warning("%s: a commit could not be delivered: %s", self.subject, error)
+            self._hub.suspect(self)
+            return
+        for following in tuple(self._followings):
+            if stored.prev == following.position:
+                self._deliver(following, stored)
+            elif stored.stream_seq > following.position:
                 self._hub.suspect(self)
 
     async def _catch_up_all(self) -> None:
