@@ -100,9 +100,9 @@ MUTANTS = (
     Mutant(
         "R89",
         "the number of an iteration is not logged",
-        AGENT + "model_step.py",
-        '"iteration": run.iteration}',
-        '"service": ""}',
+        "shared/banksman/runs/journal.py",
+        '"iteration": iteration, "calls": count}',
+        '"calls": count}',
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
     ),
     Mutant(
@@ -125,8 +125,8 @@ MUTANTS = (
         "R91",
         "the number of calls is not logged",
         "shared/banksman/runs/journal.py",
-        'extra={"run_id": run_id, "calls": count}',
-        'extra={"run_id": run_id}',
+        '"iteration": iteration, "calls": count}',
+        '"iteration": iteration}',
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
     ),
     Mutant(

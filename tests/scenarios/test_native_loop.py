@@ -31,10 +31,11 @@ async def test_the_loop_executes_calls_and_reports_their_history(
     outcome = await client.finished(run_id)
 
     assert (outcome["status"], outcome["content"], outcome["iterations"]) == ("completed", "Finished.", 3)
-    for iteration in (1, 2, 3):
-        await logged(system, "agent", "requesting the model", run_id=run_id, iteration=iteration)
-    for calls in (1, 2):
-        await logged(system, "agent", "the model requested calls", run_id=run_id, calls=calls)
+    await logged(system, "agent", "this agent drives the run", run_id=run_id, iteration=1)
+    for iteration, calls in ((1, 1), (2, 2)):
+        text = "the model requested calls"
+        await logged(system, "agent", text, run_id=run_id, iteration=iteration, calls=calls)
+    await logged(system, "agent", "the run ended", run_id=run_id, iterations=3)
     assert [(e["tool"], e["iteration"]) for e in outcome["tool_calls"]] == [
         ("read_file", 0),
         ("read_file", 1),

@@ -164,7 +164,7 @@ class ConversationLog:
             after = apply_commit(state, stored, commit)
         else:
             after = complete_commit(state, folded, stored, commit)
-        journal.log_commit(commit)
+        journal.log_commit(commit, after)
         return self._remember(after)
 
     async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:

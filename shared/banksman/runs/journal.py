@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 from banksman.contracts.events import (
     Commit,
-    EventBody,
+    Event,
     MessageCompleted,
     ProtocolRetry,
     RunFinished,
     ToolCallRequested,
 )
 from banksman.contracts.messages import text_of
+from banksman.runs.state import Conversation
 
 logger = logging.getLogger(__name__)
 
@@ -23,18 +25,29 @@ _EXPECTED = frozenset({"completed", "cancelled", "rejected"})
 """Outcomes that a user or the model chose; other outcomes are logged as warnings."""
 
 
-def log_commit(commit: Commit) -> None:
-    """Log the parts of a stored commit that an operator needs (R7, R31, R32, R91)."""
-    calls: dict[str | None, int] = {}
+def log_commit(commit: Commit, state: Conversation) -> None:
+    """Log the parts of a stored commit that an operator needs (R7, R31, R32, R89, R91).
+
+    A run writes one line when an agent claims it, one for each reply with calls, and one at its end. More
+    lines would cost: each takes 35 µs of an agent's CPU time, and the launcher writes it to a file.
+
+    Args:
+        commit: The commit.
+        state: The state after it.
+    """
+    if commit.claim and state.run is not None:
+        extra = {"run_id": state.run.run_id, "iteration": state.run.iteration}
+        logger.info("this agent drives the run", extra=extra)
+    calls = Counter((e.run_id, e.iteration) for e in commit.events if isinstance(e.data, ToolCallRequested))
+    for (run_id, iteration), count in calls.items():
+        extra = {"run_id": run_id, "iteration": iteration, "calls": count}
+        logger.info("the model requested calls", extra=extra)
     for event in commit.events:
-        _log_event(event.run_id, event.data)
-        if isinstance(event.data, ToolCallRequested):
-            calls[event.run_id] = calls.get(event.run_id, 0) + 1
-    for run_id, count in calls.items():
-        logger.info("the model requested calls", extra={"run_id": run_id, "calls": count})
+        _log_event(event)
 
 
-def _log_event(run_id: str | None, data: EventBody) -> None:
+def _log_event(event: Event) -> None:
+    run_id, data = event.run_id, event.data
     match data:
         case RunFinished(status=status, error=error):
             level = logging.INFO if status in _EXPECTED else logging.WARNING
@@ -42,7 +55,7 @@ def _log_event(run_id: str | None, data: EventBody) -> None:
             extra = {"run_id": run_id, "status": status, "code": code, "iterations": data.iterations}
             logger.log(level, "the run ended: %s", code or status, extra=extra)
         case ProtocolRetry(attempt=attempt, error=error, reply=reply):
-            extra = {"run_id": run_id, "attempt": attempt, "error": error}
+            extra = {"run_id": run_id, "iteration": event.iteration, "attempt": attempt, "error": error}
             logger.warning("the model's call could not be read", extra=extra)
             _log_output(run_id, reply)
         case MessageCompleted(role="assistant", content=content) if content is not None:

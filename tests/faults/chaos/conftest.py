@@ -76,14 +76,14 @@ class Stage:
         await member.ready()
 
     async def driver(self, run_id: str) -> str:
-        """Return the agent that called the model of a run last."""
+        """Return the agent that claimed a run last."""
 
-        def requested(name: str) -> bool:
+        def drives(name: str) -> bool:
             log = self.fleet[name].log.read_text(errors="replace")
-            return any("requesting the model" in line and run_id in line for line in log.splitlines())
+            return any("this agent drives the run" in line and run_id in line for line in log.splitlines())
 
-        await until(lambda: any(requested(name) for name in ("agent-1", "agent-2")))
-        return next(name for name in ("agent-1", "agent-2") if requested(name))
+        await until(lambda: any(drives(name) for name in ("agent-1", "agent-2")))
+        return next(name for name in ("agent-1", "agent-2") if drives(name))
 
     def executions(self, marker: str) -> int:
         """Return how often a command with this marker was executed."""

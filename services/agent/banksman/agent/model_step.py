@@ -176,7 +176,7 @@ class ModelStep:
             BadInput: A model is unknown.
         """
         run, clock = owned.run, owned.ports.clock
-        logger.info("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
+        logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         request = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
