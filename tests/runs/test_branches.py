@@ -10,7 +10,7 @@ from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.runs.branches import MAX_LEFT_PATHS, Paths
 
 
-def _said(paths: Paths, *ids: str) -> Paths:
+def _with_messages(paths: Paths, *ids: str) -> Paths:
     """Add messages: `u…` of the user, `a…` of the agent, `k…` a result."""
     return Paths((*paths.history, *map(_message, ids)), paths.left)
 
@@ -32,8 +32,8 @@ def _names(messages: tuple[Message, ...]) -> list[str]:
 
 
 def test_an_edited_message_replaces_later_messages_and_the_first_version_stays() -> None:
-    paths = _said(Paths(()), "u1", "a1", "u2", "a2")
-    edited = _said(paths.branched("a1"), "u3", "a3")
+    paths = _with_messages(Paths(()), "u1", "a1", "u2", "a2")
+    edited = _with_messages(paths.branched("a1"), "u3", "a3")
     back = edited.branched("a2")
     assert _names(edited.history) == ["u1", "a1", "u3", "a3"]
     assert _names(back.history) == ["u1", "a1", "u2", "a2"]
@@ -41,18 +41,18 @@ def test_an_edited_message_replaces_later_messages_and_the_first_version_stays()
 
 
 def test_a_branch_at_the_beginning_has_an_empty_history() -> None:
-    paths = _said(_said(Paths(()), "u1", "a1").branched(None), "u2")
+    paths = _with_messages(_with_messages(Paths(()), "u1", "a1").branched(None), "u2")
     assert _names(paths.history) == ["u2"]
     assert _names(paths.branched("a1").history) == ["u1", "a1"]
 
 
 def test_a_branch_after_calls_continues_with_their_results() -> None:
-    paths = _said(Paths(()), "u1", "a1", "k1", "k2", "a2")
+    paths = _with_messages(Paths(()), "u1", "a1", "k1", "k2", "a2")
     assert _names(paths.branched("a1").history) == ["u1", "a1", "k1", "k2"]
 
 
 def test_a_message_that_is_unknown_or_was_replaced_cannot_be_continued() -> None:
-    paths = _said(_said(Paths(()), "u1", "a1", "u2", "a2").branched("a1"), "u3")
+    paths = _with_messages(_with_messages(Paths(()), "u1", "a1", "u2", "a2").branched("a1"), "u3")
     compacted = Paths(paths.history[2:], paths.left)
     assert paths.reaches("a2") and not paths.reaches("other")
     assert not compacted.reaches("a2")
@@ -71,7 +71,7 @@ def test_every_message_is_stored_once_and_stays_reachable(branches: list[tuple[i
         assert _names(paths.history) == lines[after]
         for number in range(length):
             name = f"u{turn}-{number}"
-            paths = _said(paths, name)
+            paths = _with_messages(paths, name)
             lines[name] = _names(paths.history)
             known.append(name)
     stored = [*_names(paths.history), *(name for one in paths.left for name in _names(one.messages))]
@@ -81,6 +81,6 @@ def test_every_message_is_stored_once_and_stays_reachable(branches: list[tuple[i
 def test_the_oldest_abandoned_branches_are_forgotten() -> None:
     paths = Paths(())
     for number in range(MAX_LEFT_PATHS + 2):
-        paths = _said(paths.branched(None), f"u{number}")
+        paths = _with_messages(paths.branched(None), f"u{number}")
     assert len(paths.left) == MAX_LEFT_PATHS
     assert not paths.reaches("u0") and paths.reaches("u2")

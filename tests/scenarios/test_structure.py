@@ -61,8 +61,8 @@ async def test_each_service_is_a_process_that_reports_readiness(system: System) 
     assert set(run["processes"]) == {"nats", "gateway", "agent-1", "agent-2", "tool-runner", "workflows"}
     assert len({process["pid"] for process in run["processes"].values()}) == 6
     async with httpx.AsyncClient(timeout=WAIT_TIMEOUT_S) as http:
-        answers = {name: (await http.get(url)).status_code for name, url in run["health"].items()}
-    assert set(answers.values()) == {200}, answers
+        statuses = {name: (await http.get(url)).status_code for name, url in run["health"].items()}
+    assert set(statuses.values()) == {200}, statuses
 
 
 async def test_each_part_of_the_backend_has_its_own_interface(

@@ -151,7 +151,7 @@ def server(nats_server: NatsServer, name: str, box: Toolbox, **options: Any) -> 
     return ToolServer(name, box, nats=NatsSettings(url=nats_server.url, connect_timeout_s=5), **options)
 
 
-class Answer(BaseModel):
+class Forecast(BaseModel):
     text: str
     at: datetime
 
@@ -162,7 +162,7 @@ VALUES: list[tuple[Any, dict[str, Any]]] = [
     ([1, 2], {"success": True, "result": [1, 2]}),
     ({"found": 3}, {"success": True, "found": 3}),
     (
-        Answer(text="x", at=datetime(2026, 1, 1, tzinfo=UTC)),
+        Forecast(text="x", at=datetime(2026, 1, 1, tzinfo=UTC)),
         {"success": True, "text": "x", "at": "2026-01-01T00:00:00Z"},
     ),
 ]
@@ -286,7 +286,7 @@ async def test_call_is_admitted_once_and_only_with_the_approved_digest(
         placement = await agent.place(name)
         request = agent.request(name, name, placement, word="a")
         other = agent.request(name, name, placement, word="b")
-        answers = [
+        replies = [
             await agent.placements.call(placement, one)
             for one in (
                 request,
@@ -303,7 +303,7 @@ async def test_call_is_admitted_once_and_only_with_the_approved_digest(
         with pytest.raises(TimedOut):
             await agent.bus.request(subjects.tool_call(name, agent.tenant, "c1"), to_another, 0.2)
 
-    kinds = [answer and answer.answer for answer in answers]
+    kinds = [reply and reply.answer for reply in replies]
     assert kinds == ["accepted", "accepted", "busy", "refused", "refused"]
     assert (again and again.answer, runs) == ("done", 1)
 

@@ -141,7 +141,7 @@ def test_dead_letters_are_a_warning_and_notes_are_not(own_nats: NatsServer, tena
     asyncio.run(_noted(own_nats, tenant))
     listed = _banksman(own_nats, "dead", "ls")
     assert (listed.returncode, "late_result" in listed.stdout) == (0, True)
-    asyncio.run(_buried(own_nats))
+    asyncio.run(_dead_lettered(own_nats))
     assert _banksman(own_nats, "dead", "ls").returncode == 1
     assert _banksman(own_nats, "dead", "ls", "--stream", "NOTES").returncode == 0
 
@@ -151,7 +151,7 @@ async def _noted(server: NatsServer, tenant: str) -> None:
         await store_late_result(bus, late(tenant))
 
 
-async def _buried(server: NatsServer) -> None:
+async def _dead_lettered(server: NatsServer) -> None:
     async with await connect(server) as bus:
         await dead_letter(bus, subject="x", stream="RUNS", stream_seq=1, reason="unreadable", payload=b"?")
 

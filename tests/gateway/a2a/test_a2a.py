@@ -170,19 +170,19 @@ async def test_an_approval_is_required_input_and_a_message_decides(
     approval = MessageToDict(data.data)["approval"]
     assert "ls /" in text.text and approval["items"][0]["digest"] == request.items[0].digest
     decision = {"tool_call_id": approval["items"][0]["tool_call_id"], "decision": "approve"}
-    answer = user_message(
+    approval = user_message(
         data={"approval_id": approval["approval_id"], "decisions": [decision]}, task_id=start.run_id
     )
     wrong = user_message(data={"all": "approve", "reasn": "?", "approval_id": "x"}, task_id=start.run_id)
     with pytest.raises(TaskNotFoundError):
         await anext(client.send_message(wrong))
-    resumed = client.send_message(answer)
+    resumed = client.send_message(approval)
     assert STATE((await anext(resumed)).task.status.state) == "TASK_STATE_INPUT_REQUIRED"
     await complete(agent, start, request)
     assert states([update async for update in resumed])[-1] == "TASK_STATE_COMPLETED"
     # A decided request is not sent again: the stream continues to the end of the run.
     assert states([update async for update in client.send_message(first)])[-1] == "TASK_STATE_COMPLETED"
-    (repeated,) = [update async for update in client.send_message(answer)]
+    (repeated,) = [update async for update in client.send_message(approval)]
     assert STATE(repeated.task.status.state) == "TASK_STATE_COMPLETED"
     with pytest.raises(UnsupportedOperationError):
         await anext(client.send_message(user_message("and now?", task_id=start.run_id)))

@@ -415,8 +415,8 @@ async def test_a_thread_of_another_tenant_is_missing(guarded: Served, agent: Age
             start = await began(agent, thread)
             await agent.request_approval(start)
             interrupt = [event async for event in events][-1]["outcome"]["interrupts"][0]
-        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
-        body = {"threadId": thread.id, "runId": "r2", "messages": [], "resume": [answer]}
+        resolution = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+        body = {"threadId": thread.id, "runId": "r2", "messages": [], "resume": [resolution]}
         other = {"authorization": f"Bearer {TOKENS['bob']}"}
         reader = {"authorization": f"Bearer {TOKENS['reader']}"}
         foreign = await http.post("/agui", json=body, headers=other)

@@ -63,10 +63,10 @@ async def test_waiting_messages_of_a_tenant_leave_room_for_others(gateway: Serve
     async with gateway.http as http:
         made = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         runs, accepted = f"/context/conversations/{made}/runs", 0
-        while (answer := await http.post(runs, json={"content": LARGE})).status_code == 202:
+        while (response := await http.post(runs, json={"content": LARGE})).status_code == 202:
             accepted += 1
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
-    assert "storage_full: no room for further waiting messages" in answer.json()["error"]["message"]
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
+    assert "storage_full: no room for further waiting messages" in response.json()["error"]["message"]
     info = await call(bus, api("STREAM.INFO", RUNS))
     assert LEAST <= accepted < FREE_BYTES // len(LARGE)
     assert info["config"]["max_bytes"] - info["state"]["bytes"] > len(LARGE)
@@ -78,10 +78,10 @@ async def test_waiting_signals_of_a_tenant_leave_room_for_others(gateway: Served
     async with gateway.http as http:
         made = (await http.post("/context/conversations", json={})).json()["conversation_id"]
         one, accepted = f"/context/conversations/{made}", 0
-        while (answer := await http.patch(one, json={"title": f"title {accepted}"})).is_success:
+        while (response := await http.patch(one, json={"title": f"title {accepted}"})).is_success:
             accepted += 1
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
-    assert "storage_full: no room for further waiting signals" in answer.json()["error"]["message"]
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
+    assert "storage_full: no room for further waiting signals" in response.json()["error"]["message"]
     info = await call(bus, api("STREAM.INFO", RUNS))
     assert LEAST <= accepted < LENT * CROWDED_BYTES // SIZE_CLASSES[0]
     assert info["config"]["max_bytes"] - info["state"]["bytes"] > SIZE_CLASSES[0]
@@ -92,10 +92,10 @@ async def test_waiting_workflows_of_a_tenant_leave_room_for_others(gateway: Serv
     """Starts that no workflows service takes are refused, and the queue still stores those of others."""
     async with checking_every_start(bus), gateway.http as http:
         accepted = 0
-        while (answer := await http.post("/workflows/wait/runs", json={"parameters": {}})).is_success:
+        while (response := await http.post("/workflows/wait/runs", json={"parameters": {}})).is_success:
             accepted += 1
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
-    assert "storage_full: no room for further waiting workflows" in answer.json()["error"]["message"]
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
+    assert "storage_full: no room for further waiting workflows" in response.json()["error"]["message"]
     info = await call(bus, api("STREAM.INFO", WORKFLOWS))
     # Their messages hold the settings of agent runs, which count as the second size.
     assert LEAST <= accepted < LENT * SMALL_BYTES // SIZE_CLASSES[1]
