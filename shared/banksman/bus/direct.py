@@ -83,13 +83,15 @@ async def read(
             break
         if batch.messages:
             deadline = loop.time() + budget_s
-        elif loop.time() > deadline:
+            continue
+        try:
+            async with asyncio.timeout_at(deadline):
+                await bus.wait_connected()
+                await asyncio.sleep(0.1)
+        except TimeoutError as error:
             raise Unavailable(
                 f"{stream}: {subject} could not be read within {budget_s:g} s", public=NO_RESPONSE
-            )
-        else:
-            await bus.wait_connected()
-            await asyncio.sleep(0.1)
+            ) from error
     while current and (message := await next_message(bus, stream, subject, after=after, budget_s=budget_s)):
         yield message
         after = message.stream_seq

@@ -72,6 +72,23 @@ async def test_every_endpoint_responds_while_the_broker_is_frozen(
     assert {request: body for request, body in bodies.items() if INTERNAL.search(body)} == {}
 
 
+async def test_lists_are_refused_in_time_while_the_broker_is_down(
+    own_nats: Broker, own_bus: Bus, tenant: str
+) -> None:
+    paths = ("/context/remembered", "/context/secrets", "/context/keys", "/context/webhooks")
+    async with gateway_on(own_nats, own_bus, tenant) as gateway, gateway.http as http:
+        own_nats.kill()
+        try:
+            async with asyncio.TaskGroup() as group:
+                turns = asyncio.Semaphore(AT_A_TIME)
+                tasks = [group.create_task(timed(turns, http, "get", path, {})) for path in paths]
+        finally:
+            own_nats.start()
+    results = dict(zip(paths, (task.result() for task in tasks), strict=True))
+    refused = {path: result for path, result in results.items() if result[1].startswith("503")}
+    assert {path: result for path, result in refused.items() if result[0] <= LIMIT_S} == results
+
+
 class Ids(dict[str, str]):
     def __init__(self, conversation: str) -> None:
         super().__init__(conversation_id=conversation, run_id=f"{conversation}-r")
