@@ -23,6 +23,7 @@ from tests.sdk.fake_gateway import FakeGateway, Writer, ended, started
 from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
 from tests.support.paths import ROOT
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 EXAMPLES = ROOT / "examples"
 
@@ -40,7 +41,7 @@ async def run(example: str, *arguments: str, stdin: str = "", **environment: str
         env={**own, **environment},
     )
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
             output, _ = await process.communicate(stdin.encode())
     finally:
         if process.returncode is None:
