@@ -1,4 +1,4 @@
-"""Scheduled workflows: a run with its parameters, and why one cannot start."""
+"""Scheduled workflows: a run with its parameters, and the reason if one cannot start."""
 
 from __future__ import annotations
 
