@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -188,7 +188,7 @@ class DockerSandbox:
             raise SandboxUnavailable(f"{workspace} does not exist")
         container = Container(f"banksman-{self._recipe.installation}-{new_id('w')}", workspace, mounted)
         try:
-            container.connect(await self._in_thread(lambda: self._open(container)))
+            container.connect(await self._opened(container))
             async with asyncio.timeout(self._settings.start_timeout_s):
                 await container.ready()
         except BaseException:
@@ -196,6 +196,15 @@ class DockerSandbox:
             raise
         self._live[workspace] = container
         return container
+
+    async def _opened(self, container: Container) -> socket.socket:
+        opening = self._threads.submit(self._open, container)
+        try:
+            return await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            # The thread continues, also while the event loop ends; nothing else has its connection.
+            opening.add_done_callback(_close_result)
+            raise
 
     def _open(self, container: Container) -> socket.socket:
         """Create, attach and start a container, in this order: its supervisor sends the first frame."""
@@ -247,6 +256,11 @@ class DockerSandbox:
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _close_result(opening: Future[socket.socket]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 async def _uncancelled(task: asyncio.Task[Container]) -> Container:
