@@ -57,6 +57,7 @@ async def test_tenant_at_its_bound_gets_503_and_busy(
         runs = f"/context/conversations/{made}/runs"
         refused = await http.post(runs, json={"content": "hi"})
         frame = await socket.request("chat.send", conversation_id=made, content="hi")
+    assert refused.status_code == 503, refused.text
     error = refused.json()["error"]
     assert (refused.status_code, error["code"], frame["code"]) == (503, "busy", "busy")
     assert "delete conversations first" in error["message"] and error["message"] == frame["message"]
