@@ -55,12 +55,14 @@ class CrashingLog:
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
         return await self.log.read(tenant, conversation_id)
 
-    async def append(self, state: Conversation, commit: Commit) -> Conversation | None:
+    async def append(
+        self, state: Conversation, commit: Commit, *, folded: Conversation
+    ) -> Conversation | None:
         self.appends += 1
         if self.appends != self.at:
-            return await self.log.append(state, commit)
+            return await self.log.append(state, commit, folded=folded)
         if self.stored:
-            await self.log.append(state, commit)
+            await self.log.append(state, commit, folded=folded)
         raise self.end
 
 
