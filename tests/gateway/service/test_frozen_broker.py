@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from tests.gateway.conftest import gateway_on
 from tests.support.nats import Broker
+from tests.support.polling import eventually
 
 from banksman.bus.connection import Bus
 
@@ -84,6 +85,11 @@ async def test_lists_are_refused_in_time_while_the_broker_is_down(
                 tasks = [group.create_task(timed(turns, http, "get", path, {})) for path in paths]
         finally:
             own_nats.start()
+
+        async def is_back() -> bool:
+            return (await http.get(paths[0])).is_success
+
+        await eventually(is_back)
     results = dict(zip(paths, (task.result() for task in tasks), strict=True))
     refused = {path: result for path, result in results.items() if result[1].startswith("503")}
     assert {path: result for path, result in refused.items() if result[0] <= LIMIT_S} == results
