@@ -242,3 +242,19 @@ def test_an_error_is_sent_as_an_envelope() -> None:
     with pytest.raises(RemoteError, match=r"^internal error$"):
         checked_reply(error_envelope(ValueError("a secret")))
     assert checked_reply(b'{"answer":"accepted"}') == b'{"answer":"accepted"}'
+
+
+@pytest.mark.parametrize("unsent", [0, 3])
+async def test_connection_closes_while_it_reconnects_with_unsent_messages(
+    own_nats: NatsServer, unsent: int
+) -> None:
+    bus = await connect(own_nats)
+    own_nats.kill()
+    await eventually(lambda: bus.nc.is_reconnecting)
+    for _ in range(unsent):
+        await bus.nc.publish("a.subject", b"is lost with the connection")
+
+    await bus.close()
+
+    assert bus.nc.is_closed
+    assert bus.closed.is_set()

@@ -1,4 +1,4 @@
-"""A nats-py client that parses any headers, and has subscriptions without a task."""
+"""A nats-py client that parses any headers, has subscriptions without a task, and closes a lost connection."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class SafeClient(Client):
     ends: one such message would disconnect each process that receives it. The server checks no headers.
 
     nats-py gives each subscription a queue and a task, which cost more than most replies and notifications.
+
+    nats-py raises if it is closed with unsent messages after the connection was lost.
     """
 
     def __init__(self) -> None:
@@ -51,6 +53,15 @@ class SafeClient(Client):
         except Exception as error:
             # An exception raised here would end the reader of the connection.
             await self._error_cb(error)
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        try:
+            await super()._close(status, do_cbs)
+        except OSError:
+            # nats-py writes unsent messages first. On a lost connection this raises, and leaves the transport
+            # and the callbacks as they were. Nothing is unsent in the second attempt; the status lets it run.
+            self._status = Client.DISCONNECTED
+            await super()._close(status, do_cbs)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
         self._receivers.pop(sid, None)
