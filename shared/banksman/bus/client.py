@@ -1,4 +1,4 @@
-"""A nats-py client that parses any headers, has subscriptions without a task, and closes a lost connection."""
+"""A nats-py client that parses any headers, has subscriptions without a task, and closes lost connections."""
 
 from __future__ import annotations
 
