@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,9 @@ from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
+
+ESTABLISHED, TIME_WAIT = "01", "06"
+"""States of connections in `/proc/net/tcp`. One in the second is closed by both sides."""
 
 
 async def test_a_request_without_responders_fails_at_once(bus: Bus) -> None:
@@ -258,3 +262,22 @@ async def test_connection_closes_while_it_reconnects_with_unsent_messages(
 
     assert bus.nc.is_closed
     assert bus.closed.is_set()
+
+
+async def test_attempts_to_reconnect_to_a_frozen_server_leave_no_socket_open(
+    own_nats: NatsServer, own_bus: Bus
+) -> None:
+    own_nats.pause()
+    try:
+        await own_bus.nc.force_reconnect()  # before pings show that the server is frozen
+        await eventually(lambda: len(socket_states(own_nats.port)) > 3)
+        assert socket_states(own_nats.port).count(ESTABLISHED) <= 1
+    finally:
+        own_nats.resume()
+
+
+def socket_states(port: int) -> list[str]:
+    """Return the states of the client sockets to a port of this machine that are not closed by both sides."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    states = [state for _, _, remote, state, *_ in rows if remote.endswith(f":{port:04X}")]
+    return [state for state in states if state != TIME_WAIT]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
@@ -54,13 +55,26 @@ class SafeClient(Client):
             # An exception raised here would end the reader of the connection.
             await self._error_cb(error)
 
+    async def _connect_to_server(self, s: Srv) -> None:
+        # nats-py forgets the socket of an attempt that got no handshake, as from a frozen server, and each
+        # further attempt would leave one more open.
+        if self._transport is not None:
+            self._transport.close()
+        await super()._connect_to_server(s)
+
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         try:
             await super()._close(status, do_cbs)
-        except OSError:
-            # nats-py writes unsent messages first. On a lost connection this raises, and leaves the transport
-            # and the callbacks as they were. Nothing is unsent in the second attempt; the status lets it run.
-            self._status = Client.DISCONNECTED
+        except (OSError, asyncio.CancelledError) as error:
+            # On a lost connection nats-py raises while it writes unsent messages, or because its own task,
+            # which it has cancelled, waits for the end of the same transport. It then has not called the
+            # callbacks.
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            if self._transport is not None:
+                self._transport.close()
+                self._transport = None
+            self._status = Client.DISCONNECTED  # otherwise the second attempt would return at once
             await super()._close(status, do_cbs)
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
@@ -69,6 +83,12 @@ class SafeClient(Client):
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         return (parse_headers(bytes(headers)) or None) if headers else None
+
+
+def _is_cancelled() -> bool:
+    """Return whether the current task is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def parse_headers(block: bytes) -> dict[str, str]:

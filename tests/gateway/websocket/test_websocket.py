@@ -439,6 +439,27 @@ async def test_deltas_reach_subscribers_of_their_detail(gateway: Served, agent: 
     assert {frame["type"] for frame in final.frames if "delta" in frame["type"]} == {"message.delta"}
 
 
+async def test_all_deltas_of_a_message_arrive_before_the_event_that_completes_it(
+    gateway: Served, agent: Agent, tenant: str
+) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.begin(start)
+        await socket.until_type("run.started")
+        text = "0123456789" * 50
+        ids = {"conversation_id": conversation, "run_id": start.run_id, "message_id": "m1"}
+        for offset in range(len(text)):
+            delta = ids | {"kind": "message", "offset": offset, "text": text[offset]}
+            await gateway.bus.publish(subjects.delta(tenant, conversation), json.dumps(delta).encode())
+        completed = MessageCompleted(message_id="m1", role="assistant", content=text, finish_reason="stop")
+        await agent.commit(conversation, start.run_id, completed)
+        await socket.until_type("message.completed")
+    deltas = [frame["data"]["text"] for frame in socket.frames if frame["type"] == "message.delta"]
+    assert "".join(deltas) == text
+
+
 async def test_a_wrong_token_closes_after_hello_and_is_401_at_the_upgrade(guarded: Served) -> None:
     async with guarded.raw() as connection:
         await connection.send(json.dumps({"type": "hello", "id": "1", "token": "wrong"}))

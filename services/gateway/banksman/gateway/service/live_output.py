@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -14,9 +14,6 @@ from banksman.bus.connection import Bus, Subscription
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
-
-PENDING_DELTAS = 4_096
-"""Deltas of one conversation that may wait in this process."""
 
 
 class LiveFeed(Protocol):
@@ -60,21 +57,21 @@ class LiveChannel:
             wanted = any(feed.shows_progress for feed in self.feeds)
             await self._subscribe(wanted, subjects.tool_progress(*self.key), self._progress)
 
-    async def _subscribe(self, wanted: bool, subject: str, received: Callable[[Message], Any]) -> None:
+    async def _subscribe(self, wanted: bool, subject: str, received: Callable[[Message], None]) -> None:
         if wanted and subject not in self._open:
-            self._open[subject] = await self.bus.subscribe(
-                subject, received, pending_messages=PENDING_DELTAS, pending_bytes=4 * 1024 * 1024
-            )
+            # Without a task: the commit that completes a message is delivered on arrival, and would overtake
+            # deltas that wait for theirs.
+            self._open[subject] = await self.bus.listen(subject, received)
         elif not wanted and subject in self._open:
             await self._open.pop(subject).unsubscribe()
 
-    async def _delta(self, message: Message) -> None:
+    def _delta(self, message: Message) -> None:
         with contextlib.suppress(ValidationError):
             delta = Delta.model_validate_json(message.data)
             for feed in tuple(self.feeds):
                 feed.take(delta)
 
-    async def _progress(self, message: Message) -> None:
+    def _progress(self, message: Message) -> None:
         with contextlib.suppress(ValidationError):
             progress = CallProgress.model_validate_json(message.data)
             for feed in tuple(self.feeds):
