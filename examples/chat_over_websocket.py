@@ -16,6 +16,7 @@ import os
 import sys
 import termios
 from typing import Any
+from uuid import uuid4
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -63,13 +64,16 @@ def decide() -> str:
         return "reject"
 
 
-async def send(socket: ClientConnection, kind: str, **fields: Any) -> None:
-    await socket.send(json.dumps({"type": kind, "id": kind, **fields}))
+async def send(socket: ClientConnection, kind: str, **fields: Any) -> str:
+    # The gateway takes a request with the id of an earlier one for its repeat, for 24 hours.
+    request_id = str(uuid4())
+    await socket.send(json.dumps({"type": kind, "id": request_id, **fields}))
+    return request_id
 
 
 async def request(socket: ClientConnection, kind: str, **fields: Any) -> dict[str, Any]:
-    await send(socket, kind, **fields)
-    while (frame := json.loads(await socket.recv())).get("reply_to") != kind:
+    request_id = await send(socket, kind, **fields)
+    while (frame := json.loads(await socket.recv())).get("reply_to") != request_id:
         continue
     return frame if frame["type"] != "error" else sys.exit(frame["message"])
 
