@@ -32,8 +32,8 @@ IDLE_CHECKS = 6
 """Factor by which a log without an owner is compared less often."""
 FIRST_CHECK_S = 1.0
 """Seconds after opening: in a cluster, interest takes a moment to reach the node that sends commits on."""
-EARLY_COMMITS = 1_024
-"""Commits of a conversation that may arrive during a read of its log; further ones are read."""
+EARLY_COMMITS, EARLY_BYTES = 1_024, 4 * 1024 * 1024
+"""Commits of a conversation that wait while its log is read, and their size; further ones are read."""
 CHECKS_AT_ONCE = 32
 """Maximum number of concurrent comparisons."""
 
@@ -254,10 +254,14 @@ class _Channel:
     def _received(self, message: Message) -> None:
         if not self._turn.locked():
             self._take(message)
-        elif len(self._early) < EARLY_COMMITS:
+        elif self._has_room(message):
             self._early.append(message)
         else:
             self._hub.suspect(self)
+
+    def _has_room(self, message: Message) -> bool:
+        size = len(message.data) + sum(len(early.data) for early in self._early)
+        return len(self._early) < EARLY_COMMITS and size <= EARLY_BYTES
 
     def _take(self, message: Message) -> None:
         """Deliver a commit to the followers whose next one it is; a gap is read by the comparison."""
