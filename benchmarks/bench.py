@@ -12,6 +12,7 @@ the client of the benchmark use the same cores; their CPU time is reported separ
     start        the start of `banksman up`, and its cost while it is idle
     imports      the import of each service
     agents       runs with 1, 4 and 16 agents
+    steady       runs without a pause for over a minute: the first and the last of eight periods
     floors       bare messages, model requests and sandboxes
     peer         the same runs in pydantic-ai behind FastAPI
 """
@@ -30,7 +31,18 @@ from typing import Any
 from benchmarks.harness.machine import machine
 from benchmarks.harness.sizes import SHORT, Sizes
 from benchmarks.harness.system import Measured, Model, end_on_sigterm, model_server, running
-from benchmarks.rows import agents, floors, imports, passthrough, peer, runs, starts, viewers, websockets
+from benchmarks.rows import (
+    agents,
+    floors,
+    imports,
+    passthrough,
+    peer,
+    runs,
+    starts,
+    steady,
+    viewers,
+    websockets,
+)
 
 SYSTEM_ROWS: dict[str, Callable[[Measured, Model, Sizes], Any]] = {
     "run": lambda system, model, sizes: asyncio.run(runs.measure(system, "add", sizes)),
@@ -44,6 +56,7 @@ OTHER_ROWS: dict[str, Callable[[Model, Sizes], Any]] = {
     "start": starts.measure,
     "imports": lambda model, sizes: imports.measure(sizes),
     "agents": agents.measure,
+    "steady": steady.measure,
     "floors": floors.measure,
     "peer": peer.measure,
 }

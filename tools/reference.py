@@ -189,7 +189,7 @@ def _subjects() -> Iterator[str]:
 
 
 def _builders() -> Iterator[Callable[..., str]]:
-    skipped = {"check_token", "stored", "stored_slots", "all_of", "api", "registering_tenant"}
+    skipped = {"check_token", "stored", "all_of", "api", "registering_tenant"}
     for name, function in vars(subjects).items():
         if inspect.isfunction(function) and not name.startswith("_") and name not in skipped:
             yield function

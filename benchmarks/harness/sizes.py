@@ -13,6 +13,8 @@ class Sizes:
     """Sequential runs whose messages are counted."""
     seconds: float = 8.0
     """Seconds of each period under load."""
+    periods: int = 8
+    """Consecutive periods under load whose first and last one are compared."""
     agents: tuple[int, ...] = (1, 4, 16)
     """Numbers of agents whose cost per run is compared."""
     starts: int = 3
@@ -31,6 +33,7 @@ SHORT = Sizes(
     in_flight=(2,),
     counted_runs=2,
     seconds=0.5,
+    periods=2,
     agents=(1,),
     starts=1,
     idle_s=0.5,

@@ -6,13 +6,17 @@ import asyncio
 
 import pytest
 
+from banksman.bus import direct
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
+from banksman.bus.messages import Message
+from banksman.bus.names import RESULTS, api
 from banksman.bus.publish import durable
-from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
+from banksman.bus.slots import MAX_REMOVALS, AttemptSlots, CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
+from banksman.contracts.subjects import ANY
 from tests.bus.builders import finished, make_approval_reply, make_approval_request, started
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
@@ -139,6 +143,45 @@ async def test_deleted_slots_are_free(slots: CallSlots, tenant: str) -> None:
 
     await eventually(removed)
     assert (await slots.read(tenant, "k-2")).finished == finished("k-2")
+
+
+async def test_subscriptions_to_one_attempt_have_no_wildcard(bus: Bus, tenant: str) -> None:
+    """The end of a subscription with one costs the server a comparison with each request without a reply."""
+    subscriptions = await watch_slots(bus, lambda _: None, tenant=tenant, attempt="k-1")
+    for subscription in (subscriptions.starts, subscriptions.results):
+        assert ANY not in subscription.subject
+    await subscriptions.unsubscribe()
+
+
+async def test_slots_are_removed_several_at_a_time(nats_server: NatsServer, bus: Bus, tenant: str) -> None:
+    """A busy process ends calls faster than the broker replies to one removal after another."""
+    attempts = [f"k-{number}" for number in range(2 * MAX_REMOVALS)]
+    requested: set[bytes] = set()
+    all_at_once = asyncio.Event()
+
+    def count(message: Message) -> None:
+        requested.add(message.data)
+        if len(requested) == MAX_REMOVALS:
+            all_at_once.set()
+
+    async with lossy_wire(nats_server.port) as wire, asyncio.timeout(WAIT_TIMEOUT_S):
+        settings = NatsSettings(url=wire.url, connect_timeout_s=5)
+        async with await Bus.connect(settings, name="lossy") as lossy:
+            slots = CallSlots(lossy)
+            for attempt in attempts:
+                await slots.store_started(tenant, started(attempt))
+            await bus.listen(api("STREAM.PURGE", RESULTS), count)
+            await bus.ready()
+            wire.lose_next("_INBOX", times=10_000)
+            await slots.forget(tenant, attempts)
+            await all_at_once.wait()
+            assert len(requested) == MAX_REMOVALS
+            wire.lose_next("_INBOX", times=0)
+
+            async def removed() -> bool:
+                return not await direct.count(bus, RESULTS, subjects.tool_started(tenant, ANY))
+
+            await eventually(removed)
 
 
 async def test_an_undecodable_slot_is_poison(slots: CallSlots, bus: Bus, tenant: str) -> None:

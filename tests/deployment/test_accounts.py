@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import stat
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -36,6 +38,7 @@ from banksman.deployment.streams import verify
 from banksman.deployment.topology import StorageBudget, app_topology
 from tests.support.fixtures import ACME, BUDGET, SecuredNats, settings_of
 from tests.support.paths import ROOT
+from tests.support.polling import eventually
 from tests.support.relaying import relaying
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -319,6 +322,37 @@ async def test_tenant_serves_its_tools_and_stores_results(connect: Connect) -> N
     await acme.ready()
     assert await agent.request(subjects.tool_call("weather", "acme", "c1"), b"{}", 5) == b"accepted"
     assert (await CallSlots(acme, may_read=False).store_started("acme", started("k-9", "weather"))).fresh
+
+
+async def kept_reply_subjects(nats: SecuredNats) -> int:
+    """Return for how many requests to the tenant's account the server waits to pass a reply."""
+    url = f"{nats.server.monitoring_url}/accountz?acc={ACME.account}"
+    with await asyncio.to_thread(urlopen, url, timeout=5) as response:
+        return len(json.load(response)["account_detail"].get("responses") or ())
+
+
+async def test_broker_keeps_the_reply_subject_of_an_unanswered_call_for_seconds_only(
+    secured_nats: SecuredNats, connect: Connect
+) -> None:
+    """A tool server whose start is stored does not reply: in two minutes of load, thousands would be kept."""
+    acme, agent = await connect("tenant-acme"), await connect(users.AGENT)
+    received = asyncio.Event()
+
+    async def accept(_message: Message) -> None:
+        received.set()
+
+    await acme.subscribe(subjects.tool_call("weather", "acme", "*"), accept)
+    await acme.ready()
+    with agent.replies.expect("a call", lambda _: None, lambda _: None) as inbox:
+        await agent.replies.send(subjects.tool_call("weather", "acme", "c1"), b"{}", inbox)
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await received.wait()
+        assert await kept_reply_subjects(secured_nats) == 1
+
+        async def expired() -> bool:
+            return await kept_reply_subjects(secured_nats) == 0
+
+        await eventually(expired, timeout_s=WAIT_TIMEOUT_S)
 
 
 async def test_registration_from_a_tenant_account_names_the_tenant(connect: Connect) -> None:

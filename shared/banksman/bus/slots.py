@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -25,9 +26,12 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.errors import NotReady, Poison
 from banksman.contracts.ids import new_id
+from banksman.runtime.concurrency import first_error
 
 T = TypeVar("T", bound=BaseModel)
 
+MAX_REMOVALS = 16
+"""Slots that are removed at a time: a busy process ends calls faster than one removal after another."""
 SLOT_TIMEOUT_S = 10.0
 """Seconds to wait until a refused write shows the message that took the slot. An election takes up to 8."""
 _RETRY_S = 0.05
@@ -152,8 +156,16 @@ class CallSlots:
 
     async def _remove_all(self) -> None:
         while self._removable:
-            await jetstream.purge_subject(self._bus, RESULTS, self._removable[0])
-            self._removable.popleft()
+            batch = tuple(islice(self._removable, MAX_REMOVALS))
+            try:
+                async with asyncio.TaskGroup() as removals:
+                    for slot in batch:
+                        removals.create_task(jetstream.purge_subject(self._bus, RESULTS, slot))
+            except ExceptionGroup as errors:
+                raise first_error(errors) from errors
+            # After the removals: the background task repeats the batch after an error.
+            for _ in batch:
+                self._removable.popleft()
 
     def _removed(self) -> None:
         self._removing = False
@@ -167,13 +179,26 @@ class CallSlots:
             raise
 
 
+@dataclass(frozen=True, slots=True)
+class SlotSubscriptions:
+    """The subscriptions to the starts and to the results of attempts."""
+
+    starts: Subscription
+    results: Subscription
+
+    async def unsubscribe(self) -> None:
+        """Unsubscribe from both. Safe to call twice and while disconnected."""
+        await self.starts.unsubscribe()
+        await self.results.unsubscribe()
+
+
 async def watch_slots(
     bus: Bus,
     callback: Callable[[StoredSlot], None],
     *,
     tenant: str = subjects.ANY,
     attempt: str = subjects.ANY,
-) -> Subscription:
+) -> SlotSubscriptions:
     """Call `callback`, which must not block, with each start and result once it is stored.
 
     A reconnect or a slow consumer loses messages: read the slots after `bus.on_reconnect` and
@@ -186,7 +211,12 @@ async def watch_slots(
             StoredSlot(of_tenant, of_attempt, "started" if kind == "started" else "result", message.data)
         )
 
-    return await bus.listen(subjects.stored_slots(tenant, attempt), received)
+    # Two subjects instead of `tool.*`: at the end of a subscription with a wildcard, the server compares its
+    # subject with each request to another account that has no reply yet, which can be thousands.
+    return SlotSubscriptions(
+        await bus.listen(subjects.stored(subjects.tool_started(tenant, attempt)), received),
+        await bus.listen(subjects.stored(subjects.tool_result(tenant, attempt)), received),
+    )
 
 
 async def store_slot(

@@ -97,11 +97,6 @@ def stored(subject: str) -> str:
     return f"stored.{subject}"
 
 
-def stored_slots(tenant: str, attempt: str) -> str:
-    """The start and the result of an attempt that RESULTS accepted, for its owner's subscription."""
-    return stored(tool_slots(tenant, attempt))
-
-
 def stored_ack(source: str, owner: str, inbox: str, number: str, agent: str, request: str) -> str:
     """The acknowledgement of a message that an agent stored for a runner or tool server, sent to both.
 

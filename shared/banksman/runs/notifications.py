@@ -14,7 +14,7 @@ from typing import Self
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
-from banksman.bus.slots import AttemptSlots, StoredSlot, watch_slots
+from banksman.bus.slots import AttemptSlots, SlotSubscriptions, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
 from banksman.contracts.errors import Poison
@@ -30,9 +30,9 @@ CHECK_S = 20.0
 
 @dataclass
 class _WatchedAttempt:
-    """An attempt, its subscription, and the start and result that were received."""
+    """An attempt, its subscriptions, and the start and result that were received."""
 
-    subscription: Subscription
+    subscriptions: SlotSubscriptions
     slots: AttemptSlots = field(default_factory=AttemptSlots)
     shown: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done when a start or a result was received; a void does not count."""
@@ -59,23 +59,23 @@ class _DrivenConversation:
     async def slots(self, attempt: str) -> AttemptSlots:
         """Return the slots of an attempt as received since the first call of this method for it.
 
-        Each attempt has its own subscription: with one for all attempts, every process that drives runs
+        Each attempt has its own subscriptions: with one for all attempts, every process that drives runs
         would receive the slots of all others.
         """
         watched = self.attempts.get(attempt)
         if watched is None:
-            subscription = await watch_slots(self.bus, self._stored, tenant=self.tenant, attempt=attempt)
-            watched = self.attempts.setdefault(attempt, _WatchedAttempt(subscription))
-            if watched.subscription is not subscription:
+            subscriptions = await watch_slots(self.bus, self._stored, tenant=self.tenant, attempt=attempt)
+            watched = self.attempts.setdefault(attempt, _WatchedAttempt(subscriptions))
+            if watched.subscriptions is not subscriptions:
                 # A second driver subscribed meanwhile.
-                await subscription.unsubscribe()
+                await subscriptions.unsubscribe()
         return watched.slots
 
     async def forget(self, attempts: Iterable[str]) -> None:
         """Receive nothing more of these attempts."""
         for attempt in attempts:
             if watched := self.attempts.pop(attempt, None):
-                await watched.subscription.unsubscribe()
+                await watched.subscriptions.unsubscribe()
 
     def _stored(self, slot: StoredSlot) -> None:
         watched = self.attempts.get(slot.attempt)

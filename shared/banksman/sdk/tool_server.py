@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
@@ -31,6 +31,7 @@ from banksman.contracts.subjects import ANY
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import LeasedSlots, RunnerCalls
 from banksman.runtime import event_loop
+from banksman.runtime.concurrency import first_error
 from banksman.runtime.shares import Shares
 from banksman.sdk.calls import Calls
 from banksman.sdk.local import nats_settings
@@ -183,7 +184,7 @@ class ToolServer:
             try:
                 await self._session(bus)
             except BaseExceptionGroup as group:
-                error = _first(group)
+                error = first_error(group)
                 if not isinstance(error, LeaseLost | Unavailable):
                     raise error from None
                 if bus.closed.is_set() or not self._offered.is_set():
@@ -267,10 +268,3 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
-
-
-def _first(error: BaseException) -> BaseException:
-    """Return the first error in a group. Callers of `run` expect the error itself."""
-    if isinstance(error, BaseExceptionGroup):
-        return _first(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
-    return error

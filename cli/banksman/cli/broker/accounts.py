@@ -42,6 +42,10 @@ TENANT_SUBSCRIPTIONS = 10_000
 _RELAY_THRESHOLD = "10s"
 """How long the server keeps the reply subject of a message to the relay. Agents reply within five seconds, or
 not at all if the publisher receives the acknowledgement directly."""
+_CALL_THRESHOLD = "5s"
+"""How long the server keeps the reply subject of a request for a call. Owners wait two seconds, and a tool
+server whose start is stored does not reply. With the server's default of two minutes, there would be tens of
+thousands of these subjects under load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +131,12 @@ def _user(user: User, key: str | Variable) -> dict[str, Any]:
     return {"nkey": key, "permissions": permissions}
 
 
+_RUN_CALLS = subjects.tool_call(ANY, ANY, ANY)
 _RUN_SERVES = (
-    subjects.tool_call(ANY, ANY, ANY),
     subjects.tool_cancel(ANY, ANY, ANY),
     subjects.files(ANY, ANY, ANY),
 )
-"""Requests that APP may send to runners."""
+"""Further requests that APP may send to runners."""
 _RUN_REQUESTS = (
     kv_subject(names.RUNNERS, ANY),
     subjects.workspace_report(ANY, ANY, ANY),
@@ -175,8 +179,12 @@ def _relay_export(subject: str, account: str) -> dict[str, Any]:
     return {"service": subject, "accounts": [account], "response_threshold": _RELAY_THRESHOLD}
 
 
+def _call_export(subject: str) -> dict[str, Any]:
+    return {"service": subject, "accounts": [APP], "response_threshold": _CALL_THRESHOLD}
+
+
 def _imported_from_run() -> list[dict[str, Any]]:
-    served = (_service(RUN, subject) for subject in _RUN_SERVES)
+    served = (_service(RUN, subject) for subject in (_RUN_CALLS, *_RUN_SERVES))
     removes = ({**_service(RUN, api(*request)), "to": runner_api(*request)} for request in REMOVES_OBJECTS)
     return [*served, *removes, _stream(RUN, _RUN_PUBLISHES)]
 
@@ -184,7 +192,7 @@ def _imported_from_run() -> list[dict[str, Any]]:
 def _run_exports() -> list[dict[str, Any]]:
     served = (*_RUN_SERVES, *(api(*request) for request in REMOVES_OBJECTS))
     services = [{"service": subject, "accounts": [APP]} for subject in served]
-    return [*services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
+    return [_call_export(_RUN_CALLS), *services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
 
 
 def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]:
@@ -197,6 +205,7 @@ def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]
             "max_payload": MAX_PAYLOAD_BYTES,
         },
         "exports": [
+            *map(_call_export, _tenant_calls(one)),
             *({"service": subject, "accounts": [APP]} for subject in _tenant_serves(one)),
             {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
         ],
@@ -226,7 +235,7 @@ def _exported_to(one: Tenant, *, relays: bool) -> list[dict[str, Any]]:
 
 def _imported_from(one: Tenant) -> list[dict[str, Any]]:
     return [
-        *(_service(one.account, subject) for subject in _tenant_serves(one)),
+        *(_service(one.account, subject) for subject in (*_tenant_calls(one), *_tenant_serves(one))),
         _stream(one.account, subjects.tool_progress(one.tenant, ANY)),
     ]
 
@@ -265,13 +274,17 @@ def _tenant_subscribes(tenant: str) -> tuple[str, ...]:
     )
 
 
-def _tenant_serves(one: Tenant) -> tuple[str, ...]:
+def _tenant_calls(one: Tenant) -> tuple[str, ...]:
     check_token(one.tenant, "tenant")
+    return tuple(subjects.tool_call(server, one.tenant, ANY) for server in one.tool_servers)
+
+
+def _tenant_serves(one: Tenant) -> tuple[str, ...]:
+    """Return the requests besides calls that APP may send to the tenant's tool servers."""
     return tuple(
         subject
         for server in one.tool_servers
         for subject in (
-            subjects.tool_call(server, one.tenant, ANY),
             subjects.tool_cancel(server, one.tenant, ANY),
             subjects.workflow_turn(server, one.tenant, ANY),
             subjects.workflow_cancel(server, one.tenant, ANY),

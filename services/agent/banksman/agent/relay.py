@@ -34,7 +34,7 @@ from banksman.runtime.rate_limit import TooManyRequests
 
 logger = logging.getLogger(__name__)
 
-TENANT_RATE: Final = 500.0
+TENANT_RATE: Final = 2_000.0
 """Messages per second of one tenant that an agent relays; further ones are refused."""
 _CODE_RESOURCES = 10047
 

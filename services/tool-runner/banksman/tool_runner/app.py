@@ -21,11 +21,11 @@ from banksman.deployment.users import TOOL_RUNNER, tool_runner
 from banksman.runs.lease import Lease
 from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
 from banksman.runtime import service
+from banksman.runtime.concurrency import first_error
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.admission import Admission
-from banksman.tool_runner.concurrency import first_error
 from banksman.tool_runner.execution import CallExecutor
 from banksman.tool_runner.lifecycle import Lifecycle
 from banksman.tool_runner.mcp.finding import McpFinder

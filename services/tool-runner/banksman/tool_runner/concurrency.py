@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine
-from typing import TypeVar, cast
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -30,13 +30,6 @@ async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object,
         return task.result() if task.done() else None
     finally:
         await _cancel(task, end)
-
-
-def first_error(error: BaseException) -> BaseException:
-    """Return the first error in nested groups, so that a caller of a task group sees its own type."""
-    if isinstance(error, BaseExceptionGroup):
-        return first_error(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
-    return error
 
 
 async def _cancel(*tasks: asyncio.Task[object] | asyncio.Task[None]) -> None:

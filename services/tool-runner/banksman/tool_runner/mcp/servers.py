@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTool
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.concurrency import first_error
 from banksman.runtime.imports import defer
 from banksman.runtime.redaction import Redaction
-from banksman.tool_runner.concurrency import first_error, in_background, run_until
+from banksman.tool_runner.concurrency import in_background, run_until
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules, rules_of
 from banksman.tool_runner.limits import RunnerLimits
