@@ -263,7 +263,7 @@ def home(runners: tuple[RunnerProcess, ...], runner_id: str) -> RunnerProcess:
 
 def started(runners: Runners, count: int, **settings: str) -> tuple[RunnerProcess, ...]:
     """Start several runners that snapshot changed workspaces immediately."""
-    chosen = {"BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "0.05", **settings}
+    chosen = {"BANKSMAN_TOOL_RUNNER__SNAPSHOTS__IDLE_S": "0.05", **settings}
     made = tuple(runners.make(user=TOOL_RUNNER, root=None, **chosen) for _ in range(count))
     for runner in made:
         runner.begin()

@@ -34,7 +34,7 @@ def own(tmp_path: Path, forks: ServiceForks) -> Iterator[Runners]:
 
 
 async def test_any_files_of_a_command_are_snapshotted_and_restored(runners: Runners) -> None:
-    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__SNAPSHOTS__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
         await here.bash("c1", ODD)
@@ -56,7 +56,7 @@ async def test_runner_with_a_replaced_volume_reports_the_loss(own: Runners) -> N
         snapshot = (await here.clean("stored")).snapshot
         runner.signal(signal.SIGKILL)
         await runner.ended()
-        runner = _of_its_own(own, root=runner.root, BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S="3600")
+        runner = _of_its_own(own, root=runner.root, BANKSMAN_TOOL_RUNNER__SNAPSHOTS__IDLE_S="3600")
         runner.start()
         await here.sees(runner)
         assert await here.bash("stored", "cat a; echo new > a") == "old\n"
@@ -87,7 +87,7 @@ async def test_call_reports_at_once_that_its_workspace_cannot_be_created(
 
 async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) -> None:
     """The request was delayed, for example by a lost connection, and its snapshot is already replaced."""
-    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__SNAPSHOTS__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
         await here.bash("c1", "echo first > a")
@@ -105,5 +105,5 @@ async def test_request_with_an_older_snapshot_is_placed_again(runners: Runners) 
 
 def _of_its_own(runners: Runners, *, root: Path | None = None, **settings: str) -> RunnerProcess:
     """Create a runner with its own id and key, on a new volume unless one is given."""
-    own = {"BANKSMAN_TOOL_RUNNER__RUNNER": "r1", "BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "0.05"}
+    own = {"BANKSMAN_TOOL_RUNNER__RUNNER": "r1", "BANKSMAN_TOOL_RUNNER__SNAPSHOTS__IDLE_S": "0.05"}
     return runners.make(user="tool-runner-r1", root=root, **(own | settings))

@@ -17,7 +17,7 @@ from banksman.contracts.workspaces import WorkspaceOwner
 pytestmark = pytest.mark.timeout(300)
 """Seconds. Processes are started and killed, which takes long on a busy machine."""
 
-NEVER = {"BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S": "3600"}
+NEVER = {"BANKSMAN_TOOL_RUNNER__SNAPSHOTS__IDLE_S": "3600"}
 
 
 async def killed(here: Platform, runner: RunnerProcess, *left: RunnerProcess) -> None:

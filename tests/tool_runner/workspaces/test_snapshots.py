@@ -184,7 +184,7 @@ async def test_workspace_above_its_limits_is_not_snapshotted(runners: Runners) -
 
 
 async def test_stopping_runner_leaves_a_snapshot_of_every_changed_workspace(runners: Runners) -> None:
-    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__IDLE_S="3600")
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__SNAPSHOTS__IDLE_S="3600")
     async with platform(runners.secured) as here:
         await here.sees(runner)
         for conversation in ("c1", "c2", "c3"):
@@ -218,7 +218,7 @@ async def test_interrupted_snapshot_is_never_restored_and_its_parts_are_removed(
 
 
 async def test_idle_workspace_is_evicted_and_restored_by_the_next_call(runners: Runners) -> None:
-    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__COPIES__EVICT_AFTER_S="0.1")
+    (runner,) = started(runners, 1, BANKSMAN_TOOL_RUNNER__SNAPSHOTS__EVICT_AFTER_S="0.1")
     async with platform(runners.secured) as here:
         await here.sees(runner)
         await here.bash("c1", "echo kept > a")

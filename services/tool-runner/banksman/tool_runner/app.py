@@ -162,7 +162,7 @@ def _scheduler(
         local.workspaces, snapshots, reports, turns, runner_epoch=local.identity.epoch
     )
     registry.load()
-    return SnapshotScheduler(registry, snapshots, reports, own.copies)
+    return SnapshotScheduler(registry, snapshots, reports, own.snapshots)
 
 
 def _runner_calls(

@@ -88,9 +88,9 @@ class ToolRunnerSettings(HealthSettings):
     False while services of versions without encryption still run, because they cannot read them."""
     drain_s: float = Field(default=15.0, ge=0)
     """Seconds that running calls get when the process stops, before they are killed. Together with five
-    seconds for their results, `copies.drain_s` and two seconds for the lease, the process ends within 30."""
+    seconds for their results, `snapshots.drain_s` and two seconds for the lease, the process ends within 30."""
     docker: DockerSettings = DockerSettings()
-    copies: SnapshotSettings = SnapshotSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
     limits: RunnerLimits = RunnerLimits()
     egress: EgressSettings = EgressSettings()
 
