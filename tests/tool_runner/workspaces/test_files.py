@@ -143,8 +143,8 @@ async def test_an_overwrite_is_confirmed_and_keeps_the_mode(runner: Runner, tree
 @pytest.mark.parametrize(
     "path",
     [
-        "../p", "/tmp/p", "a/../../p", "/workspace/../p", "updir/p", "rootdir/tmp/p", "gooddir/p",
-        "proc/tmp/p",
+        "../p", "/tmp/banksman-p", "a/../../p", "/workspace/../p", "updir/p", "gooddir/p",
+        "rootdir/tmp/banksman-p", "proc/tmp/banksman-p",
         "abs", "rel", "good", "loop", "fifo", "socket", "dir", "dir/", "", ".", "a\0b", "\ud800", "x" * 300,
         "ok.txt/p", ".banksman-x.tmp", "dir/.banksman-y",
     ],
@@ -156,7 +156,7 @@ async def test_write_outside_or_through_a_link_is_refused(runner: Runner, tree: 
     assert outcome.value["success"] is False
     assert snapshot(tree) == before
     assert (tree.parent / "secret").read_text() == SECRET
-    assert not exists("/tmp/p")
+    assert not exists("/tmp/banksman-p")
     assert not (tree.parent / "p").exists()
 
 

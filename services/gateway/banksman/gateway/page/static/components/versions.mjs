@@ -1,6 +1,6 @@
 /** Versions of a message: edit and resend it, request another reply, and switch between versions. */
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 import { withText, writtenText } from '../attachments.mjs';
 import { t } from '../strings.mjs';
@@ -24,7 +24,8 @@ export function MessageEditor({ run, onClose }) {
   const store = useStore();
   const [text, setText] = useState(writtenText(run.prompt.content));
   const area = useRef(null);
-  useEffect(() => {
+  // In the layout effect: another effect runs after the first paint, and would move the caret while the user types.
+  useLayoutEffect(() => {
     area.current.focus();
     area.current.setSelectionRange(text.length, text.length);
   }, []);
