@@ -99,7 +99,7 @@ class Bench:
 
     async def _by_agents(self, model: str) -> tuple[list[Parked], float]:
         """Let an agent park runs; return them, and its memory growth in MB per 1,000 runs."""
-        # First fills the agent's cache of folded conversations, which has a limited size.
+        # The first half fills the agent's cache of folded conversations, which has a limited size.
         number = self.sizes.by_agents
         begun = time.perf_counter()
         found = await park_by_agents(self.fleet, model, number // 2)

@@ -169,7 +169,7 @@ def closed_loop(call: Callable[[int], Awaitable[object]]) -> Block:
 
 @contextlib.contextmanager
 def temporary_root() -> Generator[Path]:
-    """A directory that the sandbox's user can reach."""
+    """Create a directory that the sandbox's user can reach; remove it afterwards."""
     root = Path(tempfile.mkdtemp(prefix="banksman-benchmark-", dir="/var/tmp"))
     root.chmod(0o711)
     try:
@@ -274,7 +274,7 @@ async def compare(
 
 
 def engine(stack: ExitStack) -> DockerSettings | None:
-    """Return containers that exist while `stack` is open; None without an engine."""
+    """Return the settings of containers that exist while `stack` is open; None without an engine."""
     try:
         found = stack.enter_context(running_engine())
         os.environ["DOCKER_HOST"] = found.host

@@ -1,4 +1,4 @@
-"""A workflow of another process: it asks for release notes and writes them into the workspace.
+"""A workflow in a process of its own: it asks the user for release notes and writes them into the workspace.
 
 In the directory of `banksman up`, on a fresh machine:
 

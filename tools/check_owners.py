@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
 
 
 def find(root: Path) -> Iterator[str]:
-    """Findings as `file: reason`."""
+    """Yield findings as `file: reason`."""
     shared = modules(root / "shared")
     imports = {name: set(imported(path, name)) & shared.keys() for name, path in shared.items()}
     users: dict[str, set[str]] = {name: set() for name in shared}
@@ -52,7 +52,7 @@ def _verdict(users: set[str]) -> str:
 
 
 def _direct_uses(root: Path, shared: Modules) -> Iterator[tuple[str, str]]:
-    """Pairs of an owner, as the path of its package, and a module of `shared/` that it imports."""
+    """Yield pairs of an owner (the path of its package) and a module of `shared/` that it imports."""
     for package in sorted([*root.glob("services/*/banksman/*/"), *root.glob("cli/banksman/*/"), root / SDK]):
         prefix = f"banksman.{package.name}"
         for path in package.rglob("*.py"):
@@ -71,7 +71,7 @@ def _reached(start: str, imports: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def modules(source_root: Path) -> dict[str, Path]:
-    """The modules below `source_root/banksman`, by their dotted name."""
+    """Return the modules below `source_root/banksman` by their dotted names."""
     package = source_root / "banksman"
     return {_name("banksman", package, path): path for path in sorted(package.rglob("*.py"))}
 
@@ -82,7 +82,7 @@ def _name(prefix: str, package: Path, path: Path) -> str:
 
 
 def imported(path: Path, name: str) -> Iterator[str]:
-    """Every dotted name that the file's import statements may mean, modules and their members alike."""
+    """Yield each dotted name that an import statement of the file may mean: modules and their members."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def files(root: Path) -> list[Path]:
-    """The tracked files, and the untracked ones that git does not ignore."""
+    """Return the tracked files, and the untracked files that git does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -40,7 +40,7 @@ def files(root: Path) -> list[Path]:
 
 
 def find(root: Path, paths: list[Path]) -> Iterator[str]:
-    """Findings as `file:line: reason`."""
+    """Yield findings as `file:line: reason`."""
     rules = [("names a package registry", REGISTRY), ("names a path of this machine", _own_paths(root))]
     for path in paths:
         if path.parts[-2:] == ("banksman", "__init__.py"):

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def find(root: Path, paths: list[Path]) -> Iterator[str]:
-    """Findings as `file:line: word`."""
+    """Yield findings as `file:line: word`."""
     for path in paths:
         name = path.relative_to(root).as_posix()
         if any(part in f"/{name}" for part in SKIPPED):
@@ -60,7 +60,7 @@ def find(root: Path, paths: list[Path]) -> Iterator[str]:
 
 
 def prose(path: Path) -> Iterator[Line]:
-    """The sentences of a file, each with its first line; a file of another kind has none."""
+    """Yield the text of a document or source file, each part with its line; nothing for other files."""
     if path.suffix == ".py":
         yield from _prose_of_python(path.read_text(encoding="utf-8"))
     elif path.suffix == ".md" or (path.suffix == ".js" and "static" in path.parts):

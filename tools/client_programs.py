@@ -38,9 +38,9 @@ class Program:
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Configuration below the home directory, which is the working directory."""
     before: tuple[str, ...] = ()
-    """Arguments of a command that configures it first."""
+    """Arguments of a command that configures the program before its first conversation."""
     effect: Literal["file", "run", "none"] = "file"
-    """The effect of its tool call: the file `PROOF`, a conversation of the agent, or none without tools."""
+    """The effect of its tool call: the file `PROOF`, or a conversation of the agent; `none` without tools."""
 
     def adapted(self, text: str, url: str) -> str:
         """Return a text with the gateway's address in place of `{url}`."""
@@ -129,7 +129,7 @@ PROGRAMS = (
     ),
     Program(
         "codex (MCP)", "npm", "@openai/codex", "0.169.0",
-        # It gives servers that are not required one second to start, and leaves their tools out then:
+        # codex waits one second for a server that is not required, and then begins without its tools:
         # https://github.com/openai/codex/pull/31641
         (*_CODEX_EXEC, "-c", 'mcp_servers.banksman.url="{url}/mcp"',
          "-c", "mcp_servers.banksman.required=true", _START),

@@ -43,11 +43,11 @@ REFUSED = {
 """The refused system calls by the resource that they access."""
 
 SOCKET_FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
-"""bubblewrap brings up the loopback of a new network namespace by netlink."""
+"""AF_NETLINK is included because bubblewrap brings up the loopback of a new network namespace through it."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""The default, the 32-bit and uname26 variants, and the query for the current one; not the one without
-ASLR."""
+"""Arguments of `personality` that are allowed: the default, the 32-bit and uname26 variants, and the query
+for the current personality. The variant without ASLR is refused."""
 
 NEWER_THAN_LIBSECCOMP = "cachestat fchmodat2 futex_requeue futex_wait futex_wake map_shadow_stack mseal"
 """libc tries these calls first and falls back only on ENOSYS. An engine ignores unknown names."""

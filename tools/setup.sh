@@ -171,7 +171,7 @@ show_progress() {
             count=$((count + 1))
             if [ $((count % 10)) = 0 ]; then log "$count packages found"; fi
             ;;
-        "Installing collected"*) log "unpacking them" ;;
+        "Installing collected"*) log "unpacking the packages" ;;
         esac
     done
 }

@@ -95,10 +95,10 @@ def running(model: Model, *, agents: int | None = None) -> Generator[Measured]:
 def started(
     model: Model, directory: Path, *, agents: int | None = None
 ) -> Generator[tuple[System, Measured]]:
-    """Run a system with its data in a directory, which may have the data of an earlier start."""
+    """Run a system with its data in a directory, which may contain the data of an earlier start."""
     environment = {
         "BANKSMAN_GATEWAY__MAX_SOCKETS_PER_USER": "100000",
-        # Set, because an agent loads the library of its default model, and no row uses the built-in default.
+        # An agent loads the library of its default model, and no row uses the built-in default model.
         "BANKSMAN_MODELS__DEFAULT": model_name("add"),
     }
     if agents is not None:
@@ -117,7 +117,7 @@ def started(
 
 @contextmanager
 def data_directory() -> Generator[Path]:
-    """A new directory for the data of a system."""
+    """Create a directory for the data of a system; remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         directory = Path(name)
         # The user of the sandboxes needs access to the workspaces below it.

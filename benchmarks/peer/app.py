@@ -38,7 +38,7 @@ async def add(a: int, b: int) -> int:
 
 @app.get("/readyz")
 async def ready() -> None:
-    """Return a response, which shows that the process serves."""
+    """Return an empty response: the process accepts requests."""
 
 
 @app.post("/v1/chat")

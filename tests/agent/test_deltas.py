@@ -34,7 +34,7 @@ async def write_all(sender: Bus, other: Bus, tenant: str, conversation: str) -> 
     with Deltas(sender, tenant, empty, protocol_for("native"), confirm) as deltas:
         for piece in PIECES:
             await deltas.write("message", piece)
-            # The event loop runs between two pieces of a model.
+            # The event loop runs between two pieces of a model's reply.
             await other.ready()
         await deltas.end(is_final=True)
         assert deltas.streamed == "".join(PIECES)

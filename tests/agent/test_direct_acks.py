@@ -1,4 +1,4 @@
-"""Acknowledgements that reach runners and tool servers directly, beside versions that do not know them."""
+"""Acknowledgements that reach runners and tool servers directly, beside versions without this feature."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_older_agent_replies_to_each_message(secured_nats: SecuredNats, te
     assert (len(arrived.replies), arrived.direct) == (2, [])
 
 
-async def test_missing_acknowledgement_is_replaced_by_the_reply_to_the_repeat(
+async def test_reply_to_a_repeated_message_replaces_a_missing_acknowledgement(
     secured_nats: SecuredNats,
 ) -> None:
     """The permissions were replaced by older ones after an acknowledgement had arrived directly."""
@@ -210,7 +210,7 @@ async def test_address_of_an_acknowledgement_is_an_inbox_and_a_number(
         assert await last_message(agent, RESULTS, subject) is None
 
 
-async def test_acknowledgements_of_others_are_neither_received_nor_forged(
+async def test_publisher_cannot_receive_or_forge_acknowledgements_of_another_publisher(
     secured_nats: SecuredNats, tenant: str
 ) -> None:
     """A publisher that knows the inbox of another publisher reaches only its own account and id."""

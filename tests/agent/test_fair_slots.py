@@ -125,7 +125,7 @@ async def agent_on(server: Broker, model: ModelServer, **tenants: TenantLimits) 
     await serving
 
 
-async def test_one_flooding_tenant_among_ten_delays_no_other(
+async def test_one_flooding_tenant_among_ten_delays_no_other_tenant(
     own_nats: Broker, own_bus: Bus, model: ModelServer
 ) -> None:
     """The runs of the others end while all runs of the flood still wait for the model. Then those end too."""
@@ -147,10 +147,10 @@ async def test_one_flooding_tenant_among_ten_delays_no_other(
     assert (len(model.requests("slow")), len(model.requests("quick"))) == (FLOOD, 2 * len(QUIET))
 
 
-async def test_several_flooding_tenants_leave_a_slot_to_the_next(
+async def test_several_flooding_tenants_leave_a_slot_for_the_next_tenant(
     own_nats: Broker, own_bus: Bus, model: ModelServer
 ) -> None:
-    """Also when every slot is taken: the first run of a tenant gets an additional slot."""
+    """When every slot is taken, the first run of a further tenant gets an additional slot."""
     slow = model.play("slow", [Reply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
     quick = model.play("quick", [Reply(text="Done.")], at_end="repeat")
     floods = [f"flood{number}" for number in range(SLOTS)]

@@ -146,7 +146,7 @@ def test_nesting_above_the_limit_is_malformed() -> None:
     ids=["objects", "arrays", "unbalanced", "keys-inside", "many"],
 )
 def test_a_call_behind_ninety_kilobytes_of_nested_json_is_found(bomb: str) -> None:
-    """A26: also where the parser gives up because of the depth."""
+    """A26: even where the parser gives up because of the depth."""
     for reply in (f"{bomb}\n{LS}", f"Look: {bomb} and then\n```json\n{LS}\n```"):
         reading = read(reply)
         assert isinstance(reading, Calls), reading

@@ -103,7 +103,7 @@ def test_written_call_is_parsed_from_any_prose(
 
 
 @given(st.lists(st.sampled_from(["plain", "nested", "quoted", "call"]), min_size=1, max_size=5), prose)
-def test_number_of_objects_with_the_key_decides_the_reading(kinds: list[str], between: str) -> None:
+def test_number_of_call_objects_decides_how_a_reply_is_read(kinds: list[str], between: str) -> None:
     objects = {
         "plain": '{"a": [1, {}]}',
         "nested": '{"a": {"tool": 1}}',

@@ -79,7 +79,7 @@ def test_malformed_arguments_fail_one_call_and_keep_the_others(written: str, rul
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "length"])
-def test_calls_are_read_for_each_of_these_finish_reasons(reason: FinishReason) -> None:
+def test_calls_are_read_for_finish_reasons_stop_tool_calls_and_length(reason: FinishReason) -> None:
     assert len(calls_of(RawCall("a", "bash", "{}"), finish_reason=reason).calls) == 1
 
 
@@ -164,7 +164,7 @@ def test_terminate_must_be_a_boolean() -> None:
     assert "must be true or false" in (reading.calls[0].arguments_error or "")
 
 
-def test_run_without_tools_has_earlier_calls_as_prose() -> None:
+def test_run_without_tools_sends_earlier_calls_as_prose() -> None:
     _, reply, outcome = PROTOCOL.prepare(ModelRequest("m", "", history("native"))).messages
 
     assert isinstance(reply, AssistantMessage)

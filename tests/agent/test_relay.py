@@ -85,7 +85,7 @@ async def test_runner_stores_start_and_result_of_the_call_that_it_holds(
 @pytest.mark.parametrize(
     ("named", "stolen"), [("r1", "none"), ("r2", "none"), ("r1", "own"), ("r2", "own"), ("r2", "holder")]
 )
-async def test_runner_cannot_store_start_or_result_of_a_call_of_another(
+async def test_runner_cannot_store_start_or_result_of_a_call_of_another_runner(
     secured_nats: SecuredNats, agent: Bus, tenant: str, named: str, stolen: str
 ) -> None:
     """Without the call's ticket it can name no runner; with the ticket it cannot name itself."""
@@ -210,9 +210,10 @@ async def test_headers_of_a_tenant_have_no_effect(secured_nats: SecuredNats, age
     "headers",
     [{}, {MSG_ID: "tool.result.acme.other-1:x"}, {MSG_ID: "tool.result.other.k-1:r1:1"}],
 )
-async def test_id_of_a_message_cannot_make_another_message_a_repeat(
+async def test_message_without_a_matching_id_is_refused(
     secured_nats: SecuredNats, agent: Bus, headers: dict[str, str]
 ) -> None:
+    """Otherwise the id of one message could make another message a duplicate."""
     subject = subjects.tool_result("acme", "k-1")
     async with await secured_nats.connect(ACME.user) as server:
         data = finished("k-1", "weather", None).model_dump_json().encode()

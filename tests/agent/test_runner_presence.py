@@ -96,7 +96,7 @@ async def watching(
 
 @asynccontextmanager
 async def watching_with(secured: SecuredNats, agents: int) -> AsyncGenerator[None]:
-    """Run the checks of several agents, from when each of them checks."""
+    """Run the checks of several agents; yield once each of them checks."""
     async with AsyncExitStack() as stack:
         for _ in range(agents):
             await stack.enter_async_context(watching(secured, delay_s=0.0))
@@ -174,7 +174,7 @@ async def test_a_holder_whose_lease_was_ended_cannot_renew_it(own_nats: SecuredN
         assert not await held(leases, holder)
 
 
-async def test_a_cancel_of_an_unknown_attempt_is_the_check(own_nats: SecuredNats) -> None:
+async def test_the_check_cancels_an_unknown_attempt(own_nats: SecuredNats) -> None:
     """The check is a request that runners of all versions serve, and that has no effect."""
     received: list[CancelCall] = []
     async with watching(own_nats), await own_nats.connect(TOOL_RUNNER) as bus:

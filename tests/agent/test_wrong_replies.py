@@ -68,7 +68,7 @@ def test_a_wrong_reply_has_its_expected_reading(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_wrong_reply_streams_a_part_of_its_call(case: Case) -> None:
-    """R16, R20: whatever is published of an attempt is prose before it."""
+    """R16, R20: of an attempted call, only the prose before it is published."""
     stream = PROTOCOL.delta_filter()
     shown = "".join(stream.feed(case.reply[i : i + 3]) for i in range(0, len(case.reply), 3))
 

@@ -110,7 +110,7 @@ class AckRecorder:
         await subscription.unsubscribe()
 
     def of(self, delivery: int) -> list[bytes]:
-        """Return the acks of the deliveries with a number, without in-progress signals."""
+        """Return the acks of the n-th delivery of each message, without in-progress signals."""
         return [ack for number, ack in self._sent if number == delivery and ack != IN_PROGRESS]
 
     async def in_progress_signals(self, number: int) -> None:

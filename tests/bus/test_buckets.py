@@ -91,7 +91,9 @@ async def test_a_key_cannot_widen_a_subject(bucket: Bucket[Assistant], tenant: s
             await bucket.get(key)
 
 
-async def test_an_undecodable_value_hides_no_other(bucket: Bucket[Assistant], bus: Bus, tenant: str) -> None:
+async def test_an_undecodable_value_hides_no_other_value(
+    bucket: Bucket[Assistant], bus: Bus, tenant: str
+) -> None:
     await durable(bus, kv_subject("assistants", f"{tenant}.bad"), b"[]", msg_id=new_id("x"))
     await bucket.put(f"{tenant}.good", assistant("good"))
     with pytest.raises(Poison):

@@ -267,7 +267,7 @@ async def test_a_log_is_read_beside_hostile_logs(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("stream", [names.RUNS, names.WORKFLOWS, names.TIMERS])
-async def test_a_work_queue_with_hostile_messages_is_worked_off(bus: Bus, stream: str) -> None:
+async def test_a_work_queue_with_hostile_messages_is_handled_to_its_end(bus: Bus, stream: str) -> None:
     if stream == names.WORKFLOWS:
         await provision_consumer(bus, workflow_consumer("w1", replicas=bus.settings.replicas))
     consumer = {names.RUNS: names.AGENTS, names.WORKFLOWS: "workflow-w1", names.TIMERS: names.FIRED_TIMERS}

@@ -1,4 +1,4 @@
-"""Followers of logs receive each commit once and in order, also when messages are lost in transit."""
+"""Followers of logs receive each commit once and in order, even when messages are lost in transit."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ async def test_workers_that_share_a_flooded_queue_lose_nothing_and_repeat_nothin
     assert recorder.tenants == {"flood": 80, **dict.fromkeys(quiet, 1)}
 
 
-async def test_messages_that_wait_go_to_another_worker_when_theirs_stops(
+async def test_waiting_messages_go_to_another_worker_when_their_worker_stops(
     nats_server: Broker, bus: Bus, patient_queue: str
 ) -> None:
     queue = patient_queue
@@ -184,14 +184,14 @@ async def test_waiting_for_a_slot_is_no_failure_of_the_handler(bus: Bus, queue: 
     assert await handle(bus, queue, fails, replace(waited, num_delivered=99)) == Leave()
 
 
-# -- the schedule of messages that go back -------------------------------------------------------------------
+# -- the schedule of messages that return to the queue -------------------------------------------------------
 
 
 def delivery(seq: int, tenant: str, at: float = 0.0) -> Delivery:
     return Delivery(WorkMessage(f"q.{tenant}.c1", b"", {}, seq, 1), "ack", tenant, at)
 
 
-def test_messages_that_go_back_return_one_after_another_in_their_order() -> None:
+def test_surplus_messages_return_to_the_queue_one_after_another_in_order() -> None:
     shares = Shares(1)
     shares.take("flood")
     waiting = WaitingMessages(shares)

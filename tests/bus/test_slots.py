@@ -146,7 +146,7 @@ async def test_deleted_slots_are_free(slots: CallSlots, tenant: str) -> None:
 
 
 async def test_subscriptions_to_one_attempt_have_no_wildcard(bus: Bus, tenant: str) -> None:
-    """The end of a subscription with one costs the server a comparison with each request without a reply."""
+    """When a subscription with a wildcard ends, the server compares it with each unanswered request."""
     subscriptions = await watch_slots(bus, lambda _: None, tenant=tenant, attempt="k-1")
     for subscription in (subscriptions.starts, subscriptions.results):
         assert ANY not in subscription.subject

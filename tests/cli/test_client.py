@@ -66,8 +66,8 @@ def cli(reachable_dir: Path) -> Generator[Cli]:
 def complaints(logs: Path) -> list[str]:
     """Return the warnings and errors in the logs of all processes.
 
-    Without the watchdog's: on a busy machine an event loop stands still without a fault. And without those of
-    nats-server about the launcher's first checks of its health, while it starts.
+    Two kinds are omitted: warnings of the watchdog, because an event loop may stand still on a busy machine,
+    and warnings of a starting nats-server about the launcher's first health checks.
     """
     lines = [line for file in sorted(logs.glob("*.log")) for line in file.read_text().splitlines()]
     complaint = re.compile(r'"level": "(warning|error|critical)"|Traceback|\[(WRN|ERR|FTL)\]')
@@ -284,7 +284,7 @@ def test_a_schedule_of_a_workflow_takes_its_parameters_by_name_and_by_position(c
     assert (given["name"], given["template"]) == ("demo", "web")
     assert (extra.returncode, "NAME=VALUE" in extra.stderr) == (2, True)
     assert (wrong.returncode, "start.parameters.name" in wrong.stderr) == (2, True)
-    assert (misspelt.returncode, "for the text itself, name=tmeplate=web" in misspelt.stderr) == (2, True)
+    assert (misspelt.returncode, "the text itself, write name=tmeplate=web" in misspelt.stderr) == (2, True)
     assert "NAME one of name, template" in misspelt.stderr
     assert (with_sign.returncode, "path=pat=src" in with_sign.stderr) == (2, True)
     assert (neither.returncode, "either --prompt" in neither.stderr) == (2, True)
@@ -322,7 +322,7 @@ def test_deltas_and_the_whole_message_print_each_text_once(
     assert capsys.readouterr().out == printed
 
 
-def test_a_request_for_a_value_is_printed_once_and_a_tool_of_the_same_name_too(
+def test_a_request_for_a_value_and_a_tool_of_the_same_name_are_each_printed_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The steps of one turn: a tool, two requests for a value, and a tool with the name of such a step."""
@@ -371,7 +371,7 @@ def test_a_log_that_was_cut_states_the_time_of_the_cut(
 
     view.show({"type": "history.cut", "seq": 4, "data": {"first_missing": 4, "set_aside": aside}})
 
-    lost = "what happened after 2030-01-01T00:00:00Z is missing, also for the "
+    lost = "events after 2030-01-01T00:00:00Z are missing, also for the "
     assert capsys.readouterr().out == f"! part of this conversation was lost: {lost}{end}"
 
 

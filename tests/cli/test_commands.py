@@ -186,7 +186,7 @@ def test_config_validate_lists_all_invalid_settings(tmp_path: Path) -> None:
     done = banksman("config", "validate", BANKSMAN_CONFIG=str(file))
 
     assert done.returncode == 2
-    assert "gatehouse: a known section" in done.stderr
+    assert "gatehouse is not a known section" in done.stderr
     assert "BANKSMAN_AGENT__SLOTS must be at least 1" in done.stderr
     unknown = "Unknown setting BANKSMAN_TOOL_RUNNER__RUNNERS; did you mean BANKSMAN_TOOL_RUNNER__RUNNER?"
     assert unknown in done.stderr

@@ -109,7 +109,7 @@ def test_nats_server_runs_with_gogc_50_unless_its_environment_sets_it(tmp_path: 
     assert all("GOGC" not in spec.environment for name, spec in chosen.items() if name != "nats")
 
 
-def test_services_beside_the_system_find_it_again_at_the_port_of_its_last_start(tmp_path: Path) -> None:
+def test_nats_port_stays_the_same_over_restarts_unless_it_is_taken(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
     data.prepare()
     first = port_for_clients(data)

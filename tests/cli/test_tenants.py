@@ -15,13 +15,13 @@ from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 
 BUDGET = StorageBudget(10 * 1024**3)
-# Letters are read one by one, the record of heads is written again, and the names of objects begin with the
+# Dead letters are read one by one, the record of heads is rewritten, and the names of objects begin with the
 # tenant. Advisories and secrets name no tenant.
 OTHER_STREAMS = {DEAD, ADVISORIES, kv_stream(HEADS), kv_stream(SECRETS), object_stream(SNAPSHOTS)}
 
 
 def test_every_stream_is_searched_for_a_tenant() -> None:
-    """A new stream needs a place, or a reason why it has nothing of a tenant."""
+    """A new stream needs an entry in `PLACES`, or one in `OTHER_STREAMS` with the reason."""
     app = {stream.name for stream in app_topology(BUDGET).streams}
     assert {place.stream for place in PLACES} | OTHER_STREAMS == app
     assert {object_stream(store) for store in STORES["RUN"]} == {
@@ -29,7 +29,7 @@ def test_every_stream_is_searched_for_a_tenant() -> None:
     }
 
 
-def test_the_subjects_of_a_place_are_those_of_its_stream() -> None:
+def test_subjects_of_each_tenant_place_match_its_stream_and_name_the_tenant() -> None:
     declared = {stream.name: stream.subjects for stream in app_topology(BUDGET).streams}
     for place in PLACES:
         subject = place.subjects_of("acme").replace(".>", ".key").replace(ANY, "x")

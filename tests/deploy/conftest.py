@@ -44,13 +44,13 @@ def stack(built: Stack) -> Generator[Stack]:
 
 
 async def bash(stack: Stack, command: str) -> dict[str, Any]:
-    """Run an approved command in a new conversation through the published port; returns its result."""
+    """Run an approved command in a new conversation through the published port; return its result."""
     async with Client.connected(stack.url, timeout_s=WAIT_TIMEOUT_S) as client:
         return await bash_in(client, await client.create(), command)
 
 
 async def bash_in(client: Client, conversation: str, command: str) -> dict[str, Any]:
-    """Run an approved command in an existing conversation; returns its result."""
+    """Run an approved command in an existing conversation; return its result."""
     run = await client.chat(conversation, f"run `{command}`")
     await client.approve(run)
     (call,) = (await client.finished(run))["tool_calls"]

@@ -111,9 +111,7 @@ def test_several_containers_of_a_service_have_their_own_ports_and_workspaces(sca
         ]
 
 
-def test_each_of_several_runners_has_the_only_key_that_may_act_for_it(
-    scaled: dict[str, Any], tmp_path: Path
-) -> None:
+def test_each_of_several_runners_has_its_own_key(scaled: dict[str, Any], tmp_path: Path) -> None:
     """The keys that the file creates, those that it gives to its runners, and the server's users agree."""
     command = [str(tmp_path) if word == "/keys" else word for word in scaled["keys"]["command"]]
     created = subprocess.run(
@@ -149,7 +147,7 @@ def test_only_the_gateway_publishes_a_port_and_only_on_loopback(
     }
 
 
-def test_no_service_mounts_the_key_of_another(services: dict[str, Any]) -> None:
+def test_no_service_mounts_the_key_of_another_service(services: dict[str, Any]) -> None:
     mounted = {
         name: {mount.split(":")[0] for mount in service.get("volumes", ()) if mount.startswith("nkeys-")}
         for name, service in services.items()
@@ -210,7 +208,7 @@ def test_bubblewrap_creates_its_sandbox_under_the_container_profile() -> None:
         ("io_uring_setup", 425),
     ],
 )
-def test_the_container_profile_refuses(call: str, number: int) -> None:
+def test_the_container_profile_refuses_the_system_call(call: str, number: int) -> None:
     require("an x86-64 machine", os.uname().machine == "x86_64", f"{call} by its number")
     program = f"$! = 0; syscall({number}, 0, 0, 0, 0); print $! + 0"
 

@@ -60,7 +60,7 @@ ESCAPED = {
 
 
 @pytest.mark.parametrize("aim", ATTACKS)
-async def test_command_cannot_reach(stack: Stack, aim: str) -> None:
+async def test_command_cannot_reach_a_protected_resource(stack: Stack, aim: str) -> None:
     result = await bash(stack, ATTACKS[aim])
 
     assert result["exit_code"] not in (0, None), result
@@ -89,7 +89,7 @@ async def test_command_cannot_reach_a_service_that_its_runner_reaches(
 
 
 @pytest.mark.parametrize("aim", ESCAPED)
-def test_process_outside_the_sandbox_cannot_reach(stack: Stack, aim: str) -> None:
+def test_process_outside_the_sandbox_cannot_reach_a_protected_resource(stack: Stack, aim: str) -> None:
     done = stack.execute(RUNNER, "bash", "-c", ESCAPED[aim])
 
     assert done.returncode != 0, done.stdout

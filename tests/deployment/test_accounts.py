@@ -264,7 +264,7 @@ async def test_only_the_agent_user_can_purge_a_log(connect: Connect, user: str) 
     assert await EventLog(await connect(users.AGENT)).purge("t1", "c1") == 0
 
 
-async def test_no_service_can_subscribe_to_the_inbox_of_another(connect: Connect) -> None:
+async def test_no_service_can_subscribe_to_the_inbox_of_another_service(connect: Connect) -> None:
     gateway = await connect(users.GATEWAY)
     await collect(gateway, "_INBOX_agent.>")
     assert gateway.stats.forbidden == 1

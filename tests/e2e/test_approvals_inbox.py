@@ -39,7 +39,7 @@ async def icon(page: Page) -> str:
 
 
 async def test_requests_of_other_conversations_are_counted_as_they_arrive(stage: Stage) -> None:
-    """R13, R38: in the title, in the icon and beside the link, also while another conversation is open."""
+    """R13, R38: in the title, in the icon and beside the link, even while another conversation is open."""
     put(stage)
     async with opened(stage.url) as page:
         await expect(page.get_by_role("link", name="Approvals")).to_be_visible()
@@ -104,7 +104,7 @@ async def test_a_link_shows_its_request_after_sign_in(stage: Stage) -> None:
 
 
 async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) -> None:
-    """R13: it leaves the inbox at every device of the user, and one that goes to the user returns."""
+    """R13: the request leaves the inbox on every device of the user, and an escalation returns it."""
     put(stage, 1)
     async with opened(stage.url) as page:
         await page.get_by_role("link", name="Approvals").click()
@@ -124,7 +124,7 @@ async def test_not_now_sets_a_request_aside_and_rejects_nothing(stage: Stage) ->
 
 
 async def test_the_list_of_conversations_shows_a_decision_at_once(stage: Stage) -> None:
-    """R13, R38: a request that is decided in the inbox waits for no one, also before the list is polled."""
+    """R13, R38: a request decided in the inbox stops being listed as waiting before the list is polled."""
     put(stage, 1)
     listed = {"conversation_id": "c1", "title": "Crane 1", "status": "awaiting_approval"}
     stage.resources["context/conversations"] = {"items": [listed]}

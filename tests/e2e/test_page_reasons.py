@@ -67,8 +67,8 @@ async def in_german(page: Page) -> None:
     await expect(page.get_by_role("heading", name="Einstellungen")).to_be_visible()
 
 
-async def test_a_german_page_says_why_in_german_and_adds_the_words_of_the_service(stage: Stage) -> None:
-    """R38: of a run, a call, a refused request and a server."""
+async def test_a_german_page_states_reasons_in_german_and_adds_the_text_of_the_service(stage: Stage) -> None:
+    """R38: the reasons of a run, a call, a refused request and a server."""
     stage.resources |= scenes.RESOURCES | mcp_scenes.RESOURCES
     scenes.start(stage)
     content = {"success": False, "error": "the policy denies bash", "error_kind": "denied"}

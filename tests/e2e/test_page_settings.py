@@ -45,7 +45,7 @@ async def test_a_user_signs_in_through_a_provider_and_returns_to_the_same_place(
 
 
 async def test_the_theme_and_the_language_are_chosen_and_stay_after_a_reload(stage: Stage) -> None:
-    """R38: also against the theme of the system."""
+    """R38: even if the system has another theme."""
     async with opened(stage.url) as page:
         light = await page.evaluate(GROUND)
         await page.get_by_role("link", name="Settings").click()

@@ -90,10 +90,10 @@ async def test_a_request_of_one_page_is_decided_in_the_inbox_of_another(page: Pa
         await expect(page.get_by_role("heading", name="Approve bash?")).to_have_count(0)
 
 
-async def test_an_operator_cancels_a_parked_run_and_the_trail_and_its_users_see_why(
+async def test_an_operator_cancels_a_parked_run_and_the_trail_and_its_users_see_the_reason(
     page: Page, demo: System
 ) -> None:
-    """R34: without knowing its conversation."""
+    """R34: the operator need not know the conversation."""
     await send_message(page, "run `touch parked`")
     await expect(page.get_by_role("heading", name="Approve bash?")).to_be_visible()
     conversation = page.url.rpartition("/")[2]

@@ -281,10 +281,10 @@ async def test_an_operator_reads_and_discards_a_dead_letter(
     assert violations() == []
 
 
-async def test_an_operator_sees_which_processes_are_ready_and_which_report_no_more(
+async def test_an_operator_sees_which_processes_are_ready_and_which_no_longer_report(
     deployment: Deployment, secured_nats: SecuredNats, violations: Refused
 ) -> None:
-    """R34: with the permissions of a deployment. Other processes are the states that they report."""
+    """R34: with the permissions of a deployment. The test reports the states of other processes."""
     gateway, _, _ = deployment
     working = Health("agent", started=True, places=32, used=lambda: 3)
     full = Health("workflows", started=True)

@@ -64,7 +64,7 @@ OPENAI_FAULTS: list[Any] = [
     ),
     pytest.param(
         [user(), openai_calls("a"), openai_result("a"), openai_result("a")],
-        "has a result already",
+        "already has a result",
         id="doubled result",
     ),
     pytest.param(

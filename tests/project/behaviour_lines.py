@@ -99,14 +99,14 @@ OTHERS = {
     + "test_content_of_every_form_and_unknown_fields_pass_in_both_directions",
     "request headers by allow-list": REQUESTS
     + "test_query_and_listed_headers_reach_the_upstream_and_no_other_header",
-    "non-stream reply": "scenarios/test_passthrough.py::test_a_complete_reply_equals_the_vendors",
+    "non-stream reply": "scenarios/test_passthrough.py::test_a_complete_reply_equals_the_reply_of_the_vendor",
     "behaviour by path alone": "scenarios/test_passthrough.py::test_the_path_alone_decides_the_mode",
     "error that is a bare string": NORMALISER + "test_a_refusal_with_a_bare_string_becomes_an_error_object",
     "subprotocol": SOCKET + "test_only_unknown_subprotocols_are_refused",
     "ticket": RESOURCES + "test_a_ticket_opens_one_websocket",
     "origin 403": SOCKET + "test_a_page_of_another_origin_is_refused_before_the_upgrade",
     "conversation_id of the envelope": ENVELOPE
-    + "test_a_frame_of_another_conversation_than_its_envelope_names_is_refused",
+    + "test_a_frame_whose_envelope_names_another_conversation_is_refused",
     "id is the idempotency key": SOCKET + "test_a_repeated_request_gets_the_same_reply",
     "prev_seq at a lower detail": SOCKET + "test_final_detail_omits_events_and_names_the_previous_sequence",
     "resume": SOCKET + "test_a_client_resumes_after_the_last_event_it_has",
@@ -121,14 +121,14 @@ OTHERS = {
     "remember": "scenarios/test_assistants.py::test_a_decision_can_be_remembered",
     "edited arguments": SOCKET + "test_edited_arguments_are_checked_against_the_tools_schema",
     "fields of frames": "project/test_interface_fields.py::"
-    "test_a_frame_of_clients_takes_every_field_of_its_line",
+    "test_a_client_frame_accepts_every_field_of_its_line",
     "fields of control frames": "project/test_interface_fields.py::"
     "test_a_control_frame_has_every_field_of_its_line",
     "fields and detail of events": "project/test_interface_fields.py::"
     "test_an_event_has_the_level_of_detail_and_every_field_of_its_line",
     "larger tool output": "scenarios/test_load.py::test_a_large_output_is_stored_whole_and_shown_in_part",
     "merged deltas": "gateway/service/test_outbox.py::test_waiting_deltas_are_merged_without_a_gap",
-    "permessage-deflate off": SOCKET + "test_frames_are_not_compressed_also_if_a_client_offers_it",
+    "permessage-deflate off": SOCKET + "test_frames_are_not_compressed_even_if_a_client_offers_it",
     "headers of NATS requests": "gateway/nats_api/test_nats_resources.py::"
     "test_requests_without_the_sdk_are_checked_in_the_same_way",
     "missed: run_once or skip": SCHEDULES + "test_missed_runs_run_once_or_not_at_all_as_chosen",

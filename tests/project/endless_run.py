@@ -26,7 +26,7 @@ async def test_that_waits_until_it_is_ended(nats_server: Broker, tmp_path: Path)
     without = [word for name in LEFT_OUT for word in ("--without", name)]
     state = ("--data-dir", str(tmp_path / "state"))
     await asyncio.to_thread(subprocess.run, [*up, *state, *without], check=True, stdin=subprocess.DEVNULL)
-    # Neither a child nor in the session of this run, as the Docker engine of the tests.
+    # Like the Docker engine of the tests, this process is neither a child of the run nor in its session.
     await asyncio.to_thread(subprocess.run, ["setsid", "--fork", "sleep", "900"], check=True)
     with scripted_model() as model:
         await _browse(model, tmp_path)

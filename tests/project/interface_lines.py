@@ -23,8 +23,8 @@ ENDPOINTS = {
     + "test_the_responses_api_of_the_demo_model_streams_through_passthrough",
     "POST /v1/messages": PASSTHROUGH + "test_an_anthropic_client_streams_and_counts_tokens",
     "POST /v1/messages/count_tokens": PASSTHROUGH + "test_an_anthropic_client_streams_and_counts_tokens",
-    "GET /v1/system-prompts": RESOURCES + "test_a_repeated_key_creates_a_system_prompt_once",
-    "POST /v1/system-prompts": RESOURCES + "test_a_repeated_key_creates_a_system_prompt_once",
+    "GET /v1/system-prompts": RESOURCES + "test_a_repeated_idempotency_key_creates_a_system_prompt_once",
+    "POST /v1/system-prompts": RESOURCES + "test_a_repeated_idempotency_key_creates_a_system_prompt_once",
     "GET /v1/system-prompts/{prompt_id}": RESOURCES + "test_a_deleted_system_prompt_is_missing",
     "PUT /v1/system-prompts/{prompt_id}": "scenarios/test_prompts.py::"
     "test_a_prompt_can_be_changed_and_the_next_run_uses_it",
@@ -77,10 +77,10 @@ ENDPOINTS = {
     "POST /workflows/{name}/runs": RESOURCES + "test_a_workflow_is_chosen_and_started",
     "POST /agui": "gateway/agui/test_agui.py::test_a_run_is_a_stream_of_agui_events",
     "POST /v1/ws-ticket": RESOURCES + "test_a_ticket_opens_one_websocket",
-    "POST /context/chat": CONTEXT_CHAT + "test_own_chat_returns_the_outcome_or_the_decision_that_it_needs",
+    "POST /context/chat": CONTEXT_CHAT + "test_context_chat_returns_the_outcome_or_the_open_approval_request",
     "POST /context/chat/completions": CONTEXT_CHAT
     + "test_an_approval_is_a_comment_of_the_stream_and_the_run_waits",
-    "POST /context/chat/messages": CONTEXT_CHAT + "test_anthropics_sdk_has_the_agent_behind_it",
+    "POST /context/chat/messages": CONTEXT_CHAT + "test_anthropics_sdk_completes_a_run_of_the_agent",
     "GET /context/tools": "scenarios/test_tool_registry.py::"
     "test_tools_are_listed_and_read_by_name_over_every_interface",
     "GET /context/tools/{name}": "scenarios/test_tool_registry.py::"

@@ -134,7 +134,7 @@ def _members(frames: Schema, schema: Schema) -> list[Schema]:
 
 
 @pytest.mark.parametrize("name", CLIENT)
-def test_a_frame_of_clients_takes_every_field_of_its_line(name: str) -> None:
+def test_a_client_frame_accepts_every_field_of_its_line(name: str) -> None:
     frames = document()["client"]
     assert missing(frames, with_field(frames, name), f"{CLIENT[name]} type id conversation_id") == []
 

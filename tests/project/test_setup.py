@@ -64,7 +64,7 @@ def test_pip_installs_and_shows_progress_where_uv_finds_no_index(checkout: Path)
 
     assert calls[-1].startswith("-m pip install")
     assert "--only-binary :all:" in calls[-1]
-    assert "setup: 10 packages found\nsetup: 20 packages found\nsetup: unpacking them\n" in messages
+    assert "setup: 10 packages found\nsetup: 20 packages found\nsetup: unpacking the packages\n" in messages
 
 
 def test_a_machine_without_a_wheel_of_every_package_builds_it(checkout: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_machine_without_a_wheel_of_every_package_builds_it(checkout: Path) ->
     assert "--only-binary" not in calls[-1]
 
 
-def test_make_up_states_how_it_is_stopped_and_started_in_the_background() -> None:
+def test_make_up_states_how_to_stop_it_and_how_to_start_it_in_the_background() -> None:
     def commands(*arguments: str) -> str:
         return subprocess.run(
             ["make", "--dry-run", "up", *arguments], cwd=ROOT, capture_output=True, text=True, check=True

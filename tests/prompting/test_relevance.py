@@ -115,7 +115,7 @@ def test_offered_tools_do_not_change_during_a_run() -> None:
         assert offered(*history, max_tools=4) == first
 
 
-def test_words_of_a_correction_do_not_count_as_the_users() -> None:
+def test_words_of_a_correction_do_not_count_as_words_of_the_user() -> None:
     reply = AssistantMessage(message_id="m-bad", content="{", protocol="json_text")
     correction = user_message("Use find_hotel or book_flight properly.", "m-bad")
     assert offered(user_message("refund payment"), reply, correction, max_tools=1) == ["refund_payment"]

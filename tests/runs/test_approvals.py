@@ -319,7 +319,7 @@ def test_a_request_closed_by_the_system_is_not_remembered() -> None:
     scenario.end()
 
 
-def test_a_decision_signed_for_another_approval_request_closes_none() -> None:
+def test_a_decision_signed_for_another_approval_request_closes_no_request() -> None:
     """P4. Two requests for the same call have the same digest; a decision is for the one that was shown."""
     scenario = parked(Plan((calls(needing_approval()),), expires_s=60))
     request = scenario.broker.requests[scenario.approval_request.approval_id]

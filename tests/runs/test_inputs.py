@@ -97,7 +97,7 @@ def test_a_signed_value_resolves_the_request_with_the_result_of_its_step() -> No
 @pytest.mark.parametrize(
     ("forged", "reason"),
     [
-        (reply(7, value=8), "another value"),
+        (reply(7, value=8), "not the value"),
         (reply(7, signature=""), "not signed"),
         (reply(7, by="eve"), "not signed"),
         (reply(7, digests=("a", "b")), "not signed"),

@@ -63,7 +63,7 @@ async def test_event_loop_continues_until_an_endless_check_is_ended(checker: Sch
     assert turns > 5
 
 
-async def test_schema_that_was_too_expensive_is_refused_at_once_for_its_tenant_alone(
+async def test_schema_that_was_too_expensive_is_refused_at_once_for_its_tenant_only(
     checker: SchemaChecker,
 ) -> None:
     first = await checker.argument_problem(TENANT, doubling_in_depth(), deep(100))

@@ -76,7 +76,7 @@ def test_the_form_of_a_known_key_is_removed_from_errors_and_not_from_content(key
 
 @pytest.mark.parametrize("text", ["c1m84drrvgkzsetrk-abcdef012345", "a task-scheduler", "disk_partition"])
 def test_ids_and_words_that_contain_the_beginning_of_a_key_are_kept(text: str) -> None:
-    """A run id is a conversation's id, of random characters, `-` and 12 others."""
+    """A run id is a conversation's id (random characters), `-`, and 12 more characters."""
     assert redacted(text) == text
 
 

@@ -73,7 +73,7 @@ def test_unknown_setting_of_a_section_lists_the_settings_of_the_section(
 
 
 @pytest.mark.parametrize("url", ["http://broker:4222", "broker:4222", "nats://", "nats://:::", "[]"])
-def test_a_url_that_is_none_of_a_nats_server_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_a_url_that_cannot_name_a_nats_server_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("BANKSMAN_NATS__URL", url)
     with pytest.raises(BadInput) as refused:
         load(OperatorSettings)

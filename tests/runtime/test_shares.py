@@ -36,7 +36,7 @@ def test_a_share_grows_again_when_the_others_give_their_places_back() -> None:
 
 
 @pytest.mark.parametrize("floods", [1, 2, 3, 9, 40])
-def test_any_number_of_floods_leaves_a_place_to_the_next_tenant(floods: int) -> None:
+def test_any_number_of_floods_leaves_a_place_for_the_next_tenant(floods: int) -> None:
     shares = Shares(16)
     for number in range(min(floods, 16)):
         taken_by(shares, f"flood{number}")
@@ -56,7 +56,7 @@ def test_the_tenant_with_the_fewest_places_is_next() -> None:
     assert shares.next_of(["a", "b"]) == "b"
 
 
-def test_a_limit_applies_also_while_places_are_free() -> None:
+def test_a_limit_applies_even_while_places_are_free() -> None:
     shares = Shares(16, {"a": 2}.get)
     assert (taken_by(shares, "a"), taken_by(shares, "b") > 2) == (2, True)
 
@@ -94,7 +94,7 @@ async def test_callers_of_one_tenant_get_their_places_in_order_of_arrival() -> N
         for name in ("a1", "a2", "a3", "a4"):
             group.create_task(holder.hold("a", name))
         group.create_task(holder.hold("b", "b1"))
-        # The other tenant passes those that wait, also with a place above their number.
+        # The other tenant passes the waiting callers, because it gets a place above the number of places.
         assert await holder.until(3) == ["a1", "a2", "b1"]
         for name, begun in (("a2", 3), ("b1", 4), ("a1", 5), ("a3", 5), ("a4", 5)):
             holder.give_back(name)

@@ -71,7 +71,9 @@ async def test_run_tests_shows_a_table_of_results(client: Client, http: httpx.As
     assert re.search(r"\| test_two .*\| failed \|", run["content"])
 
 
-async def test_run_tests_does_not_call_nothing_a_success(client: Client, http: httpx.AsyncClient) -> None:
+async def test_run_tests_reports_no_success_without_test_results(
+    client: Client, http: httpx.AsyncClient
+) -> None:
     conversation = await client.create()
     await upload(http, conversation, "notes.txt", "no test")
 

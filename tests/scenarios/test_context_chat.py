@@ -33,7 +33,7 @@ def message_of_user(text: str) -> Any:
     return {"role": "user", "content": text}
 
 
-async def test_openais_sdk_has_the_agent_behind_it(
+async def test_openais_sdk_completes_a_run_of_the_agent(
     vendor: openai.AsyncOpenAI, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R26, R24: the server adds prompt and tools, executes the call, and returns the final message."""
@@ -103,7 +103,7 @@ async def test_a_conversation_continues_by_its_id_or_by_its_messages(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_anthropics_sdk_has_the_agent_behind_it(
+async def test_anthropics_sdk_completes_a_run_of_the_agent(
     system: System, play: Play, model: ScriptedModel, streams: bool
 ) -> None:
     """R26: Anthropic's SDK appends `/v1/messages` to its base URL and sends its key in `x-api-key`."""
@@ -174,7 +174,7 @@ async def test_a_failed_run_is_an_error_that_sdks_do_not_repeat(
     assert len(model_requests(model, name)) == 2
 
 
-async def test_own_chat_returns_the_outcome_or_the_decision_that_it_needs(
+async def test_context_chat_returns_the_outcome_or_the_open_approval_request(
     http: httpx.AsyncClient, play: Play
 ) -> None:
     """R26: `/context/chat` waits for the outcome, and no longer than until a user must decide."""

@@ -56,7 +56,7 @@ async def hostile_tool(system: System, operator: Bus, **schema: Any) -> AsyncGen
 def doubling() -> dict[str, Any]:
     """Return a schema that takes 2 ** n steps for invalid arguments of depth n, each time another one.
 
-    A schema that took too long is refused for a minute, also in the next test.
+    A schema that took too long is refused for a minute, even in the next test.
     """
     child = {"properties": {"x": {"$ref": "#/$defs/node"}}, "required": ["x"]}
     both = [child, {**child, "minProperties": 1}]

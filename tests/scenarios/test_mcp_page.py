@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 async def test_an_administrator_adds_a_server_signs_in_and_approves_its_tools_and_their_changes(
     system: System, mcp_port: int
 ) -> None:
-    """R34: the browser goes to the provider and returns to the view of the server, also if it refuses."""
+    """R34: the browser goes to the provider and returns to the view of the server, even if it refuses."""
     async with (
         protected(mcp_port) as remote,
         opened(system.url, also=f"http://127.0.0.1:{mcp_port}/") as page,

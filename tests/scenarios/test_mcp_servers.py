@@ -130,7 +130,7 @@ async def test_a_change_of_a_server_withdraws_its_tools_until_they_are_approved_
     assert after_approval == 200
 
 
-async def test_a_change_keeps_secrets_at_the_same_place_only_and_replaces_one_revision(
+async def test_a_change_keeps_secrets_only_in_the_same_place_and_needs_the_current_revision(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """An administrator reads no secret by sending it to an address or a program of their own."""

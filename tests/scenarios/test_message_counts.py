@@ -80,7 +80,7 @@ WATCHED: Counts = {
 Execute = Callable[[str], Awaitable[None]]
 
 
-async def test_a_run_sends_exactly_these_messages_to_the_broker(
+async def test_a_run_sends_exactly_the_listed_messages_to_the_broker(
     system: System, play: Play, http: httpx.AsyncClient
 ) -> None:
     """A run of three trivial tool calls that a client starts over HTTP, and whose outcome it waits for."""
@@ -93,7 +93,7 @@ async def test_a_run_sends_exactly_these_messages_to_the_broker(
     await check(partial(messages_per_run, system, play, http, execute), EXPECTED)
 
 
-async def test_a_run_that_a_client_watches_sends_exactly_these_messages_instead(
+async def test_a_run_that_a_client_watches_sends_exactly_the_listed_messages(
     system: System, play: Play, http: httpx.AsyncClient, client: Client
 ) -> None:
     """The same run, started over a websocket that receives its events and the text as the model writes it."""

@@ -70,7 +70,7 @@ async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client,
 @pytest.mark.parametrize(
     ("arguments", "error"), [('{"path": ', "could not be read"), ({"path": 5}, "path"), ({}, "path")]
 )
-async def test_invalid_arguments_are_that_calls_result(
+async def test_invalid_arguments_become_an_error_result_of_their_call(
     client: Client, play: Play, arguments: object, error: str
 ) -> None:
     """R53, R94, R105: the error names the argument, the next call runs, and the model continues."""

@@ -63,7 +63,7 @@ async def test_the_clients_bytes_reach_the_vendor_unchanged(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_complete_reply_equals_the_vendors(
+async def test_a_complete_reply_equals_the_reply_of_the_vendor(
     http: httpx.AsyncClient, vendor: httpx.AsyncClient, play: Play, path: str
 ) -> None:
     """R23: all fields are equal, except the ids and times that the vendor assigns to each reply."""

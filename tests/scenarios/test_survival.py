@@ -82,7 +82,7 @@ async def test_another_agent_continues_a_run_when_its_agent_is_killed(
 async def test_the_page_never_shows_spliced_text_when_its_gateway_is_killed(
     own_system: System, play: Play
 ) -> None:
-    """R36: the shown text is always a prefix of the reply, also while pieces are missing."""
+    """R36: the shown text is always a prefix of the reply, even while pieces are missing."""
     written = " ".join(f"word{number}" for number in range(24))
     name = play(Reply(text=written, chunk_delay_s=0.3))
     async with opened(own_system.url) as page:

@@ -352,7 +352,7 @@ async def test_an_assistant_is_given_every_registered_tool(
 async def test_a_tool_registered_later_is_offered_in_the_next_run(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
-    """R58: a conversation that began without it."""
+    """R58: the conversation began without the tool."""
     name = play(Reply(text="one"), Reply(text="two"))
     conversation = await client.create(name)
     await client.run(conversation, "go")

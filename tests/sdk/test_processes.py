@@ -152,7 +152,7 @@ async def test_every_end_of_a_process_becomes_a_result(
 
 
 async def test_a_failed_connection_is_logged_with_its_details(caplog: pytest.LogCaptureFixture) -> None:
-    """R54: the model reads what failed, and the operator where."""
+    """R54: the model receives the failure, and the log also contains its place in the code."""
 
     def fetch() -> None:
         raise ConnectionRefusedError("nothing listens on port 1")

@@ -153,7 +153,7 @@ async def test_a_call_whose_secret_is_missing_or_unreadable_is_refused_with_its_
     assert VALUE not in json.dumps([unreadable, missing])
 
 
-async def test_a_secret_for_named_servers_reaches_no_other(
+async def test_a_secret_for_named_servers_reaches_no_other_server(
     nats: SecuredNats, agent: Agent, secrets: SecretStore
 ) -> None:
     box = Toolbox()

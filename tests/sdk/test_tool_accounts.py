@@ -127,7 +127,9 @@ async def test_tenant_cannot_register_the_name_of_a_platform_tool(
         (PLATFORM, "r1"),
     ],
 )
-async def test_account_cannot_write_the_lease_of_another(nats: SecuredNats, user: str, key: str) -> None:
+async def test_account_cannot_write_the_lease_of_another_account(
+    nats: SecuredNats, user: str, key: str
+) -> None:
     async with await nats.connect(user) as bus:
         with pytest.raises((NoResponders, Forbidden)):
             await bus.request(kv_subject(RUNNERS, key), b"{}", 2)
@@ -204,8 +206,8 @@ async def register(bus: Bus, body: bytes) -> bytes:
     return checked_reply(await bus.request(subjects.registry("tool", "register"), body, 5))
 
 
-async def test_start_takes_the_place_of_the_reply_to_a_call(nats: SecuredNats, agent: Agent) -> None:
-    """The process of another author never replies, and the owner need not wait for it."""
+async def test_a_stored_start_replaces_the_reply_to_a_call(nats: SecuredNats, agent: Agent) -> None:
+    """A tool server of another author may never reply; the owner does not wait for its reply."""
     loop = asyncio.get_running_loop()
     shown: asyncio.Future[None] = loop.create_future()
     requested: list[CallRequest] = []

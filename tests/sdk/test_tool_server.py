@@ -383,7 +383,7 @@ async def test_lasting_call_renews_the_lease_of_an_idle_server(
     async with server(nats_server, name, box):
         await bus.subscribe(subjects.stored(kv_subject(RUNNERS, f"{name}.{ANY}")), put)
         await bus.ready()
-        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        # On a busy machine a single renewal may be late; without the tested behaviour every renewal is late.
         await eventually(renewed_soon)
 
 

@@ -150,7 +150,7 @@ async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: 
     assert refused.value.code == ErrorCode.BAD_REQUEST
 
 
-async def test_workflow_of_a_tenant_is_its_own(registry: Registry, tenant: str) -> None:
+async def test_workflow_of_a_tenant_is_hidden_from_other_tenants(registry: Registry, tenant: str) -> None:
     """P8: another tenant neither sees nor starts it, and may use the same name."""
     ours = WorkflowDefinition(name="own", title="Ours", server="ours")
     theirs = WorkflowDefinition(name="own", title="Theirs", server="theirs")

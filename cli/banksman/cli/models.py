@@ -20,8 +20,8 @@ MAX_LISTED = 20
 """Maximum number of models that a notice names."""
 DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
 DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
-"""The gateway uses the model for requests that name none; agents create its client before requests. Both are
-derived from `DEFAULT_MODEL`, and are also read, because users of earlier versions set them."""
+"""The default model of the gateway, for requests that name none, and of agents, which create its client in
+advance. Both are derived from `DEFAULT_MODEL`. They are also read: users of earlier versions set them."""
 
 _ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
 _OPENAI_MODEL = "openai:gpt-5-mini"
@@ -67,7 +67,7 @@ class _Keys(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     default: str | None = Field(default=None, pattern=r"^(demo|[a-z]+:.+)$", max_length=200)
-    """`provider:model` of conversations that name none; None for the first one that a key is set for."""
+    """`provider:model` of conversations that name none; None for a model of the first vendor with a key."""
     anthropic_api_key: SecretStr | None = None
     openai_api_key: SecretStr | None = None
     openai_base_url: str | None = None
@@ -145,7 +145,7 @@ def _first_model(base_url: str, key: SecretStr | None) -> str:
 
 @lru_cache(maxsize=8)
 def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
-    """Return the models that an OpenAI-compatible server lists; raises one of `_NO_LIST` if it lists none."""
+    """Return the models that an OpenAI-compatible server lists; raise one of `_NO_LIST` without a list."""
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
     request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
     with urlopen(request, timeout=LIST_TIMEOUT_S) as response:

@@ -26,8 +26,8 @@ SERVICES: Mapping[str, str] = {
 extra that installs its libraries has the same name as the command."""
 _CALL_MODELS = frozenset({"gateway", "agent"})
 _COLLECT_AFTER = 10_000
-"""New objects, less those that ended, after which Python looks for cycles among them. After 700, its default,
-this takes a thirtieth of the CPU time of an agent."""
+"""Number of additional objects after which Python's garbage collector looks for cycles. With the default of
+700, the collector takes a thirtieth of the CPU time of an agent."""
 
 
 def run_service(name: str, *, json: bool = False, **options: object) -> int:
@@ -68,7 +68,7 @@ def load_service(name: str) -> ModuleType:
     try:
         # uvicorn's `__init__` imports its command line, which no service needs.
         defer("uvicorn")
-        # httpx imports them for a command line of its own, structlog for tracebacks on terminals.
+        # httpx imports these for its own command line, structlog for tracebacks on terminals.
         with without("pygments", "rich"), validators_on_first_use():
             module = service_module(name, "app")
     except ModuleNotFoundError as error:

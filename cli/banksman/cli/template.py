@@ -2,8 +2,8 @@
 
 The services of one machine import the same libraries. Importing them once halves the CPU time of a start, and
 the processes share the memory that none of them changes. `python -m banksman.cli.template FD SERVICE…`
-serves the requests of `ServiceTemplate` on the socket FD. Its own environment has no setting and no secret:
-that of a service comes with the request.
+serves the requests of `ServiceTemplate` on the socket FD. Its own environment contains no settings and no
+secrets: each request contains the environment of its service.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The broker: the only code that knows NATS. Everything else speaks of logs, slots, work and buckets."""
+"""The broker: the only code that knows NATS. All other code uses logs, slots, work queues and buckets."""
 
 import importlib
 

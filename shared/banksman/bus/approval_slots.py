@@ -226,7 +226,11 @@ class ApprovalSlots:
         return written.stored or use
 
     async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
-        """Return the notes on a tenant's requests, by approval id and name."""
+        """Return the notes on a tenant's requests, by approval id and name.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         found: dict[str, dict[str, StoredMessage]] = {}
         every = subjects.approval_note(tenant, subjects.ANY, subjects.ANY)
         async for message in direct.read(self._bus, APPROVALS, every, current=True):
@@ -235,25 +239,44 @@ class ApprovalSlots:
         return found
 
     async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
-        """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply."""
+        """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply.
+
+        Raises:
+            Overloaded: DEAD is full.
+            Unavailable: The broker did not respond.
+        """
         subject = subjects.approval_reply(reply.tenant, reply.approval_id)
         message = await self._last(subject)
         if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:
             return
+        # Stored in DEAD before it is deleted, so that a crash cannot lose it.
         await dead_letter_slot(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def discard_unreadable(self, message: WorkMessage, reason: str) -> None:
-        """Dead-letter a reply that cannot be decoded, and empty its slot."""
+        """Dead-letter a reply that cannot be decoded, and empty its slot.
+
+        Raises:
+            Overloaded: DEAD is full.
+            Unavailable: The broker did not respond.
+        """
         await dead_letter_slot(self._bus, APPROVALS, message, reason)
         await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
 
     async def schedule_removal(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:
-        """Schedule the check whether an approval may be removed."""
+        """Schedule the check whether an approval may be removed.
+
+        Raises:
+            Overloaded, Unavailable: As `durable`.
+        """
         await set_timer(self._bus, REMOVAL_TIMER, tenant, approval_id, at=at, payload=payload)
 
     async def forget(self, tenant: str, approval_id: str) -> None:
-        """Remove a request whose reply is committed, and then the reply."""
+        """Remove a request whose reply is committed, and then the reply.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         for subject in (
             subjects.approval_request(tenant, approval_id),
             subjects.approval_note(tenant, approval_id, subjects.ANY),

@@ -25,7 +25,7 @@ class SafeClient(Client):
 
     nats-py gives each subscription a queue and a task, which cost more than most replies and notifications.
 
-    nats-py raises if it is closed with unsent messages after the connection was lost.
+    nats-py raises in `close` if messages are unsent after the connection was lost. This client closes anyway.
     """
 
     def __init__(self) -> None:

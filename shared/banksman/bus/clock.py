@@ -2,7 +2,7 @@
 
 The clocks of machines differ. All processes share the clock of the broker, which stamps stored messages and
 fires timers. A process requests the broker's time every `REQUEST_EVERY_S` seconds and adds its own monotonic
-clock: no run waits for a request or costs an additional message.
+clock, so that no run waits for a request or causes an additional message.
 """
 
 from __future__ import annotations

@@ -355,12 +355,12 @@ class Bus:
         return Subscription(await self.nc.listen(subject, callback))
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, which must not block, after each reconnect; return what removes the callback."""
+        """Call `callback`, which must not block, after each reconnect; return a function that removes it."""
         self._on_reconnect.append(callback)
         return lambda: self._on_reconnect.remove(callback)
 
     def on_slow_consumer(self, callback: Callable[[str], None]) -> Callable[[], None]:
-        """Call `callback` with each subject whose messages were dropped; return what removes the callback."""
+        """Call `callback` with each subject that lost messages; return a function that removes it."""
         self._errors.on_slow_consumer.append(callback)
         return lambda: self._errors.on_slow_consumer.remove(callback)
 

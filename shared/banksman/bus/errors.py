@@ -23,7 +23,7 @@ from __future__ import annotations
 from banksman.contracts.errors import CallerMistake, ErrorCode, Fault, Signal, Unavailable
 
 NO_RESPONSE = "the message broker did not respond in time"
-"""What clients read about requests to the broker that failed."""
+"""The message for clients when a request to the broker fails."""
 
 
 class MessageTooLarge(CallerMistake):

@@ -104,14 +104,22 @@ async def subjects_in(
 async def last_message(
     bus: Bus, stream: str, subject: str, *, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:
-    """Return the last message on a subject, read from the leader; None if the subject has no message."""
+    """Return the last message on a subject, read from the leader; None if the subject has no message.
+
+    Raises:
+        ApiError, Unavailable, Forbidden: As `call`.
+    """
     return await _get(bus, stream, {"last_by_subj": subject}, budget_s)
 
 
 async def next_message(
     bus: Bus, stream: str, subject: str, *, after: int, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:
-    """Return the first message on a subject after a stream sequence, read from the leader, or None."""
+    """Return the first message on a subject after a stream sequence, read from the leader; None without one.
+
+    Raises:
+        ApiError, Unavailable, Forbidden: As `call`.
+    """
     return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject}, budget_s)
 
 
@@ -126,6 +134,9 @@ async def purge_subject(
         subject: The subject; may contain wildcards.
         keep: Number of last messages to retain; not together with `before`.
         before: Stream sequence of the first message to retain; None removes all but `keep`.
+
+    Raises:
+        ApiError, Unavailable, Forbidden: As `call`.
     """
     which = {"seq": before} if before is not None else {"keep": keep} if keep else {}
     wanted = {"filter": subject, **which}
@@ -134,7 +145,11 @@ async def purge_subject(
 
 
 async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
-    """Remove one message; return False if it does not exist."""
+    """Remove one message; return False if it does not exist.
+
+    Raises:
+        ApiError, Unavailable, Forbidden: As `call`.
+    """
     try:
         await call(bus, api("STREAM.MSG.DELETE", stream), {"seq": stream_seq})
     except ApiError as error:

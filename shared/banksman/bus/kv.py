@@ -120,19 +120,31 @@ class Bucket(Generic[T]):
         return written if isinstance(written, int) else None
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
-        """Remove a value; return False if it does not have the given `revision` (None removes any)."""
+        """Remove a value; return False if it does not have the given `revision` (None removes any).
+
+        Raises:
+            Overloaded, Unavailable: As `durable`.
+        """
         headers = {KV_OPERATION: "DEL", TTL: MARKER_TTL}
         written = await self._write(key, b"", revision, headers)
         return isinstance(written, int)
 
     async def entries(self, prefix: str = "") -> AsyncIterator[Entry[T]]:
-        """Yield the values whose keys begin with the tokens of `prefix`; skip and report undecodable ones."""
+        """Yield the values whose keys begin with the tokens of `prefix`; skip and report undecodable ones.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         for message in await self._latest(prefix):
             if (entry := await self._readable(message)) is not None:
                 yield entry
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys that begin with the tokens of `prefix`."""
+        """Return the keys that begin with the tokens of `prefix`.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         return [self.key_of(message.subject) for message in await self._latest(prefix)]
 
     def subject(self, key: str) -> str:

@@ -58,7 +58,7 @@ def instance_key(server: str, epoch: int, tenant: str | None) -> str:
 
 
 async def take_lease(bus: Bus, lease: RunnerLease, *, key: str | None = None) -> int:
-    """Take the lease of a runner, also from an earlier process of it; return the revision.
+    """Take the lease of a runner, even if an earlier process of it holds the lease; return the revision.
 
     Each process of a runner calls this once, with an epoch above all earlier ones. An earlier process cannot
     renew afterwards, because its revision is no longer the last one.

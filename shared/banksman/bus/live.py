@@ -31,9 +31,10 @@ CHECK_S = 20.0
 IDLE_CHECKS = 6
 """Factor by which a log without an owner is compared less often."""
 FIRST_CHECK_S = 1.0
-"""Seconds after opening: in a cluster, interest takes a moment to reach the node that sends commits on."""
+"""Seconds from the opening of a log to its first comparison: in a cluster, a new subscription takes a moment
+to reach the server that forwards commits."""
 EARLY_COMMITS, EARLY_BYTES = 1_024, 4 * 1024 * 1024
-"""Commits of a conversation that wait while its log is read, and their size; further ones are read."""
+"""Maximum number and bytes of commits that wait while their log is read; further ones are read from it."""
 CHECKS_AT_ONCE = 32
 """Maximum number of concurrent comparisons."""
 
@@ -242,7 +243,7 @@ class _Channel:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncGenerator[None]:
-        """Read the log without commits that arrive meanwhile; deliver them afterwards."""
+        """Hold back the commits that arrive while the block reads the log, and deliver them afterwards."""
         async with self._turn:
             try:
                 yield

@@ -149,12 +149,20 @@ class EventLog:
         return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
 
     async def more(self, tenant: str, conversation_id: str, *, after: int) -> bool:
-        """Return whether the leader has a commit after a stream sequence. Reads at most one commit."""
+        """Return whether the leader has a commit after a stream sequence. Reads at most one commit.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         subject = subjects.conversation(tenant, conversation_id)
         return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
 
     async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
-        """Return the approximate bytes of the commits before a stream sequence. Reads all of them."""
+        """Return the approximate bytes of the commits before a stream sequence. Reads all of them.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         size, subject = 0, subjects.conversation(tenant, conversation_id)
         async for message in direct.read(self.bus, EVENTS, subject):
             size += stored_size(len(message.data)) if message.stream_seq < before else 0
@@ -170,6 +178,9 @@ class EventLog:
             conversation_id: The conversation.
             before: Stream sequence of the tombstone. None retains the last commit, for a log to which no
                 other process can append.
+
+        Raises:
+            Unavailable: The broker did not respond.
         """
         subject = subjects.conversation(tenant, conversation_id)
         keep = 1 if before is None else 0

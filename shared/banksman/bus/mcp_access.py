@@ -30,7 +30,7 @@ POLL_EVERY_S: Final = 0.2
 SIGNED_OUT: Final = {"signed_in": None, "needs_sign_in": True}
 """The changed fields of a server whose token can no longer be used."""
 
-AskRunner = Callable[[RequestToken], Awaitable[FileReply]]
+SendToRunner = Callable[[RequestToken], Awaitable[FileReply]]
 """Sends a request to a runner, which connects to addresses that tenants chose. May raise `Unavailable`."""
 M = TypeVar("M", bound=BaseModel)
 
@@ -53,7 +53,7 @@ class McpAccess:
         self._now = now
 
     async def authorized(
-        self, tenant: str, entry: Entry[McpServer], transport: McpTransport, ask: AskRunner
+        self, tenant: str, entry: Entry[McpServer], transport: McpTransport, send: SendToRunner
     ) -> McpTransport:
         """Return the transport of a server with its access token, which is renewed if it expires soon.
 
@@ -61,7 +61,7 @@ class McpAccess:
             tenant: The server's tenant.
             entry: The stored server.
             transport: The configured transport; returned unchanged for a server without a sign-in.
-            ask: Requests a token.
+            send: Sends the request for a token to a runner.
 
         Raises:
             AccessMissing: An administrator must sign in first, or the token could not be renewed.
@@ -84,7 +84,7 @@ class McpAccess:
                 await asyncio.sleep(POLL_EVERY_S)
                 entry = await self._read(entry.key, server.id)
             else:
-                entry, usable = await self._renewed(tenant, entry, signed_in, ask)
+                entry, usable = await self._renewed(tenant, entry, signed_in, send)
 
     def sealed(self, tenant: str, server_id: str, secrets: BaseModel) -> str:
         """Return the secrets of a sign-in, encrypted for storage."""
@@ -99,7 +99,11 @@ class McpAccess:
         return self.unsealed(Access, tenant, server.id, signed_in.sealed)
 
     def unsealed(self, model: type[M], tenant: str, server_id: str, sealed: str) -> M:
-        """Return the decrypted secrets of a sign-in; errors as `opened`."""
+        """Return the decrypted secrets of a sign-in.
+
+        Raises:
+            AccessMissing: As `opened`.
+        """
         text = self._box.open(sealed, _name(tenant, server_id))
         if text is None:
             raise needs_sign_in(server_id)
@@ -116,13 +120,14 @@ class McpAccess:
         )
 
     async def _renewed(
-        self, tenant: str, entry: Entry[McpServer], signed_in: SignedIn, ask: AskRunner
+        self, tenant: str, entry: Entry[McpServer], signed_in: SignedIn, send: SendToRunner
     ) -> tuple[Entry[McpServer], bool]:
         """Renew a token unless another process does.
 
         Returns:
-            The server as stored afterwards, and whether to use its token without another renewal: also a
-            token granted for less than a minute, and an unexpired one that cannot be renewed.
+            The server as stored afterwards, and whether to use its token without another renewal. This is
+            True even for a new token that is valid for less than a minute, and for an unexpired token that
+            cannot be renewed.
         """
         access = self.opened(tenant, entry.value, signed_in)
         if access.token.refresh_token is None:
@@ -134,7 +139,7 @@ class McpAccess:
             return await self._read(entry.key, server.id), False
         claimed = Entry(entry.key, server, revision)
         # If no reply arrives, the claim stays until it expires: the runner may still send the request.
-        reply = await ask(_refresh(access))
+        reply = await send(_refresh(access))
         if reply.token is not None:
             renewed = self.signed_in(tenant, server.id, signed_in.user, _renewal(access, reply.token))
             renewed = renewed.model_copy(update={"at": signed_in.at})

@@ -36,9 +36,8 @@ class McpTargets:
     async def with_target(self, request: CallRequest, runner: str) -> CallRequest:
         """Return a request with the MCP target of its call; unchanged for a tool of no MCP server.
 
-        A token that expires soon is renewed through the runner of the call.
-
-        A tool that is no longer approved has no target: the runner refuses it as an unknown tool.
+        A token that expires soon is renewed through the runner of the call. A tool that is no longer approved
+        gets no target, and the runner refuses it as an unknown tool.
 
         Raises:
             SecretUnusable: A secret of the server is not set, or cannot be used.
@@ -56,11 +55,11 @@ class McpTargets:
             return request
         resolved = await self._secrets.resolved(request.tenant, server_id, entry.value.transport)
 
-        async def ask(wanted: RequestToken) -> FileReply:
+        async def send(wanted: RequestToken) -> FileReply:
             subject = subjects.files(runner, request.tenant, request.conversation_id)
             reply = await self._bus.request(subject, wanted.model_dump_json().encode(), TOKEN_TIMEOUT_S)
             return FileReply.model_validate_json(reply)
 
-        transport = await self._access.authorized(request.tenant, entry, resolved.transport, ask)
+        transport = await self._access.authorized(request.tenant, entry, resolved.transport, send)
         target = McpTarget(transport=transport, tool=tool.name, digest=tool.digest, hidden=resolved.hidden)
         return request.model_copy(update={"mcp": target})

@@ -173,16 +173,26 @@ class Objects:
         return data
 
     async def delete(self, name: str) -> bool:
-        """Remove an object; return False if it does not exist."""
+        """Remove an object; return False if it does not exist.
+
+        Raises:
+            ObjectBroken: Its description is invalid.
+            Unavailable: The broker did not respond.
+        """
         meta = await self._meta(name)
         if meta is None:
             return False
+        # The description first: after a crash, no reader finds a description without its chunks.
         await jetstream.purge_subject(self._bus, self._stream, self._meta_subject(name))
         await self._purge_chunks(meta.nuid)
         return True
 
     async def remove(self, name: str) -> None:
-        """Remove an object of an owner and all objects below `name/`, including unfinished ones."""
+        """Remove an object of an owner and all objects below `name/`, including unfinished ones.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         if self._remove is not None:
             await self._remove(name)
             return
@@ -195,6 +205,9 @@ class Objects:
         Args:
             prefix: The beginning of a name without its owner.
             owner: The owner whose objects to list; None lists all, with and without owners.
+
+        Raises:
+            Unavailable: The broker did not respond.
         """
         below = ">" if owner is None else f"{check_token(owner, 'owner')}.>"
         async for message in direct.read(self._bus, self._stream, object_meta(self._store, below)):
@@ -207,7 +220,11 @@ class Objects:
                 yield info
 
     async def storage_used(self) -> tuple[int, int]:
-        """Return the total bytes of all objects, and the limit of the store; 0 for no limit."""
+        """Return the total bytes of all objects, and the limit of the store; 0 for no limit.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         info = await jetstream.call(self._bus, api("STREAM.INFO", self._stream))
         return int(info["state"]["bytes"]), max(0, int(info["config"]["max_bytes"]))
 

@@ -19,11 +19,12 @@ from banksman.runtime.backoff import Backoff, retry
 logger = logging.getLogger(__name__)
 
 ACK_BUDGET_S = 10.0
-"""Seconds for which an ack is repeated. After them the message is redelivered, and its handler has no
-effect."""
+"""Seconds for which an ack is repeated. After that the message is redelivered, and its handler, which is safe
+to repeat, has no further effect."""
 MOST_FAILURES = 10
 """Failed deliveries, in about 30 s, after which a message is dead-lettered. Temporary faults (no broker,
-storage full) do not count. A message of a newer version is left to other processes for the same number."""
+storage full) do not count. A message of a newer version is left to other processes for the same number of
+deliveries."""
 DEAD_LETTER_RETRY_S = 30.0
 """Seconds until a poison message is redelivered if it could not be dead-lettered."""
 

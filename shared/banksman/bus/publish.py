@@ -156,7 +156,7 @@ class Publication:
     """Number of attempts that may have stored the message."""
 
     def repeated(self) -> None:
-        """Note that an attempt starts while an earlier one waits, which may have stored the message."""
+        """Count an attempt that starts while an earlier one waits, which may have stored the message."""
         self.tries += 1
 
     async def attempt(self) -> PubAck:

@@ -84,8 +84,9 @@ class Replies:
             headers: Headers of the request.
             until_reconnect: True fails at a reconnect, because the reply may have been lost with the old
                 connection. For requests that are safe to repeat.
-            token: The `new_token` by which another subscription delivers the reply; None takes one.
-            reply: The reply subject, if it is that of another subscription; None for the inbox.
+            token: A token from `new_token`, with which another subscription delivers the reply; None creates
+                one.
+            reply: The reply subject of another subscription; None for a subject of this inbox.
             unless: A future that ends the wait when it is done; then an empty message is returned.
 
         Raises:
@@ -171,7 +172,7 @@ class Replies:
         """Provide a reply subject and pass its messages to `received` while the block runs.
 
         Args:
-            subject: The subject of the request; None if it is the reply subject itself.
+            subject: The subject of the request; None if the message is published on the reply subject itself.
             received: Called with each reply.
             failed: Called with the reason why no reply can arrive.
             until_reconnect: True calls `failed` at a reconnect.

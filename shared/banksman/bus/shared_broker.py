@@ -37,7 +37,7 @@ HANDLERS_END_S = 4.0
 server redelivers the message of a stream."""
 INTAKE_MESSAGES = 16_384
 INTAKE_BYTES = 16 * 1024 * 1024
-"""Limits of the requests of one subject that wait for an intake; further requests are dropped."""
+"""Maximum number and bytes of requests of one subject that wait for an intake; further ones are dropped."""
 
 Intake = Callable[[str, str, Callable[[], Awaitable[None]]], Awaitable[None]]
 """Receives the subject, the reply subject and the handler of each request. An intake returns at once: the
@@ -138,7 +138,7 @@ class _AtOnce:
 
 
 class NoReply(Exception):
-    """Raised by a handler that leaves a request without a reply. FastStream replies to None with no bytes."""
+    """Raised by a handler that leaves a request without a reply. For None, FastStream sends an empty one."""
 
 
 class _Rules(BaseMiddleware[Any, Any]):

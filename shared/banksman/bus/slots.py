@@ -31,7 +31,8 @@ from banksman.runtime.concurrency import first_error
 T = TypeVar("T", bound=BaseModel)
 
 MAX_REMOVALS = 16
-"""Slots that are removed at a time: a busy process ends calls faster than one removal after another."""
+"""Maximum number of concurrent removals of slots: a busy process ends calls faster than it could remove their
+slots one after another."""
 SLOT_TIMEOUT_S = 10.0
 """Seconds to wait until a refused write shows the message that took the slot. An election takes up to 8."""
 _RETRY_S = 0.05
@@ -255,8 +256,8 @@ async def store_slot(
         stored = await jetstream.last_message(bus, stream, subject)
         if stored is not None:
             return SlotWrite(decode_slot(type(value), subject, stored.data), fresh=False, taken=taken)
-        # With three replicas the leader refuses a message as soon as another one is on its way to the
-        # followers. If the leader then dies, the other one may never be stored, and the next writer decides.
+        # With three replicas the leader refuses a message while it replicates another one. If the leader then
+        # dies, the message under replication may never be stored, and the next writer decides.
         if not taken or asyncio.get_running_loop().time() > deadline:
             raise NotReady(f"{subject}: the message in the slot was removed during the write")
         await asyncio.sleep(_RETRY_S)

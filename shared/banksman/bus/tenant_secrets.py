@@ -75,7 +75,7 @@ class TenantSecrets:
             return ResolvedTransport(transport.with_values(filled), tuple(found.values()))
         except ValidationError:
             # `from None`, because the validation error shows the secret value.
-            raise SecretUnusable(", ".join(found), "does not fit where it is used") from None
+            raise SecretUnusable(", ".join(found), "makes a value of the server invalid") from None
 
     async def _value(self, tenant: str, name: str, server: str) -> str:
         key = f"{tenant}.{name}"

@@ -103,6 +103,7 @@ class BucketView(Generic[T]):
     async def __aenter__(self) -> Self:
         bus = self._bucket.bus
         pattern = subjects.stored(kv_subject(self._bucket.name, ">"))
+        # Subscribed before the load, so that no change between the two is missed.
         self._subscription = await bus.subscribe(pattern, self._received)
         await self._load()
         self._removers = [
@@ -145,7 +146,7 @@ class BucketView(Generic[T]):
             stored.add(bucket.key_of(message.subject))
             self._apply(message)
         for key in known - stored:
-            # One replica may lag behind: the key is deleted only if the leader does not have it.
+            # A lagging replica may not have the key yet, so only a leader without the key shows its deletion.
             subject = self._bucket.subject(key)
             message = await jetstream.last_message(self._bucket.bus, self._bucket.stream, subject)
             if message is None:

@@ -236,7 +236,7 @@ class _Worker:
     async def _handle(self, item: _InWork) -> None:
         try:
             if item.waited:
-                # Part of `ack_wait` has passed.
+                # Part of `ack_wait` has passed while the message waited for a slot.
                 await send_status(self._bus, item.reply, IN_PROGRESS)
             message = replace(item.message, without_slot=partial(self._giving_back, item))
             outcome = await handle(self._bus, self._stream, self._handler, message)
@@ -269,8 +269,8 @@ class _Worker:
         try:
             yield
         finally:
-            # Even above the number of slots: this handler is in memory, and no other one starts until a slot
-            # is free.
+            # Take a slot even above the limit, because the handler is already in memory. No other handler
+            # starts until a slot is free.
             slots.take(tenant)
             places.give_back(tenant)
 

@@ -12,7 +12,7 @@ from banksman.contracts.wire import Stored
 
 MAX_FILES = 100
 MAX_FILES_BYTES = 256 * 1024
-"""Bytes of all files of an assistant as JSON. Both are stored as one message of at most 1 MiB."""
+"""Maximum bytes of JSON of all files of an assistant. They share a message of at most 1 MiB with it."""
 MAX_PATH_CHARS, MAX_NAME_BYTES, MAX_PARTS = 512, 255, 16
 RESERVED_PREFIX = ".banksman-"
 """Prefix of the names that the tool-runner reserves for files that it is still writing."""
@@ -33,12 +33,12 @@ class AssistantFile(Stored):
     """One initial file of a workspace."""
 
     path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS), AfterValidator(_checked_path)]
-    """Relative to the workspace, separated by `/`."""
+    """Path relative to the workspace, with `/` between its parts."""
     encoding: Literal["utf-8", "base64"] = "utf-8"
     """How `content` encodes the file's bytes."""
     executable: bool = False
     content: str | None = None
-    """None in lists of assistants, which omit contents."""
+    """The content in this encoding; None in lists of assistants, which omit contents."""
 
     @field_validator("content")
     @classmethod

@@ -62,7 +62,7 @@ class ApprovalTerms(Stored):
 
 ONE_APPROVER = ApprovalTerms()
 MAX_RULES = 100
-"""Rules of a tenant's policy."""
+"""Maximum number of rules in a tenant's policy."""
 
 
 class ApprovalPolicy(Stored):
@@ -102,7 +102,7 @@ class ModelOptions(Stored):
     """Options of each model request."""
 
     max_tokens: int | None = Field(default=None, gt=0)
-    """Output tokens of one reply; None applies the default of the provider's adapter."""
+    """Maximum output tokens of one reply; None applies the default of the provider's adapter."""
     temperature: float | None = Field(default=None, ge=0, le=2)
 
 
@@ -141,13 +141,13 @@ class Limits(Stored):
     """Limits of one run. A run that reaches one ends with the error code of that limit."""
 
     run_timeout_s: float = Field(default=300.0, gt=0, le=86_400)
-    """Seconds of work. Time spent waiting for a user does not count."""
+    """Maximum seconds of work. Time spent waiting for a user does not count."""
     calls_per_reply: int = Field(default=32, ge=1, le=1000)
-    """Tool calls that one reply may contain."""
+    """Maximum number of tool calls in one reply."""
     max_calls_per_run: int | None = Field(default=None, gt=0, exclude_if=lambda most: most is None)
-    """Tool calls with a result, refused ones included; None means no limit."""
+    """Maximum number of tool calls with a result, including refused ones; None means no limit."""
     max_tokens_per_run: int | None = Field(default=None, gt=0)
-    """Sum of input and output tokens; None means no limit."""
+    """Maximum sum of input and output tokens; None means no limit."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     context_tokens: int | None = Field(default=None, ge=1_000)
     """Size of the model's context window; None applies the deployment's table. Before the history reaches it,
@@ -230,7 +230,7 @@ class WorkflowInvocation(Stored):
     name: Token
     parameters: JsonObject = Field(default_factory=dict)
     user: str = ""
-    """Who started it."""
+    """The user who started it."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
     built: Built | None = Field(default=None, exclude_if=lambda built: built is None)
@@ -266,9 +266,9 @@ class ConversationSettings(RunOverrides):
 
 
 TitleSource = Literal["person", "message", "model"]
-"""- `person`: a client gave it.
-- `message`: the first line of the first message.
-- `model`: a model wrote it, or was requested to and did not.
+"""- `person`: a client set the title.
+- `message`: the title is the first line of the first message.
+- `model`: a model wrote the title, or was requested to and returned none.
 """
 
 
@@ -288,6 +288,6 @@ class ConversationRecord(Stored):
     archived: bool = Field(default=False, exclude_if=lambda archived: not archived)
     """True if lists omit it unless the request asks for archived ones."""
     title_by: TitleSource = Field(default="person", exclude_if=lambda source: source == "person")
-    """Who chose the title. A title of a person is never replaced by a generated one."""
+    """The source of the title. A title that a client set is never replaced by a generated one."""
     created_at: str
     updated_at: str

@@ -18,7 +18,7 @@ from banksman.contracts.wire import JsonObject, Stored
 MAX_STEPS = 50
 MAX_TEMPLATE_CHARS = 20_000
 MAX_BUILT_BYTES = 64 * 1024
-"""Bytes of the definition of a workflow with its steps, as JSON."""
+"""Maximum bytes of the JSON of a workflow's definition with its steps."""
 DAY_S = 86_400.0
 
 BuiltStepName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]

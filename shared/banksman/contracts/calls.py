@@ -127,8 +127,8 @@ class LateResult(Stored):
 
 
 PRESENCE = "presence"
-"""The attempt in a cancel request without effect, whose reply shows an agent that the holder of a lease is
-connected. Processes of a tool server reply to it although they have no such call."""
+"""The attempt that a cancel request names to end no call: its reply shows an agent that the holder of a lease
+is connected. Processes of a tool server reply to this request although they have no such call."""
 
 
 class CancelCall(Stored):

@@ -51,7 +51,7 @@ class Envelope(Wire):
     """A frame without a required conversation."""
 
     conversation_id: Token | None = None
-    """If given, the frame is refused when its ids belong to another conversation."""
+    """The conversation of the ids in the frame; ids of another one are refused. None skips the check."""
 
 
 class Hello(Envelope):
@@ -209,7 +209,7 @@ class ConnectionLimits(Stored):
     inflight: int
     """Maximum number of frames without a reply."""
     rate: int
-    """Frames per second; a burst may have twice as many."""
+    """Maximum frames per second; a burst may have twice as many."""
 
 
 class NotResumed(Stored):

@@ -48,13 +48,13 @@ class StdioServer(Stored):
         """Return the server with other variables.
 
         Raises:
-            ValidationError: One has no valid value.
+            ValidationError: A name or a value is invalid.
         """
         return type(self)(command=self.command, env=values)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must appear in no result."""
+        """The secrets, which no result may contain."""
         return tuple(self.env.values())
 
 
@@ -75,13 +75,13 @@ class HttpServer(Stored):
         """Return the server with other headers.
 
         Raises:
-            ValidationError: One has no valid value.
+            ValidationError: A name or a value is invalid.
         """
         return type(self)(url=self.url, headers=values)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must appear in no result."""
+        """The secrets, which no result may contain."""
         # For "Bearer TOKEN", a server may echo the token alone.
         return tuple(part for value in self.headers.values() for part in (value, value.partition(" ")[2]))
 
@@ -93,7 +93,7 @@ class ServedTool(Stored):
     """A tool with the server's description."""
 
     name: str = Field(max_length=256)
-    """The server's own name for it."""
+    """The name that the server itself uses for the tool."""
     description: str = Field(default="", max_length=8_000)
     input_schema: JsonObject
     read_only: bool = False
@@ -149,14 +149,14 @@ class McpTarget(Stored):
 
     transport: McpTransport = Field(repr=False)
     tool: str
-    """The server's own name for it."""
+    """The name that the server itself uses for the tool."""
     digest: str
     """The digest of the approved tool; a tool with another digest is not called."""
     hidden: Hidden = ()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must appear in no result."""
+        """The secrets, which no result may contain."""
         return (*self.transport.secrets, *self.hidden)
 
 

@@ -31,7 +31,7 @@ class OAuthClient(Stored):
     issuer: Text | None = None
     """The authorization server that registered it; None for a client that an administrator configured."""
     redirect_uri: Url | None = None
-    """The redirect URI that it was registered with; None as above."""
+    """The redirect URI that it was registered with; None for a client that an administrator configured."""
 
 
 class Authorization(Stored):

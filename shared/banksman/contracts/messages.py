@@ -74,7 +74,7 @@ class Usage(Stored):
     cache_written_1h_tokens: int = Field(default=0, exclude_if=lambda count: not count)
     """The part of `cache_written_tokens` that the cache stores for an hour, at a higher price."""
     cost_usd: float | None = None
-    """USD; None if the price of the model is unknown, which does not mean free."""
+    """Cost in USD; None if the price of the model is unknown, which does not mean free."""
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum. If only one cost is known, it is the cost of the sum."""

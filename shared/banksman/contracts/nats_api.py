@@ -33,4 +33,4 @@ class Replay(Wire):
     and `follow_s` is above 0, the reply subject receives `resync_required`."""
     detail: Detail = "full"
     follow_s: float = Field(default=0, ge=0, le=60)
-    """Seconds for which later events are also sent. Then request again with the number of the last event."""
+    """Seconds for which later events are also sent. Then repeat the request with the last event's number."""

@@ -15,14 +15,14 @@ from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, To
 
 
 class RegisterTool(Stored):
-    """`tool.register`: register a tool, or renew its registration; replies `ToolRegistration` or an error."""
+    """`tool.register`: register a tool or renew its registration; the reply is a `ToolRegistration`."""
 
     definition: ToolDefinition
     """`server` must be the id of the tool server, the same in all of its processes."""
 
 
 class WithdrawTool(Stored):
-    """`tool.withdraw`: remove the sender's registration; replies that `ToolRegistration` or an error."""
+    """`tool.withdraw`: remove a registration of the sender; the reply is the removed `ToolRegistration`."""
 
     name: Token
     server: Token
@@ -94,7 +94,7 @@ class WorkflowDefinition(Stored):
 
 
 class StoreWorkflow(Stored):
-    """`workflows.store`: create or replace a workflow without code; replies `WorkflowDefinition`."""
+    """`workflows.store`: create or replace a workflow without code; the reply is its definition."""
 
     tenant: Token
     definition: WorkflowDefinition
@@ -105,21 +105,21 @@ class StoreWorkflow(Stored):
 
 
 class DeleteWorkflow(Stored):
-    """`workflows.delete`: delete a workflow without code; replies the deleted `WorkflowDefinition`."""
+    """`workflows.delete`: delete a workflow without code; the reply is its definition."""
 
     tenant: Token
     name: Token
 
 
 class RegisterWorkflow(Stored):
-    """`workflow.register`: register a workflow, or change it; replies `WorkflowRegistration` or an error."""
+    """`workflow.register`: register or change a workflow; the reply is its registration or an error."""
 
     definition: WorkflowDefinition
     """`server` must be the id of the workflow server, the same in all of its processes."""
 
 
 class WithdrawWorkflow(Stored):
-    """`workflow.withdraw`: remove the sender's registration; replies the removed `WorkflowRegistration`."""
+    """`workflow.withdraw`: remove a registration of the sender; the reply is the removed registration."""
 
     name: Token
     server: Token
@@ -129,7 +129,7 @@ class WorkflowRegistration(Stored):
     """A registered workflow, and the tenant whose users may start it."""
 
     tenant: Token | None = None
-    """None for all tenants."""
+    """The tenant; None for all tenants."""
     definition: WorkflowDefinition
 
 
@@ -140,7 +140,7 @@ class WorkflowCategory(Category):
 
 
 class WorkflowName(Stored):
-    """`workflows.get`: request one definition; replies `WorkflowDefinition` or an error."""
+    """`workflows.get`: request one definition; the reply is a `WorkflowDefinition` or an error."""
 
     name: Token
     tenant: Token | None = None

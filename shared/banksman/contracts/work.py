@@ -240,14 +240,14 @@ class ApprovalReply(Stored):
     decisions: tuple[ItemDecision, ...] = ()
     remember: Remember | None = None
     digests: tuple[str, ...] = ()
-    """Digests of the calls that the approver saw, in the order of the request; for a requested value, those
-    of the request and of the value."""
+    """Digests of the calls that the approver saw, in the order of the request; for a requested value, the
+    digests of the request and of the value."""
     value: JsonValue = Field(default=None, exclude_if=lambda value: value is None)
     """The value that a workflow requested. The signature covers it through `digests`."""
     decided_at: Timestamp
     answer_id: str = ""
-    """Id of the client request that decided. A repeated request recognises its own reply by it; no effect
-    on the decision."""
+    """Id of the client request that decided. A repeated request recognises its own reply by it. It
+    does not affect the decision."""
     first: FirstApproval | None = Field(default=None, exclude_if=lambda first: first is None)
     """The approval of the first user, if two users must approve. It has its own signature."""
     signature: str = ""

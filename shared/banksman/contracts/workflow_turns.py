@@ -47,7 +47,7 @@ class WorkflowTurn(Stored):
     conversation_id: Token
     run_id: Token
     user: str = ""
-    """Who started the run."""
+    """The user who started the run."""
     workflow: Token
     parameters: JsonObject = Field(default_factory=dict)
     results: dict[str, StepResult] = Field(default_factory=dict[str, StepResult])

@@ -103,7 +103,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A durable pull consumer with unlimited redelivery. Poison messages are counted in the log."""
+    """A durable pull consumer with unlimited redelivery. Workers, not the server, limit failed deliveries."""
 
     stream: str
     durable: str

@@ -1,4 +1,4 @@
-"""Readiness check of all services: streams, consumers and the server are as strong as required."""
+"""Readiness check of all services: the settings of streams, consumers and the server are not too weak."""
 
 from __future__ import annotations
 

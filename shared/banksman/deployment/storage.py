@@ -17,13 +17,13 @@ from banksman.deployment.tenant_room import StreamUse
 logger = logging.getLogger(__name__)
 
 RUN_STREAMS = (EVENTS, APPROVALS, RESULTS, kv_stream(OWNERS))
-"""The streams without which a run cannot continue. The streams of starts refuse a start themselves."""
+"""The streams that a run needs to continue. The streams of starts need no check: full ones refuse a start."""
 VALID_S = 1.0
 """Seconds for which a result is reused, which limits the requests to the broker."""
 RETRY_AFTER_S = 5.0
 RESERVE_BYTES = 4 * MAX_MESSAGE_BYTES
 LEAST_RESERVE_BYTES = 2_048
-"""Bytes that new runs leave to open runs: one hundredth of a stream within these limits."""
+"""Limits, in bytes, of the part of a stream that is reserved for open runs: one hundredth of the stream."""
 
 _FULL = Gauge("banksman_full_streams", "Streams of runs that are full; starts are refused.")
 
@@ -51,7 +51,7 @@ class StorageRoom:
             raise Overloaded(problem, retry_after_s=RETRY_AFTER_S)
 
     async def problem(self) -> str | None:
-        """Return which streams are full, at most a second ago; None if all have room.
+        """Return which streams are full, as of at most one second ago; None if all have room.
 
         Raises:
             Unavailable: The broker does not respond.
@@ -62,7 +62,7 @@ class StorageRoom:
             return self._problem
 
     async def use(self, stream: str) -> StreamUse | None:
-        """Return the bytes of one of `RUN_STREAMS`, at most a second ago; None if it has no limit.
+        """Return the bytes of one of `RUN_STREAMS`, as of at most one second ago; None if it has no limit.
 
         Raises:
             Unavailable: The broker does not respond.

@@ -21,7 +21,7 @@ SIZE_CLASSES: Final = (1024, 16 * 1024, 128 * 1024, 1024 * 1024)
 LEAST: Final = 16
 """Messages that every tenant may have; so few messages do not fill a stream."""
 _PART: Final = 32
-"""This fraction of the free room is used before the next count, because other processes use it too."""
+"""One part in this many of the free room may be used before the next count: other processes use it too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ class Pattern:
 
     tool: str
     subject: str
-    """bash: the whole command; file tools: the path; web_fetch: the host; others: all arguments."""
+    """The compared part of a call: the whole command (bash), the path (file tools), the host (web_fetch), or
+    all arguments (other tools)."""
 
 
 def decide(
@@ -106,7 +107,7 @@ def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
 def remembered_decisions(
     approvals: Iterable[OpenApproval],
 ) -> dict[Pattern, Decision]:
-    """Return the remembered decisions of a run and its conversation by pattern; the last one counts.
+    """Return the remembered decisions of a run and its conversation by pattern; the latest one applies.
 
     An approval with edited arguments applies to the edited call, because that is the one that was approved.
     """
@@ -122,10 +123,10 @@ def remembered_decisions(
 
 
 def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
-    """Return the hosts that a conversation fetched from as the model requested.
+    """Return the hosts that the model requested in a conversation and that `web_fetch` fetched from.
 
-    The host of the result must be that of the call: an approver may have edited the address, and a page may
-    have redirected to a host that was not approved.
+    A host counts only if the call and its result name the same one: an approver may have edited the address,
+    and a page may have redirected to a host that was not approved.
     """
     requested: dict[str, str | None] = {}
     fetched: set[str] = set()
@@ -192,7 +193,7 @@ def _names(message_text: str, host: str) -> bool:
 
 
 def approval_item(call: ToolCall, *, old_content: str | None = None) -> ApprovalItem:
-    """Return a call as an item of an approval request. `old_content` is that of `preview`."""
+    """Return a call as an item of an approval request. See `preview` for `old_content`."""
     return ApprovalItem(
         tool_call_id=call.id,
         name=call.name,

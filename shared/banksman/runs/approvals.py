@@ -65,8 +65,9 @@ def _mac(reply: ApprovalReply, key: bytes) -> str:
 def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> str | None:
     """Return why a stored reply is invalid; None when it is valid.
 
-    The reply subject is open to more than gateways: a forged reply inside one account is not
-    permission-checked.
+    Users other than gateways can write to the subject of a reply, so permissions do not prove its origin.
+    Agents and the workflows service publish there to close requests. Any user of the account can name the
+    subject as the reply subject of a request, which the server does not compare with permissions.
 
     Args:
         reply: The stored reply.
@@ -82,7 +83,7 @@ def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -
     if request is None:
         return None
     if request.input is not None and reply.digests != input_digests(request.input, reply.value):
-        return "the reply holds another value than its gateway signed"
+        return "the value of the reply is not the value that its gateway signed"
     if request.input is None and reply.digests != tuple(item.digest for item in request.items):
         return "the reply decides other calls than the request lists"
     if reply.decided_at > request.expires_at:
@@ -111,7 +112,7 @@ def _system_reply_problem(reply: ApprovalReply) -> str | None:
 
 
 def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBody, ...]:
-    """Return the events of a stored reply; those of a value include the result of the step that waits."""
+    """Return the events of a stored reply. For a value, they include the result of the waiting step."""
     if request.input is not None:
         return _input_resolution(reply, request.input)
     resolved = ApprovalResolved(
@@ -195,7 +196,7 @@ async def publish_requests(ports: Ports, state: Conversation) -> None:
 async def close_request(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
     """Close an open request, unless a valid reply was stored before.
 
-    The slot decides between this reply and that of a user. An invalid reply is discarded, so that it can
+    The slot stores the first of this reply and a user's. An invalid reply is discarded, so that it can
     neither win nor block the slot.
 
     Returns:

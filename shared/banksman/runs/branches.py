@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from banksman.contracts.messages import Message, ToolMessage
 
 MAX_LEFT_PATHS = 200
-"""Maximum number of left paths that a conversation can return to; the paths left first are dropped."""
+"""Maximum number of left paths that a conversation can return to; above it, the oldest ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Paths:
     def branched(self, after: str | None) -> Paths:
         """Return the paths when a run follows the message `after`; None stands for the beginning.
 
-        Without such a message nothing changes: the run continues the newest path.
+        If the conversation lacks that message, nothing changes: the run continues the newest path.
         """
         path = self._path_to(after)
         if path is None:

@@ -59,7 +59,7 @@ class CallAttempt:
     """When the approval of the call expires; a call that has not started by then never starts. None without
     approval."""
     given_up: str | None = None
-    """Why the call is no longer requested; None while it may be."""
+    """Why the owner sends no more requests for the call; None while it may send one."""
     given_up_kind: ErrorKind = "unavailable"
     started_seen_at: datetime | None = None
     lost_runners: int = 0
@@ -162,7 +162,7 @@ class Declare:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is to do before this time unless something is stored."""
+    """Do nothing until this time, or until a start or a result is stored."""
 
     until: datetime
 
@@ -239,7 +239,7 @@ def _after_start(
 def _before_start(call: CallAttempt, runner_alive: bool, ending: Ending | None, now: datetime) -> CallStep:
     if ending is not None or call.given_up is not None:
         return _prevent(call, ending)
-    # Checked again right before the start: no runner may have been live while the approval held.
+    # Checked again right before the start: the approval may have expired while no runner was live.
     if call.approved_until is not None and now > call.approved_until:
         return GiveUp("Its approval expired before it could begin.", "not_executed")
     if call.placement is not None and not runner_alive and not call.open_call.call.idempotent:

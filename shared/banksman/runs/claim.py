@@ -69,8 +69,8 @@ async def accept(
         The claimed run; None if there is nothing to drive and the message can be acked.
     """
     # A claim needs no read: the append is refused if the log has commits that this process does not know. Any
-    # other step reads the log first. Without a known commit, a claim would mostly be refused, except that of
-    # the first message of a conversation.
+    # other step reads the log first. So does a claim by a process that knows no commit of the log: it would
+    # mostly be refused, unless the message is the first of its conversation.
     is_first = isinstance(work, StartRun) and work.first
     state, is_current = ports.log.cached(work.tenant, work.conversation_id), False
     while True:
@@ -147,7 +147,7 @@ async def _claim(
     start_next: bool,
 ) -> Ownership | None:
     """Append the claim and return the ownership; None if another commit came first."""
-    # Above every earlier claim: an earlier owner finds itself fenced at its next read or append.
+    # The epoch is above that of each earlier claim, which fences earlier owners at their next read or append.
     owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
     draft = Draft(state, ports.clock.now())
     draft.add(run_id, bodies)

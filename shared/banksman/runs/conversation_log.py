@@ -57,14 +57,14 @@ class ConversationLog:
             damaged.on_found = self.forget
 
     async def read(self, tenant: str, conversation_id: str) -> Conversation:
-        """Return the fold of everything stored when the call was made, or later.
+        """Return the fold of at least all commits that were stored when the call was made.
 
         The cost depends on the commits after the newest snapshot, and not on the length of the log.
 
         Raises:
             LogDamaged: A commit is missing from the log, or the log is known to be damaged.
             Poison: A commit cannot be decoded.
-            Unavailable: No answer.
+            Unavailable: The broker did not respond.
         """
         self._check(tenant, conversation_id)
         try:
@@ -72,7 +72,7 @@ class ConversationLog:
         except LogBroken:
             self.forget(tenant, conversation_id)
         try:
-            # From the start: the log of a deleted conversation was purged up to its tombstone.
+            # Fold from the start: the log of a deleted conversation was purged up to its tombstone.
             return await self._folded(Conversation(tenant, conversation_id))
         except LogBroken as broken:
             if self._damaged is None:
@@ -103,15 +103,19 @@ class ConversationLog:
             return None
         if not snapshots.is_due(stored):
             return stored
-        # After the commit: the commit is stored, whatever becomes of the snapshot.
+        # The snapshot follows the commit, so that a failure to store it cannot affect the commit.
         return await self._snapshot(stored, commit.ts) or stored
 
     async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
-        """Return the bytes that `purge` will free, about, without those of the snapshot."""
+        """Return the approximate number of bytes that `purge` will free, excluding the snapshot."""
         return await self._commits.size(tenant, conversation_id, before=before)
 
     async def purge(self, tenant: str, conversation_id: str, *, before: int) -> None:
-        """Remove the log before the tombstone at stream sequence `before`, and the snapshot."""
+        """Remove the log before the tombstone at stream sequence `before`, and the snapshot.
+
+        Raises:
+            Unavailable: The broker did not respond.
+        """
         await self._commits.purge(tenant, conversation_id, before=before)
         await self._snapshots.delete(tenant, conversation_id)
 
@@ -168,7 +172,7 @@ class ConversationLog:
         return self._remember(after)
 
     async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:
-        """Append a snapshot after `state`; None when it is not stored. Never fails its caller."""
+        """Append a snapshot; return the state after it, or None if it is not stored. Only logs errors."""
         try:
             # A snapshot only makes later folds faster, so it must not stop the run that the caller drives.
             async with asyncio.timeout(SNAPSHOT_S):

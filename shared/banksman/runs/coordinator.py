@@ -94,7 +94,7 @@ class ToolCallCoordinator:
     async def _advance(
         self, call: CallAttempt, ending: Ending | None, *, alone: bool
     ) -> ToolResult | datetime:
-        """Act on a call until it has its result, or nothing is to do before some time; return either."""
+        """Act on a call until it has a result or must wait; return the result or the next step's time."""
         ports = self.owned.ports
         while True:
             slots = await self._read_slots(call)
@@ -131,7 +131,7 @@ class ToolCallCoordinator:
                 return self._unusable(call, poison.reason)
         if slots.finished is not None and slots.finished.result.tool_call_id != call.call_id:
             # A tool server may store any result under the name of its tenant.
-            return self._unusable(call, "the result that was stored is another call's")
+            return self._unusable(call, "the stored result belongs to another call")
         if slots.started is not None and not slots.started.void and call.started_seen_at is None:
             call.started_seen_at = ports.clock.now()
         return slots
@@ -167,10 +167,11 @@ class ToolCallCoordinator:
             return
         if call.placement is not None and call.placement != placement and not await self._may_move(call):
             return
-        # Before the request is sent: if its reply is lost, this process may have the call all the same.
+        # Recorded before the request is sent: the process may have the call even if its reply is lost.
         call.placement = placement
         call.requested_at = now
-        # Of several calls, the next one would wait for the start of this one. An idempotent one stores none.
+        # Only a single call waits for its start, because each of several calls would delay the next one. An
+        # idempotent call stores no start.
         waits_for_start = alone and not tool_call.idempotent
         shown = ports.notifications.shown(state, call.attempt) if waits_for_start else None
         reply = await ports.runners.call(placement, self._request(call, placement, now), shown)
@@ -242,8 +243,8 @@ class ToolCallCoordinator:
         removable = tuple(call.attempt for call, _ in done if call.slots_removable)
         if removable:
             await self.owned.ports.slots.forget(self.owned.state.tenant, removable)
-        # A result that this owner declared stays: it marks the result that the runner may still store as
-        # late. After a result of the runner, no other one follows.
+        # A result that this owner declared stays, so that a result that the runner stores afterwards is
+        # recognised as late. After the runner's own result, no further one can arrive.
         ended = tuple(call.attempt for call, result in done if not call.slots_removable and result.runner)
         if ended:
             await self.owned.ports.slots.forget_results(self.owned.state.tenant, ended)

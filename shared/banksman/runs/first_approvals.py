@@ -45,7 +45,7 @@ def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> s
     if first.by == reply.by:
         return "one user approved twice"
     if _approved(first) != _approved(reply):
-        return "the two users did not approve the same"
+        return "the two users did not make the same decision"
     return None
 
 

@@ -123,7 +123,7 @@ def _apply_event(state: Conversation, event: Event) -> Conversation:
             return _compact(state, event, data)
         case ToolCallCompleted():
             return complete_calls(state, (event,))
-        # The result of its step, in the same commit, holds what a user provided.
+        # A value that a user provided is in the result of its step, which the same commit contains.
         case WorkspaceChanged() | WorkflowOutput() | InputResolved() | HistoryCut() | UnknownEvent():
             return state
         case _:
@@ -268,7 +268,7 @@ def _message(state: Conversation, run: Run, data: MessageCompleted) -> Conversat
         provider_state=data.provider_state,
     )
     if data.partial:
-        # No reply: the run ends for the reason that ended the stream, and never as completed.
+        # A partial message is no reply: the run ends for the reason that ended the stream, not as completed.
         run = replace(run, answered_by=data.model, usage=run.usage + data.usage)
         return replace(state, run=run, history=(*state.history, reply))
     run = replace(

@@ -99,7 +99,7 @@ async def on_escalation(
 
 
 async def may_remove(ports: Ports, tenant: str, conversation_id: str, approval_id: str) -> bool:
-    """Return whether an approval is finished: its reply is committed, and the run continued after it.
+    """Return whether an approval may be removed: its reply is committed, and the run has continued after it.
 
     A run that is still parked with its decision is resumed again.
     """
@@ -139,7 +139,7 @@ async def on_steer(ports: Ports, signal: SteerRun) -> None:
 
     The log decides once which of the two happens: a repeat finds the message, or its run, and adds nothing. A
     run in its last iteration has no further model request, so the message gets a run of its own; an approval
-    request that the open run waits for is superseded all the same.
+    request that the open run waits for is superseded in both cases.
     """
     while True:
         state = await ports.log.read(signal.tenant, signal.conversation_id)

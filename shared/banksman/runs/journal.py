@@ -28,8 +28,8 @@ _EXPECTED = frozenset({"completed", "cancelled", "rejected"})
 def log_commit(commit: Commit, state: Conversation) -> None:
     """Log the parts of a stored commit that an operator needs (R7, R31, R32, R89, R91).
 
-    A run writes one line when an agent claims it, one for each reply with calls, and one at its end. More
-    lines would cost: each takes 35 µs of an agent's CPU time, and the launcher writes it to a file.
+    A run writes one line when an agent claims it, one for each reply with calls, and one at its end. There
+    are no more, because each line takes 35 µs of an agent's CPU time, and the launcher writes it to a file.
 
     Args:
         commit: The commit.

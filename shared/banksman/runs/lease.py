@@ -30,7 +30,7 @@ _SLOW_S = 2.0
 
 
 class LeaseLost(BanksmanError):
-    """Another process may act for this runner now, so this process ends its commands and itself."""
+    """Another process may act for this runner now, so this process ends its commands and exits."""
 
 
 class Lease:
@@ -81,7 +81,7 @@ class Lease:
         )
 
     async def take(self) -> None:
-        """Take the lease, also from an earlier process of this runner.
+        """Take the lease, even if an earlier process of this runner holds it.
 
         Raises:
             Unavailable: It could not be stored.

@@ -123,8 +123,8 @@ def _open_request(state: Conversation) -> tuple[object, ...]:
 
 
 async def _close_approval(owned: Ownership, approval_id: str) -> None:
-    # The slot does not know the owner of the run, and a process that was frozen may act on a time limit that
-    # passed meanwhile.
+    # Read the log first: the slot accepts a write of any owner, and another process may have claimed the run
+    # while this one was frozen.
     await owned.refresh()
     request = open_request(owned.state, approval_id) if owned.holds else None
     if request is None:

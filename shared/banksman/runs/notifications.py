@@ -100,13 +100,13 @@ class _DrivenConversation:
         self.changed.set()
 
     def note(self, *, commits: bool) -> None:
-        """Wake the owner: for its slots, or because there may be commits."""
+        """Wake the owner. `commits` is True if the log may have new commits, False if only slots changed."""
         self.unsure = self.unsure or commits
         self.slots_changed = self.slots_changed or not commits
         self.changed.set()
 
     def take(self, after: int) -> bool | None:
-        """Return what `OwnerNotifications.wait` returns, and forget it; None if there is nothing yet."""
+        """Return and reset the result of `OwnerNotifications.wait`; None if nothing was notified since."""
         commits = self.unsure or self.newest > after
         if not (commits or self.slots_changed):
             return None
@@ -115,7 +115,7 @@ class _DrivenConversation:
 
 
 class OwnerNotifications:
-    """Receives notifications, from the first run that this process drives; as a context manager it ends that.
+    """Receives notifications from the first run that this process drives until the end of its context.
 
     Core messages may be lost, so owners also read the log from time to time; see `Notifications` in `ports`.
     """
@@ -129,7 +129,7 @@ class OwnerNotifications:
         self._removers: tuple[Callable[[], None], ...] = ()
 
     async def __aenter__(self) -> Self:
-        # What was published while the connection was down, or to a full queue, is lost.
+        # Messages that are published while the connection is down, or to a full queue, are lost.
         self._removers = (
             self._bus.on_reconnect(self.wake_all),
             self._bus.on_slow_consumer(lambda _subject: self.wake_all()),
@@ -189,8 +189,8 @@ class OwnerNotifications:
         driven = self._driven[(state.tenant, state.conversation_id)]
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + max(0.0, (until - self._clock.now()).total_seconds())
-        # A notification between two waits ends the second wait at once, except that of a commit by the
-        # waiting owner: `state` includes it.
+        # A notification between two waits ends the second wait at once, unless it is about a commit of the
+        # waiting owner, which `state` includes.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(ends_at, driven.check_at)):
                 while (commits := driven.take(state.stream_seq)) is None:

@@ -29,14 +29,14 @@ from banksman.runs.state import Conversation, Run
 MAX_CONTENT_BYTES = 512 * 1024
 """Maximum bytes of an outcome's text as JSON. An earlier event in the log contains the complete text."""
 MAX_TRACKED_BYTES = 192 * 1024
-"""Bytes of all calls of an outcome together; a commit is one message of at most 1 MiB and holds more than
-them."""
+"""Maximum bytes of all calls of an outcome together. Their commit is one message of at most 1 MiB, which also
+contains the outcome's text."""
 COMMIT_BYTES = 512 * 1024
 """Maximum bytes of JSON of the results in one commit; further results go into the next commit."""
 RESULT_BYTES = 256 * 1024
-"""Maximum bytes of JSON of one result; a longer result is replaced by a failure with this reason."""
+"""Maximum bytes of JSON of one result; a longer result is replaced by a failure that states the limit."""
 MAX_NAMED_CALLS = 100
-"""Maximum number of calls that a loss names, the last ones; a conversation may have had thousands."""
+"""Maximum number of calls, the latest ones, that a loss names; a conversation may have had thousands."""
 TEXT_CHARS = (2_000, 200, 20)
 """Maximum characters of each text of a call, the largest first: the first that fits is used."""
 _CUT = "… (cut here: it is too long for the outcome)"

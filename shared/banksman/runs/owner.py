@@ -30,10 +30,10 @@ from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run, replace
 from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
 
 PAUSE_S = 3.0
-"""Seconds after which this process may have been stopped for so long that another one owns its run: the queue
-gives the message of a silent owner to another process after them."""
+"""Seconds without a proof of ownership after which another process may own the run: a frozen process sends no
+heartbeat, and after 3 s without one the queue redelivers the work message to another process."""
 RETRY_S = 1.0
-"""Seconds after which an owner retries what the broker refused or did not answer."""
+"""Seconds after which an owner retries a request that the broker refused or did not respond to."""
 
 Build = Callable[[Conversation], Iterable[EventBody]]
 """Returns what to record, given the state that the commit follows. It runs again after a conflict."""
@@ -49,9 +49,9 @@ class Extent:
     """The additional contents of a commit, besides the recorded events."""
 
     follows: bool
-    """The events that follow from them for the same run."""
+    """Whether it contains the events that follow from the recorded ones for the same run."""
     starts_next: bool
-    """The start of the next queued run, when this one ends."""
+    """Whether it contains the start of the next queued run if this run ends."""
 
 
 EXTENTS = (Extent(True, True), Extent(True, False), Extent(False, False))
@@ -142,7 +142,7 @@ class Ownership:
     on_commit: Callable[[], None] | None = None
     """Runs after each commit under this claim; not after the claim itself."""
     confirmed_at: datetime | None = None
-    """When the log last showed that this claim owns the run; None for now."""
+    """When the log last showed that this claim owns the run; None sets the time of creation."""
 
     def __post_init__(self) -> None:
         self.confirmed_at = self.confirmed_at or self.ports.clock.now()
@@ -210,23 +210,23 @@ class Ownership:
     async def confirm(self) -> None:
         """Read the log again if the last proof of ownership is older than `PAUSE_S`.
 
-        Before each model request: a process that was stopped would pay for a reply that it cannot record. And
-        before a call is requested again: a fenced owner must not.
+        Call it before each model request, because a process that was frozen would pay for a reply that it
+        cannot record, and before the request for a call is repeated, because a fenced owner must not send it.
 
         Raises:
             Fenced: A higher claim owns the run.
-            Refused: The broker did not answer.
+            Refused: The broker did not respond, or refused the read.
         """
         latest = timedelta(seconds=PAUSE_S)
         if self.confirmed_at is None or self.ports.clock.now() - self.confirmed_at > latest:
             await self.refresh()
 
     async def wait(self, until: datetime) -> None:
-        """Wait until something of the conversation was stored, at most `until`, and fold what others stored.
+        """Wait until a message of the conversation is stored, or until `until`; fold the commits of others.
 
         Raises:
             Fenced: A higher claim owns the run.
-            Refused: The broker did not answer.
+            Refused: The broker did not respond, or refused the read.
         """
         if await self.ports.notifications.wait(self.state, until):
             # A cancel, a decision or a higher claim may have been committed meanwhile.
@@ -242,7 +242,7 @@ class Ownership:
         the other process would find the same broker.
 
         Args:
-            cause: What the broker refused or did not answer.
+            cause: The refusal of the broker, or the missing response.
 
         Raises:
             Fenced: A higher claim owns the run.
@@ -281,6 +281,10 @@ async def append(
 
     Returns:
         The new state; None when another commit came first.
+
+    Raises:
+        CallerMistake: The events do not fit one message.
+        Refused: The broker did not confirm that the commit is stored.
     """
     draft = Draft(state, ports.clock.now())
     draft.add(run_id, bodies)

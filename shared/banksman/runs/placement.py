@@ -63,8 +63,8 @@ class WorkspaceSettings(Section):
 
     wait_s: float = Field(default=60.0, ge=0)
     """Seconds that a workspace which changed since its last snapshot waits for its runner. Then another
-    runner restores the snapshot, and the model is notified what may be missing. Calls wait 75 seconds for a
-    runner."""
+    runner restores the snapshot, and the model is notified of the changes that may be missing. Calls wait 75
+    seconds for a runner."""
 
 
 RemoveObjects = Callable[[str, str, SnapshotRef | None], Awaitable[None]]
@@ -92,7 +92,8 @@ class Placements:
             wait_s: Seconds that a changed workspace waits for its runner.
             tickets: Issues the tickets of calls; None for a process that sends none.
             signing_key: Opens the secrets of tenants; empty for a process that sends no calls.
-            remove_objects: Removes the snapshots of a deleted conversation; None for a process that may not.
+            remove_objects: Removes the snapshots of a deleted conversation; None for a process without the
+                permission.
         """
         self._bus = bus
         self._tickets = tickets
@@ -148,8 +149,8 @@ class Placements:
     def absent_s(self, server: str, tenant: str | None) -> float:
         """Return the seconds since a tool server last had a live process; 0.0 while it has one.
 
-        Nothing is known of the time before this process began to watch, so a server counts as live until
-        then.
+        A server counts as live until this process began to watch, because nothing is known of the time before
+        that.
         """
         if self.instances(server, tenant):
             return 0.0
@@ -194,7 +195,7 @@ class Placements:
     async def forget(self, tenant: str, conversation_id: str) -> None:
         """Remove the workspace of a deleted conversation, and its snapshots.
 
-        A runner that is away finds the conversation deleted when it returns. The record remains for such a
+        A runner that is offline finds the conversation deleted when it returns. The record remains for such a
         runner, and for agents that have to collect a snapshot of another runner.
         """
         key = f"{tenant}.{conversation_id}"

@@ -131,7 +131,7 @@ class RunnerCalls:
                 ticket=request.ticket,
             )
             started = await self.slots.start(request.tenant, start)
-            # Remembered also if its execution fails later: storing the start again may look like a new start.
+            # Remembered even if the execution fails: a repeated write of the start may look like a new start.
             # A call whose start could not be stored (no lease, no broker) may be admitted again.
             self._remember(attempt_key(request))
             if started:
@@ -194,11 +194,11 @@ class LeasedSlots:
     async def start(self, tenant: str, started: CallStarted) -> bool:
         """Store the start; return True only if this very call stored it.
 
-        It is repeated while the broker is away. Owners would wait for the result of a start that is stored,
-        until the time limit of the call, although it never ran.
+        The write is retried while the broker is unavailable. If this process gave up after an attempt that
+        stored the start, the call would never run, and owners would wait for its result until its time limit.
 
         Raises:
-            Refused: Whether it is stored is not known, and the lease is lost: the call must not run.
+            Refused: It is unknown whether the start is stored, and the lease is lost: the call must not run.
         """
         await reach("runner.before_claim")
         may_be_stored = False
@@ -218,7 +218,7 @@ class LeasedSlots:
             False when another writer's result is stored.
 
         Raises:
-            Refused: It is not stored, and the lease is lost: owners have declared an outcome.
+            Refused: The result is not stored, and the lease is lost: owners declare the outcome unknown.
         """
         while True:
             try:
@@ -236,7 +236,7 @@ class LeasedSlots:
 
 
 class LateResults:
-    """Stores results that came after another result of their call was stored. Losing one is logged only."""
+    """Stores results that arrive after another result of their call was stored; failures are only logged."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

@@ -99,7 +99,7 @@ def _of_keyword(name: str, kind: Any) -> str:
     text = _OTHER.get(name, f"must fit the schema in {name!r}")
     if "{}" not in text:
         return text
-    # Its one attribute is named after the keyword: `pattern`, `format`, `multiple_of`.
+    # The only attribute of the error's kind is named after the keyword: `pattern`, `format`, `multiple_of`.
     attribute: str = cast(Any, type(kind)).__match_args__[0]
     return text.format(_shown(getattr(kind, attribute)))
 

@@ -20,7 +20,7 @@ from banksman.runs.state import Conversation
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_S = 5.0
-"""Seconds that storing or restoring a snapshot may take; a process continues without a slower one."""
+"""Seconds that storing or restoring a snapshot may take; after that, the process continues without it."""
 
 
 class SnapshotStore:

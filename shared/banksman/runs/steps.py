@@ -183,8 +183,8 @@ def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:
 
 
 def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
-    # No runner has a request for a call that awaits a decision. Nor has any while the run has no owner: a run
-    # is parked only when every call that needs no approval has its result.
+    # No runner has a request for a call that awaits a decision, or for any call of a run without an owner: a
+    # run is parked only when every call that needs no approval has its result.
     return (
         state.owner is None
         or call.gate in ("waiting", "rejected", "withdrawn", "awaiting")

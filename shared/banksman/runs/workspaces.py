@@ -173,7 +173,7 @@ def _verdict(record: WorkspaceOwner, *, mine: bool) -> WorkspaceReportReply:
 
 @dataclass
 class LocalWorkspace:
-    """The knowledge of a runner process about a workspace that it has or is about to get."""
+    """What a runner process knows about a workspace that it has or is about to get."""
 
     term: int = 0
     """The term of the directory; 0 when there is none."""
@@ -184,7 +184,7 @@ class LocalWorkspace:
     users: int = 0
     """Number of requests that were admitted and have not ended."""
     edits: int = 0
-    """Number of requests of this process that may have changed files. While it stays, no file changes."""
+    """Number of requests of this process that may have changed files. If it stays equal, no file changed."""
     past: int = 0
     """The newest term that is known to have ended here."""
 

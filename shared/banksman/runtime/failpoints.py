@@ -75,7 +75,7 @@ async def reach_task(task: str) -> None:
     """Perform the action that is armed for a background task; called before each round of its work.
 
     Raises:
-        Unavailable, InjectedFault: As of `reach`.
+        Unavailable, InjectedFault: As `reach`.
     """
     # Costs one comparison without failpoints, because every process runs it.
     if _armed:

@@ -26,7 +26,7 @@ def update_keys(file: Path, change: Callable[[list[Key]], list[Key]]) -> None:
 
     Args:
         file: The file, which need not exist.
-        change: Returns the new keys from the present ones. If it raises an error, the file does not change.
+        change: Returns the new keys, given the current ones. If it raises an error, the file does not change.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(file.with_suffix(".lock")):

@@ -24,23 +24,24 @@ class TenantLimits(Section):
     cost_usd_per_month: float | None = Field(default=None, ge=0)
     """USD of all runs of a calendar month, UTC."""
     max_iterations: int | None = Field(default=None, ge=0)
-    """Upper bound for the value of an assistant or a request; the run gets the smaller value."""
+    """Upper bound for `max_iterations` of an assistant or a request; the run gets the smaller value."""
     run_timeout_s: float | None = Field(default=None, ge=0)
-    """Upper bound in seconds, likewise."""
+    """Upper bound, in seconds, for `run_timeout_s` of an assistant or a request."""
     calls_per_reply: int | None = Field(default=None, ge=0)
-    """Upper bound, likewise."""
+    """Upper bound for `calls_per_reply` of an assistant."""
     max_calls_per_run: int | None = Field(default=None, ge=0)
-    """Upper bound, likewise; it also applies to assistants without a limit."""
+    """Upper bound for `max_calls_per_run` of an assistant; it also applies to assistants without a limit."""
     max_tokens_per_run: int | None = Field(default=None, ge=0)
-    """Upper bound, likewise; it also applies to assistants without a limit."""
+    """Upper bound for `max_tokens_per_run` of an assistant; it also applies to assistants without a limit."""
     max_cost_usd_per_run: float | None = Field(default=None, ge=0)
-    """Upper bound in USD, likewise; it also applies to assistants without a limit."""
+    """Upper bound for `max_cost_usd` of an assistant; it also applies to assistants without a limit."""
     running_runs: int | None = Field(default=None, ge=0)
     """Runs that one agent drives at a time; without a limit, the tenant's share of `agent.slots`."""
     waiting_runs: int | None = Field(default=None, ge=0)
     """Runs that may be queued or driven at once. Without a limit, `gateway.max_waiting_runs_per_tenant`."""
     running_calls: int | None = Field(default=None, ge=0)
-    """Commands, and likewise fetches, that one tool-runner executes at a time; without a limit, its share."""
+    """Maximum number of commands, and of fetches, that one tool-runner executes at a time. Without a limit,
+    the tenant's share of the runner's places applies."""
     retention_days: float | None = Field(default=None, ge=0, le=36_500)
     """Days without activity after which a conversation is deleted; without a limit, never."""
 

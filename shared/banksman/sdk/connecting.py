@@ -30,8 +30,7 @@ async def connect(
     Args:
         url: The address of a gateway, `http(s)://…`, or of a NATS server, or the addresses of a cluster.
         tenant: The tenant, only for NATS; the user of the seed must belong to its account. A gateway knows
-        the
-            tenant of the token.
+            the tenant of the token.
         token: The API key for a gateway; None for a gateway without keys.
         nkey_seed_file: File with the user's seed, for NATS; None connects without a user.
         tls_ca_file: CA certificates to verify a NATS server; None uses the system's.

@@ -76,7 +76,9 @@ def _work(
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    # In a session of its own, the processes that the function starts can be killed with it.
     os.setsid()
+    # A killed parent cannot end this process, so the kernel does.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     receiving.close()
@@ -90,7 +92,7 @@ def _work(
 def _pickled(outcome: tuple[str, object]) -> bytes:
     try:
         data = pickle.dumps(outcome)
-        pickle.loads(data)  # an exception may be written and not read
+        pickle.loads(data)  # some exceptions can be pickled but not unpickled
         return data
     except Exception as error:
         value = outcome[1]

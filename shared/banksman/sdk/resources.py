@@ -52,7 +52,7 @@ class _Deleted(Stored):
 
 
 class Resources:
-    """Requests that start no run. All raise `RemoteError` and `Unavailable`, as those of `Client` do."""
+    """Requests that start no run. All raise `RemoteError` and `Unavailable`, like those of `Client`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

@@ -22,7 +22,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     at the end of the process.
 
     Raises:
-        StillRunning: Cancelled while the function runs.
+        StillRunning: The call was cancelled while the function was running.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

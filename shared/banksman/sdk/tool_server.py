@@ -225,7 +225,7 @@ class ToolServer:
             runner=self.name,
             runner_epoch=epoch,
             slots=LeasedSlots(slots, runner_epoch=epoch, holds=lambda: lease.holds),
-            # The author sets the limit, perhaps because the tool supports no more concurrent calls.
+            # No places above `capacity`: its author may have set it because the tools support no more calls.
             capacity=Shares(self._capacity, extra=0),
             now=lambda: datetime.now(UTC),
             may_start=lambda: lease.holds and not calls.draining,

@@ -170,8 +170,7 @@ class Toolbox:
             process: True runs each call of a sync function in a process forked for it, which is killed at the
                 timeout or when the call is cancelled. What the function changes in memory is lost.
             secrets: Names of the tenant's secrets that it reads with `ToolContext.secret`. Only a tenant's
-            own
-                server receives secrets.
+                own server receives secrets.
 
         Raises:
             TypeError: A parameter has no type, there is no description, or `process` is set for an async

@@ -180,7 +180,7 @@ class TurnContext:
             self.blocked.set()
             return await asyncio.get_running_loop().create_future()
         if known.digest != call_digest(*call_of(step)):
-            raise ValueError(f"step {step.step!r} does something else than in an earlier execution")
+            raise ValueError(f"step {step.step!r} differs from the step of this name in the log")
         return known
 
 
@@ -214,7 +214,7 @@ async def _end_of(workflow: Workflow, context: TurnContext) -> TurnEnd:
     try:
         return TurnEnd(content=_storable(returned), outputs=tuple(context.outputs))
     except (ValidationError, UnicodeEncodeError) as error:
-        return _failed(context, f"What the workflow produced cannot be stored: {type(error).__name__}")
+        return _failed(context, f"The output of the workflow cannot be stored: {type(error).__name__}")
 
 
 def _failure_in(error: BaseException) -> WorkflowFailed | None:

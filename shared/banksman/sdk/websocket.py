@@ -111,7 +111,7 @@ class Websocket:
                 code = await self._serve()
             except InvalidStatus as error:
                 self._refused(error.response.status_code)
-            # ValueError: what responds is no gateway.
+            # ValueError: the responding server is not a gateway.
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 self.problem = str(error) or type(error).__name__
                 logger.info("%s: %s", self._url, self.problem)

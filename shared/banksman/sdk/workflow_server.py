@@ -146,9 +146,7 @@ class WorkflowServer:
         try:
             await self._bus.publish(message.reply, reply)
         except Unavailable as error:
-            logger.warning(
-                "%s: the reply was not sent and the turn is taken again: %s", message.subject, error
-            )
+            logger.warning("%s: the reply was not sent and the turn is repeated: %s", message.subject, error)
 
     async def _take(self, message: Message) -> TurnReply:
         try:
@@ -162,7 +160,7 @@ class WorkflowServer:
             async with asyncio.timeout(TURN_S):
                 return await take_turn(workflow, turn, partial(self._report, turn))
         except TimeoutError as error:
-            text = f"{turn.workflow} reached no step within {TURN_S:g} s: what takes long must be a step"
+            text = f"{turn.workflow} reached no step within {TURN_S:g} s: each long operation must be a step"
             raise BadInput("turn", None, text) from error
 
     async def _report(self, turn: WorkflowTurn, progress: Progress) -> None:

@@ -53,7 +53,7 @@ class WorkflowContext(Protocol):
 
     @property
     def user(self) -> str:
-        """Who started the run."""
+        """The user who started the run."""
         ...
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:

@@ -33,7 +33,7 @@ def test_events_are_read_however_a_stream_is_divided(line_end: str) -> None:
         assert [data for piece in pieces for data in events.complete(piece)] == DATA
 
 
-def test_an_event_without_end_is_a_fault_and_many_events_are_not() -> None:
+def test_an_endless_event_is_a_transient_fault_and_many_complete_events_are_read() -> None:
     events, piece = Events(), b"x" * (1024 * 1024)
     for _ in range(2 * MAX_EVENT_BYTES // len(piece)):
         assert list(events.complete(b"data: " + piece + b"\n\n")) == [piece]

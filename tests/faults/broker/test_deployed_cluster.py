@@ -42,7 +42,7 @@ def cluster() -> Generator[DeployedCluster]:
             yield running
 
 
-def test_the_deployed_configurations_are_the_rendered_ones() -> None:
+def test_the_deployed_configurations_equal_the_rendered_configurations() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "nats_profiles.py", "--check"], capture_output=True, text=True
     )

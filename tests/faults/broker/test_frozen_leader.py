@@ -75,13 +75,13 @@ class Truth:
             await scripted_delay(0.002)
 
     async def more(self, count: int) -> None:
-        """Wait until further commits are stored."""
+        """Wait until this many more commits are stored."""
         wanted = len(self.stored) + count
         async with asyncio.timeout(WAIT_TIMEOUT_S), self.changed:
             await self.changed.wait_for(lambda: len(self.stored) >= wanted)
 
     async def looked(self, count: int) -> None:
-        """Wait until readers have read further times."""
+        """Wait until the readers have read this many more times."""
         wanted = self.reads + count
         async with asyncio.timeout(WAIT_TIMEOUT_S), self.changed:
             await self.changed.wait_for(lambda: self.reads > wanted)
@@ -159,7 +159,7 @@ async def test_a_resumed_leader_that_has_caught_up_returns_no_stale_data_and_sto
 async def test_ten_leaders_frozen_for_twenty_seconds_return_no_stale_data(
     cluster: NatsCluster, tenant: str
 ) -> None:
-    """The same ten times, each frozen until the servers have given it up: `make leader-kills`."""
+    """The previous test ten times; the servers give up each frozen leader: `make leader-kills`."""
     async with await connect(cluster) as bus:
         async with traffic(cluster, bus, tenant) as truth:
             await truth.more(MEANWHILE)

@@ -147,7 +147,7 @@ async def test_killing_the_leader_loses_nothing_and_is_invisible_to_clients(
 async def test_ten_killed_leaders_lose_nothing_and_are_invisible_to_clients(
     cluster: NatsCluster, tenant: str
 ) -> None:
-    """The same ten times: `make leader-kills`."""
+    """The previous test with ten kills: `make leader-kills`."""
     gaps = await kills(cluster, tenant, rounds=10)
     print("seconds without service:", " ".join(f"{gap:.1f}" for gap in sorted(gaps)))  # noqa: T201
     assert max(gaps) < UNAVAILABLE_S

@@ -64,7 +64,7 @@ async def test_a_runner_that_dies_after_its_start_executes_the_call_at_most_once
     assert stage.executions(marker) == 0
 
 
-async def test_of_decisions_during_a_leader_failure_one_wins_and_all_receive_it(
+async def test_one_decision_wins_during_a_leader_failure_and_all_users_receive_it(
     stage: Stage, marker: str
 ) -> None:
     """P3, P4: the request survives kill -9 of everything; four users decide at two gateways during an

@@ -54,7 +54,7 @@ async def _in_a_queue(bus: Bus, secret: str) -> object:
 
 
 async def _in_a_dead_letter(bus: Bus, secret: str) -> object:
-    """Whose payload is base64."""
+    """A dead letter contains its payload in base64."""
     payload = base64.b64encode(f"a key: {secret}!".encode()).decode()
     letter = json.dumps({"payload_base64": payload}).encode()
     return await durable(bus, f"dead.{new_id('x')}", letter, msg_id=new_id("m"))
@@ -67,7 +67,7 @@ async def _in_a_snapshot_of_a_log(bus: Bus, secret: str) -> object:
 
 
 async def _in_an_output(bus: Bus, secret: str) -> object:
-    """Over the border of two chunks."""
+    """The secret spans two chunks of the object."""
     return await Objects(bus, OUTPUTS).put(new_id("o"), b"x" * (512 * 1024 - 5) + secret.encode())
 
 

@@ -31,7 +31,7 @@ async def test_no_run_is_lost_and_no_effect_repeated_while_processes_die(stage: 
 async def test_no_run_is_lost_and_no_effect_repeated_with_one_of_three_servers_down(
     tmp_path: Path,
 ) -> None:
-    """R39, P1 to P5, P11, A01: the same with three copies of everything, any server killed or frozen too."""
+    """R39, P1 to P5, P11, A01: as above on three servers, any of which is killed or frozen too."""
     options = Chaos(SEED, duration_s=14, rate=3, every_s=2.0, freezes=0.12, frozen_s=(4, 8), servers=3)
     verdict = await chaos(options, tmp_path)
     print(f"seed {SEED}\n{verdict}")  # noqa: T201  # shown when the test fails

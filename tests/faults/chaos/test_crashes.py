@@ -122,12 +122,12 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
     assert stage.executions(marker) == 1
 
 
-async def test_a_frozen_owner_does_not_repeat_its_request_for_a_run_of_another(
+async def test_a_frozen_owner_does_not_repeat_its_model_request_after_a_takeover(
     stage: Stage, marker: str
 ) -> None:
-    """P5: its request fails while it is frozen; the reply to a repeated one would be paid for and dropped.
+    """P5: its request fails while it is frozen; the reply to a repeated one would be paid for and discarded.
 
-    The broker is away when it continues, so that no message shows it the other owner in time.
+    The broker is stopped when the owner thaws, so that no message notifies it of the takeover in time.
     """
     failing = Reply(gate=Gate(name=marker), fault=HttpError(status=503))
     broker = stage.fleet.servers[0]

@@ -468,7 +468,7 @@ def test_a_repeated_event_is_no_gap() -> None:
     assert breaches(Folded(story.lines)) == {}
 
 
-def test_an_unknown_outcome_may_have_its_effect_late() -> None:
+def test_a_call_with_an_unknown_outcome_may_have_its_effect_late() -> None:
     story = good()
     data = {"tool_call_id": "k1", "error_kind": "unknown_outcome"}
     change(story, seen(story, "tool_call.completed"), data=data)
@@ -515,7 +515,7 @@ def test_a_run_reaches_its_time_limit_only_because_of_a_long_fault(away_s: float
 
 
 @pytest.mark.parametrize(("up_s", "cause"), [(0.5, "nats was away for 9.5 s"), (1.5, None)])
-def test_outages_with_a_short_return_between_them_are_one(up_s: float, cause: str | None) -> None:
+def test_outages_separated_by_a_short_return_count_as_one(up_s: float, cause: str | None) -> None:
     """A process reconnects within a second, if the broker stays."""
     story = interrupted()
     at = story.lines[seen(story, "tool_call.completed")[0]].t

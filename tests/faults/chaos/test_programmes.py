@@ -10,7 +10,7 @@ from tests.support.chaos.programmes import Programme, programme_on
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300), pytest.mark.one_server]
 
 
-async def test_no_kill_of_the_broker_behind_an_acknowledgement_loses_work_or_ends_a_command(
+async def test_killing_the_broker_after_an_acknowledgement_loses_no_work_and_ends_no_command(
     stage: Stage,
 ) -> None:
     """P1, P2: long commands continue through all kills."""

@@ -76,7 +76,7 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
 
 
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
-    """As in a shallow clone; the command fails before it starts anything."""
+    """A shallow clone lacks old commits. The command fails before it starts a process."""
     with pytest.raises(NoSuchVersion, match="no-such-version"):
         version_at("no-such-version", tmp_path)
     command = [sys.executable, "-m", "tests.support.chaos.mixed", "--base", "no-such-version"]

@@ -39,17 +39,17 @@ class Acknowledgements:
 
 async def test_a_broker_killed_directly_after_an_acknowledgement_repeats_no_effect(stage: Stage) -> None:
     """P1, P2, A06: three times, at most 100 ms after it."""
-    await _killed_behind_acknowledgements(stage, rounds=3)
+    await _killed_after_acknowledgements(stage, rounds=3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_a_broker_killed_fifty_times_after_acknowledgements_repeats_no_effect(stage: Stage) -> None:
     """P1, P2, A06."""
-    await _killed_behind_acknowledgements(stage, rounds=50)
+    await _killed_after_acknowledgements(stage, rounds=50)
 
 
-async def _killed_behind_acknowledgements(stage: Stage, rounds: int) -> None:
+async def _killed_after_acknowledgements(stage: Stage, rounds: int) -> None:
     print(f"seed {SEED}")  # noqa: T201  # shown when the test fails
     chance = random.Random(SEED)
     acknowledged = Acknowledgements()

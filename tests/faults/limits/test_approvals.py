@@ -54,7 +54,7 @@ FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 # -- one decision --------------------------------------------------------------------------------------------
 
 
-async def test_of_eight_decisions_at_two_gateways_one_wins_and_all_receive_it(
+async def test_one_of_eight_decisions_at_two_gateways_wins_and_all_users_receive_it(
     start_gateway: GatewayFactory, agent: Agent
 ) -> None:
     """P3, A08: approve and reject at once, over HTTP and the websocket; losers get the winner's value."""
@@ -250,7 +250,7 @@ def hasty(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Gen
 
 
 async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, model: ScriptedModel) -> None:
-    """P4, A10: a decision in time counts, also at a gateway with a fast clock; later ones are refused."""
+    """P4, A10: a decision in time counts, even at a gateway with a fast clock; later ones are refused."""
     name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
         async with Client.connected(hasty.url, timeout_s=WAIT_TIMEOUT_S) as client:
@@ -302,7 +302,7 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
 ) -> None:
     """P3, P4, A09: decided while no process can act on it; all processes are killed and restarted.
 
-    All go by the broker's clock, which cannot be shifted: so one run is in the log as it was three days ago.
+    All processes use the broker's clock, which a test cannot shift: one run is logged as of three days ago.
     """
     name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
     verdicts = ("approve", "reject", None, None)

@@ -22,7 +22,7 @@ LONG = "\x01" * 9_000
 """Six bytes per character in JSON: all results together exceed one message."""
 
 
-async def test_results_that_end_without_an_agent_are_all_committed_in_several_messages(
+async def test_results_that_arrive_without_an_agent_are_all_committed_in_several_messages(
     stage: Stage,
 ) -> None:
     """P1, P11: the next agent stores all of them at once."""

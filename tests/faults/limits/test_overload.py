@@ -35,8 +35,7 @@ IN_FLIGHT = MAY_WAIT
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage) -> None:
-    """P13, A34: 202 means that the run completes, 429 names the seconds to wait, and there is nothing
-    else."""
+    """P13, A34: 202 means that the run completes, 429 names the seconds to wait; no other status occurs."""
     name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
     limit = asyncio.Semaphore(IN_FLIGHT)
     async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:

@@ -193,7 +193,7 @@ async def test_poison_without_headers_is_dead_lettered(operator: Bus, tenant: st
     assert (letter.subject, letter.stream, letter.headers) == (subject, "RUNS", {})
 
 
-async def test_a_decision_from_after_the_expiry_is_dead_lettered_and_the_request_can_still_be_decided(
+async def test_a_decision_made_after_the_expiry_is_dead_lettered_and_the_request_can_still_be_decided(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
     """P4, P10, A19: a gateway signed it nevertheless, because its clock was wrong."""

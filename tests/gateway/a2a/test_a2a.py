@@ -188,7 +188,7 @@ async def test_an_approval_is_required_input_and_a_message_decides(
         await anext(client.send_message(user_message("and now?", task_id=start.run_id)))
 
 
-async def test_a_request_that_waits_returns_the_task_that_ended_or_needs_input(
+async def test_a_blocking_request_returns_a_task_that_has_ended_or_needs_input(
     gateway: Served, agent: Agent
 ) -> None:
     async with client_of(gateway, streaming=False) as client:

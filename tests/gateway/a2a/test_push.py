@@ -87,7 +87,7 @@ async def test_configurations_are_read_listed_and_deleted_without_their_secrets(
     assert list(listed.configs) == [read] and webhooks == []
 
 
-async def test_a_message_names_its_receiver_and_an_end_before_it_is_reported_too(
+async def test_a_receiver_in_a_message_and_one_added_after_the_end_both_get_the_end(
     sending: Served, receiver: Receiver, agent: Agent
 ) -> None:
     request = user_message("hi")

@@ -12,6 +12,7 @@ from typing import Protocol
 from tests.gateway.clients.drivers import Observed, node_driver, sdk_driver
 from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.cutting import CuttingProxy, cutting_proxy
+from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
@@ -44,11 +45,15 @@ async def received(observed: Observed, kind: str, count: int) -> None:
 
 async def cut_or_idle(proxy: CuttingProxy, cuts: int, observed: Observed, events: int, sent: int) -> None:
     """Wait until the proxy has cut the connection, or cut it once nothing more is to be delivered."""
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
-        while proxy.cuts < cuts:
-            if len(observed.of("steps")) >= events and len(observed.of("sent")) >= sent:
-                proxy.cut()
-            await asyncio.sleep(0.01)
+
+    def is_cut() -> bool:
+        if proxy.cuts >= cuts:
+            return True
+        if len(observed.of("steps")) >= events and len(observed.of("sent")) >= sent:
+            proxy.cut()
+        return False
+
+    await eventually(is_cut, WAIT_TIMEOUT_S)
 
 
 async def stored_runs(bus: Bus, tenant: str, conversation_id: str) -> int:

@@ -106,7 +106,7 @@ async def test_a_key_opens_nothing_after_its_expiry(start_gateway: GatewayFactor
     assert (expired.status_code, "API key" in expired.text) == (401, True)
 
 
-async def test_only_an_operator_grants_its_right_and_administers_other_tenants(
+async def test_only_an_operator_grants_the_operator_right_and_administers_other_tenants(
     start_gateway: GatewayFactory, tenant: str
 ) -> None:
     async with start_gateway(**administered(tenant)) as gateway:

@@ -59,7 +59,7 @@ OF_A_USER = {"PUT /context/push/devices", "DELETE /context/push/devices/{device_
 """Requests that concern only the user who sends them."""
 
 
-def test_every_request_that_changes_something_is_recorded_or_has_a_reason() -> None:
+def test_every_changing_request_is_recorded_or_listed_as_an_exception() -> None:
     changing = {request for request in REQUIRED if not request.startswith("GET ")}
     assert changing - BY_HTTP.keys() - IN_LOGS - CHANGES_NOTHING - OF_A_USER == set()
     assert BY_HTTP.keys() - changing == set()

@@ -307,7 +307,7 @@ async def test_a_repeated_decision_that_is_stored_is_accepted_again(gateway: Ser
     assert responses[0].json() == responses[1].json()
 
 
-async def test_a_method_that_a_path_lacks_is_refused_with_the_methods_that_it_has(gateway: Served) -> None:
+async def test_an_unsupported_method_is_refused_with_the_supported_methods(gateway: Served) -> None:
     async with gateway.http as http:
         many = await http.put("/context/conversations")
         one = await http.delete("/v1/chat")

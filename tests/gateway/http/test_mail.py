@@ -59,7 +59,7 @@ async def test_an_email_is_handed_over_encrypted_to_a_server_whose_certificate_i
         ("of another host", "mail.example", "certificate is not valid for 'localhost'"),
     ],
 )
-async def test_a_mail_server_with_a_wrong_certificate_gets_no_message_and_the_delivery_says_why(
+async def test_a_mail_server_with_a_wrong_certificate_gets_no_message_and_the_delivery_states_why(
     start_gateway: GatewayFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,10 +90,10 @@ async def test_a_mail_server_without_starttls_gets_no_message(start_gateway: Gat
 
 
 @pytest.mark.parametrize("farewell", [b"421 shutting down\r\n", b""])
-async def test_an_email_that_the_mail_server_took_is_delivered_however_the_connection_ends(
+async def test_an_email_that_the_mail_server_accepted_is_delivered_however_the_connection_ends(
     start_gateway: GatewayFactory, farewell: bytes
 ) -> None:
-    """R13: it is not sent again."""
+    """R13: the e-mail is not sent again."""
     async with mail_server(MailServer(farewell=farewell)) as mail:
         delivery = await sent(start_gateway, mail, "none")
     assert (delivery["status"], len(mail.received)) == ("delivered", 1)

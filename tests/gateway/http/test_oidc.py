@@ -194,7 +194,9 @@ async def test_an_administrator_reads_which_roles_of_the_provider_grant_which_ri
     assert by_root[0]["roles"] == [leads, {"value": "root", "rights": ["admin", "operator"]}]
 
 
-async def test_a_gateway_without_a_provider_lists_none(start_gateway: GatewayFactory) -> None:
+async def test_a_gateway_without_a_provider_returns_an_empty_list_of_providers(
+    start_gateway: GatewayFactory,
+) -> None:
     async with start_gateway() as served, served.http as http:
         listed = await http.get("/context/identity-providers")
     assert listed.json()["items"] == []

@@ -93,7 +93,7 @@ async def test_a_request_is_encrypted_for_the_device_and_signed_for_its_push_ser
         "text": "",
     }
     assert message["text"].startswith("bash: echo \\u202e\U0001f600") and len(message["text"]) == 500
-    # Not a webhook of the tenant's administrators.
+    # The subscription of a device is not listed among the webhooks of the tenant's administrators.
     assert listed == []
 
 

@@ -194,8 +194,8 @@ async def test_api_documents_describe_http_nats_and_websocket(gateway: Served) -
     assert "ChatSend" in frames["client"]["$defs"] and "crash_loop" in frames["error_codes"]
 
 
-async def test_tools_are_listed_with_the_categories_that_workflows_have_too(gateway: Served) -> None:
-    """R27, R41: separate registries, one set of categories. Other tests may have registered tools for all."""
+async def test_tools_are_listed_with_the_categories_that_workflows_share(gateway: Served) -> None:
+    """R27, R41: separate registries, one set of categories. Other tests may register tools too."""
     async with gateway.http as http:
         listed = (await http.get("/context/tools")).json()
     categories = {category["name"]: category for category in listed["categories"]}
@@ -231,7 +231,7 @@ async def test_the_root_responds_to_clients_that_look_for_a_server(guarded: Serv
     assert [response.status_code for response in found] == [200, 200]
 
 
-async def test_a_repeated_key_creates_a_system_prompt_once(gateway: Served) -> None:
+async def test_a_repeated_idempotency_key_creates_a_system_prompt_once(gateway: Served) -> None:
     """Over HTTP and over NATS; another body with the same key is a conflict."""
     key, body = new_id("key"), {"content": "Be brief."}
     subject = subjects.api(gateway.tenant, "prompt", "create")

@@ -110,7 +110,7 @@ async def test_a_schedule_continues_a_named_conversation_and_has_its_next_time(
     assert read["next_at"] == created["next_at"]
 
 
-async def test_many_schedules_of_two_gateways_start_once_each_also_if_their_timers_fire_repeatedly(
+async def test_many_schedules_of_two_gateways_start_once_each_even_if_their_timers_fire_repeatedly(
     start_gateway: GatewayFactory, bus: Bus, tenant: str
 ) -> None:
     count = 12

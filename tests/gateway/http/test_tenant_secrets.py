@@ -86,7 +86,7 @@ async def test_the_secrets_of_an_mcp_server_are_encrypted_and_an_unset_one_is_na
     assert VALUE.encode() not in stored.data and b"secret.UNSET" not in stored.data
 
 
-async def test_a_secret_stays_for_the_servers_that_were_named(gateway: Served) -> None:
+async def test_a_replaced_secret_stays_limited_to_its_named_servers(gateway: Served) -> None:
     async def problem(http: httpx.AsyncClient, server: str) -> str | None:
         transport = {"type": "http", "url": "https://mcp.example.org/mcp", "headers": {"X": "${secret.KEY}"}}
         created = await http.post("/context/mcp-servers", json={"id": server, "transport": transport})

@@ -76,7 +76,7 @@ async def test_a_run_is_started_followed_and_read(gateway: Served, agent: Agent,
         )
         await agent.begin(start)
         n = 1
-        # The client may begin to follow only now: an agent repeats its iterations until it does.
+        # The client may subscribe late, so iterations are committed until it receives the first one.
         while not first.is_set():
             n += 1
             await agent.commit(start.conversation_id, start.run_id, IterationStarted(n=n, max=1000))

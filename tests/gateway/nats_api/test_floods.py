@@ -44,7 +44,7 @@ async def _usage(bus: Bus, tenant: str) -> dict[str, Any]:
     return json.loads(await bus.request(subjects.api(tenant, "usage"), b"{}", WAIT_TIMEOUT_S))
 
 
-async def test_a_flood_of_one_tenant_does_not_delay_another(
+async def test_a_flood_of_one_tenant_does_not_delay_another_tenant(
     gateway: Served, nats_server: Broker, bus: Bus, tenant: str
 ) -> None:
     """The gateway reads requests in the order of arrival; other tenants wait only for the reading."""

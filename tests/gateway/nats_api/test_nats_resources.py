@@ -153,7 +153,7 @@ async def test_usage_is_reported_with_the_limits_of_the_operator(client: Client,
     assert day.ends_at <= month.ends_at
 
 
-async def test_the_error_of_a_request_without_reply_reaches_the_account_of_its_tenant(
+async def test_the_error_of_a_request_without_a_reply_subject_reaches_its_tenant(
     secured_nats: SecuredNats, gateway: Served
 ) -> None:
     """Interfaces, section 6: its errors go to `api.{t}.error`."""

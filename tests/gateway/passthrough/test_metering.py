@@ -109,7 +109,7 @@ async def test_a_tenant_that_has_used_up_its_tokens_is_refused_and_others_are_se
         (RESPONSES, {}, "instructions", "Be brief."),
     ],
 )
-async def test_a_prompt_named_by_its_id_precedes_the_requests_own(
+async def test_a_prompt_named_by_its_id_precedes_the_prompt_of_the_request(
     start_gateway: GatewayFactory,
     upstream: ModelServer,
     path: str,

@@ -69,7 +69,7 @@ async def test_a_stream_has_an_id_and_the_headers_that_keep_proxies_from_bufferi
 async def test_a_comment_every_15_seconds_keeps_a_stream_alive_before_its_first_event(
     through: Passing, upstream: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here sooner. No comment is an event with data."""
+    """The test shortens the interval. A comment is no event with data."""
     assert streaming.KEEP_ALIVE_S == 15
     monkeypatch.setattr(forwarding, "KEEP_ALIVE_S", 0.02)
     model = upstream.play("late", [Reply(text="x", gate=Gate(name="later"))])
@@ -136,7 +136,7 @@ async def test_a_body_above_ten_mebibytes_is_413_and_a_smaller_one_arrives(
 async def test_a_client_above_its_rate_gets_429_with_the_seconds_to_wait(
     start_passing: StartPassing, upstream: ModelServer, path: str
 ) -> None:
-    """The upstream gets nothing of it."""
+    """The upstream does not receive the refused request."""
     model = upstream.play("often", [Reply(text="ok")], at_end="repeat")
     async with start_passing(to(upstream), requests_per_s=1) as passing, passing.http as http:
         responses = [await http.post(path, json=body(path, model), headers=HEADERS) for _ in range(5)]
@@ -224,7 +224,7 @@ async def test_content_of_every_form_and_unknown_fields_pass_in_both_directions(
 
 @asynccontextmanager
 async def recording(reply: bytes) -> AsyncGenerator[tuple[str, list[bytes]]]:
-    """Serve one reply to every request; yield the base URL and the bodies of the requests with one."""
+    """Serve one reply to every request; yield the base URL and all request bodies that are not empty."""
     received: list[bytes] = []
 
     async def handle(request: web.Request) -> web.Response:

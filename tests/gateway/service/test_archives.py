@@ -42,7 +42,7 @@ async def test_all_files_are_in_the_archive_except_one_that_vanished() -> None:
 
 
 @pytest.mark.parametrize("year", [1970, 2200])
-async def test_a_file_may_have_any_time(year: int) -> None:
+async def test_a_file_with_any_modification_time_is_archived(year: int) -> None:
     pieces = [piece async for piece in zipped([_entry("empty", year=year)], _read)]
     with zipfile.ZipFile(io.BytesIO(b"".join(pieces))) as archive:
         assert archive.infolist()[0].date_time[0] == 1980

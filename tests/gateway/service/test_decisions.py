@@ -18,7 +18,7 @@ UNUSED = cast(Any, None)
 
 
 @pytest.mark.parametrize("missed", [1, 2])
-async def test_an_approval_that_is_found_in_neither_place_is_read_again(
+async def test_an_approval_found_neither_in_its_slot_nor_in_the_log_is_read_again(
     bus: Bus, tenant: str, missed: int
 ) -> None:
     """P3: a new leader shows its slots late, and meanwhile another user decides, which ends the request."""

@@ -97,7 +97,7 @@ async def test_waiting_workflows_of_a_tenant_leave_room_for_others(gateway: Serv
     assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
     assert "storage_full: no room for further waiting workflows" in response.json()["error"]["message"]
     info = await call(bus, api("STREAM.INFO", WORKFLOWS))
-    # Their messages hold the settings of agent runs, which count as the second size.
+    # The starts contain the settings of agent runs, so they belong to the second size class.
     assert LEAST <= accepted < LENT * SMALL_BYTES // SIZE_CLASSES[1]
     assert info["config"]["max_bytes"] - info["state"]["bytes"] > SIZE_CLASSES[1]
 

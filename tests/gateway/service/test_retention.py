@@ -162,10 +162,11 @@ async def test_an_interrupted_deletion_continues(gateway: Served) -> None:
         assert await left(http) == set()
 
 
-async def test_each_tenant_has_its_days(own_nats: Broker, own_bus: Bus) -> None:
-    """On a server of its own: a default concerns the conversations of all tenants.
+async def test_each_tenant_has_its_own_retention_days(own_nats: Broker, own_bus: Bus) -> None:
+    """The test has its own server, because a default applies to the conversations of all tenants.
 
-    The records were written eight days ago, as they are by a mark, and their last messages are older.
+    The last messages are older than the records, which were written eight days ago: a mark such as a pin
+    rewrites a record.
     """
     long_ago = datetime.now(UTC) - timedelta(days=30)
     nine, never = TenantLimits(retention_days=9), TenantLimits(retention_days=0)

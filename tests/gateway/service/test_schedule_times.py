@@ -1,4 +1,4 @@
-"""The due times of schedules, also when clocks change to and from summer time; and invalid times."""
+"""The due times of schedules, even when clocks change to and from summer time; and invalid times."""
 
 from __future__ import annotations
 

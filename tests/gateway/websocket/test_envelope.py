@@ -33,7 +33,7 @@ async def test_every_frame_accepts_the_conversation_of_its_envelope(gateway: Ser
     ("kind", "field"),
     [("approval.reply", "approval_id"), ("run.cancel", "run_id"), ("input.reply", "request_id")],
 )
-async def test_a_frame_of_another_conversation_than_its_envelope_names_is_refused(
+async def test_a_frame_whose_envelope_names_another_conversation_is_refused(
     gateway: Served, kind: str, field: str
 ) -> None:
     ids = {"run_id": "c1-r", "approval_id": "c1-r-a", "request_id": "c1-r-i"}

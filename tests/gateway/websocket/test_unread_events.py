@@ -28,7 +28,7 @@ async def test_a_subscription_outlives_a_broker_that_does_not_respond(
             await Agent(bus, tenant).commit(conversation, None, ConversationUpdated(title="stored"))
             await socket.request("subscribe", conversation_id=conversation, after_seq=0)
             await socket.until_type("replay.done")
-            # The messages of a read of the log, and the end of each read.
+            # Lost are the messages that a read of the log returns, and the status that ends the read.
             wire.loses = lambda _, payload: b"Nats-Subject: conversation." in payload or b" 204 " in payload
             async with gateway.socket() as other:
                 head = await other.request("subscribe", conversation_id=conversation, after_seq=0)

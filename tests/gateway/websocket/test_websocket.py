@@ -377,7 +377,7 @@ async def test_only_unknown_subprotocols_are_refused(gateway: Served) -> None:
         assert (await socket.request("hello"))["protocol"] == "banksman.v1"
 
 
-async def test_frames_are_not_compressed_also_if_a_client_offers_it(gateway: Served) -> None:
+async def test_frames_are_not_compressed_even_if_a_client_offers_it(gateway: Served) -> None:
     """An idle connection with permessage-deflate takes five times the memory."""
     async with gateway.raw(compression="deflate") as connection:
         assert connection.protocol.extensions == []

@@ -359,7 +359,7 @@ def test_an_image_counts_the_same_for_every_url_length() -> None:
     assert size_of(request(short), short, None).total == size_of(request(long), long, None).total
 
 
-def test_only_old_ids_that_are_followed_by_many_are_forgotten() -> None:
+def test_only_old_ids_followed_by_many_newer_ids_are_forgotten() -> None:
     ids: dict[str, datetime] = {}
     for number in range(REMEMBERED_IDS + 500):
         ids = dict(with_ids(ids, f"r{number}", at=NOW))

@@ -40,7 +40,7 @@ def test_the_texts_of_many_calls_are_cut_and_no_call_is_missing(count: int, char
     assert reported[0].params == {"command": "echo 0"}
 
 
-def test_of_thousands_of_calls_the_newest_are_reported() -> None:
+def test_the_newest_of_thousands_of_calls_are_reported() -> None:
     reported = outcome_calls(calls(20_000, 50))
     assert MAX_TRACKED_BYTES * 0.9 < size(reported) <= MAX_TRACKED_BYTES
     assert reported[-1].iteration == 20_000

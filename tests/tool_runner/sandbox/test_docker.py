@@ -223,7 +223,7 @@ async def test_idle_container_is_removed_and_the_next_call_starts_another(
     sweep.cancel()
 
 
-async def test_longest_idle_container_is_removed_for_another(
+async def test_longest_idle_container_is_removed_for_a_new_container(
     make: Make, docker: DockerBackend, root: Path
 ) -> None:
     sandbox = make(max_containers=2)

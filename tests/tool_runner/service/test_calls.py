@@ -185,7 +185,7 @@ async def test_failure_of_a_tool_is_its_result(
     assert result.content["success"] is False and result.content["error"]
 
 
-async def test_call_ends_at_its_own_time_out_or_that_of_its_run(owner: Owner) -> None:
+async def test_call_ends_at_its_own_time_out_or_at_the_time_limit_of_its_run(owner: Owner) -> None:
     by_call = await owner.accepted(owner.request("bash", timeout_s=0.3, command="sleep 50"))
     by_run = await owner.accepted(owner.request("bash", within_s=1.5, command="sleep 50"))
     too_late = await owner.accepted(owner.request("bash", within_s=-1, command="touch effect"))

@@ -135,7 +135,7 @@ async def test_lease_expires_by_the_clock_alone(runners_nats: SecuredNats) -> No
 
 
 async def test_call_that_begins_renews_the_lease_of_an_idle_holder(runners_nats: SecuredNats) -> None:
-    """Otherwise a stall of the broker finds a lease that is as old as that of an idle holder."""
+    """Otherwise a call may begin under a lease that is about to expire, and a stall of the broker ends it."""
     registered, active = RunnerLease(runner=new_id("r"), runner_epoch=1), set[str]()
     async with await runners_nats.connect(TOOL_RUNNER) as bus, await runners_nats.connect(AGENT) as agent:
         lease = Lease(bus, registered, load=active.__len__)
@@ -156,7 +156,7 @@ async def test_call_that_begins_renews_the_lease_of_an_idle_holder(runners_nats:
             lease.call_began()
             return (await stored.get() - before).total_seconds() < IDLE_RENEW_EVERY_S - 0.2
 
-        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        # On a busy machine a single renewal may be late; without the tested behaviour every renewal is late.
         await until(renewed_soon, within_s=WAIT_S)
         await lease.release()
         await keeping
@@ -183,12 +183,12 @@ async def test_lasting_command_renews_the_lease_of_an_idle_runner(
             await owner.result(command)
             return after - before < IDLE_RENEW_EVERY_S - 0.2
 
-        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        # On a busy machine a single renewal may be late; without the tested behaviour every renewal is late.
         await until(renewed_soon, within_s=WAIT_S)
 
 
-async def test_holder_whose_calls_have_ended_reports_that_soon(runners_nats: SecuredNats) -> None:
-    """Otherwise owners place workspaces elsewhere until an idle holder is due."""
+async def test_holder_reports_soon_that_its_calls_have_ended(runners_nats: SecuredNats) -> None:
+    """Otherwise owners place workspaces on other runners until the next renewal of an idle holder."""
     registered, active = RunnerLease(runner=new_id("r"), runner_epoch=1), {"call"}
     async with await runners_nats.connect(TOOL_RUNNER) as bus, await runners_nats.connect(AGENT) as agent:
         lease = Lease(bus, registered, load=active.__len__)
@@ -212,7 +212,7 @@ async def test_holder_whose_calls_have_ended_reports_that_soon(runners_nats: Sec
                 busy = idle
             return idle[0] - busy[0] < IDLE_RENEW_EVERY_S - 0.2
 
-        # On a busy machine any renewal may be late; without the behaviour each of them is.
+        # On a busy machine a single renewal may be late; without the tested behaviour every renewal is late.
         await until(reported_soon, within_s=WAIT_S)
         await lease.release()
         await keeping

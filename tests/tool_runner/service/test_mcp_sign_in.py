@@ -269,7 +269,9 @@ async def test_a_token_that_cannot_be_renewed_is_used_until_it_expires(platform:
     assert (await platform.stored()).needs_sign_in is False
 
 
-async def test_a_state_is_accepted_once_and_not_after_its_time_or_from_elsewhere(platform: Platform) -> None:
+async def test_an_oauth_state_is_accepted_once_in_time_and_from_its_own_issuer_only(
+    platform: Platform,
+) -> None:
     url = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
     later = (await platform.http.post(f"{SERVER}/sign-in")).json()["url"]
     first = httpx.URL(url).params["state"]
@@ -334,7 +336,7 @@ async def test_a_browser_below_a_proxy_returns_to_the_page_with_a_reason_and_wit
     assert (await platform.stored()).problem_code == "sign_in"
 
 
-async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Platform) -> None:
+async def test_only_the_user_who_began_a_sign_in_can_finish_it(platform: Platform) -> None:
     """A link that another person opens must not attach their account to the tenant."""
     http = platform.http
 
@@ -373,7 +375,7 @@ async def test_a_sign_in_is_finished_by_the_user_who_began_it_alone(platform: Pl
     assert [(one["action"], one["actor"]) for one in trail] == [(action, "alice") for action in done]
 
 
-async def test_servers_are_connected_and_signed_in_at_over_nats(platform: Platform) -> None:
+async def test_nats_requests_connect_servers_and_sign_in_to_them(platform: Platform) -> None:
     """Interfaces, section 6: NATS offers the same as HTTP."""
     transport = {"type": "http", "url": platform.remote.url}
     named = ("tracker",)
@@ -436,7 +438,7 @@ class Shell:
         return code, self.out.getvalue()
 
 
-async def test_servers_are_connected_and_signed_in_at_by_commands(
+async def test_commands_connect_servers_and_sign_in_to_them(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("argv", "stdin"):
@@ -474,7 +476,7 @@ async def test_servers_are_connected_and_signed_in_at_by_commands(
     assert (listed[0], removed) == (1, (0, "removed tracker\n"))
 
 
-async def test_a_token_is_never_for_another_address_than_the_one_that_was_signed_in_at(
+async def test_a_token_is_used_only_for_the_address_of_its_sign_in(
     platform: Platform,
 ) -> None:
     """The server is replaced before, after and while a code is exchanged."""

@@ -111,7 +111,7 @@ async def test_time_out_ends_the_command_and_returns_output_and_limit(runner: Ru
     assert outcome.error_kind == "timeout"
 
 
-async def test_time_out_of_the_caller_limits_that_of_the_model(runner: Runner) -> None:
+async def test_time_out_of_the_caller_limits_the_time_out_of_the_model(runner: Runner) -> None:
     arguments: JsonObject = {"command": "sleep 60", "timeout_s": 50}
     outcome = await runner.box.run("bash", runner.workspace, arguments, timeout_s=0.3)
     assert "0.3 s" in str(outcome.value["error"])

@@ -469,7 +469,7 @@ async def test_a_fetch_has_thirty_seconds_for_all_its_redirects(
 async def test_an_unfinished_tls_handshake_ends_with_the_connection(
     runner: Runner, clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: float, kind: str, reason: str
 ) -> None:
-    """R73, R75: at the deadline, the runner closes it; before, the error says that the server did."""
+    """R73, R75: the runner closes it at the deadline; an earlier end is reported as closed by the server."""
     closed_by_runner = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -510,7 +510,7 @@ async def test_tls_verifies_the_name_with_a_pinned_address(tmp_path: Path) -> No
     ],
 )
 @only("bwrap", "no command runs")
-async def test_an_unverified_server_gets_no_request_and_the_error_says_why(
+async def test_an_unverified_server_gets_no_request_and_the_error_states_the_reason(
     runner: Runner, tmp_path: Path, problem: str, host: str, reason: str
 ) -> None:
     """R73, R75"""

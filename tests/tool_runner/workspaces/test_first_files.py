@@ -50,7 +50,7 @@ async def carry(
 async def test_a_workspace_starts_with_the_files_of_its_assistant(
     here: Platform, shared_nats: SecuredNats
 ) -> None:
-    """R66: also if the first call only reads. The sandbox user owns them; the record names the revision."""
+    """R66: even if the first call only reads. The sandbox user owns them; the record names the revision."""
     revision = await carry(here, shared_nats, "c1", "c2")
     _, first = await here.call("c1", "read_file", path="notes.md")
     assert first.content["content"] == "naïve"

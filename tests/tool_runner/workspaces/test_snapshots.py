@@ -377,7 +377,7 @@ async def test_snapshots_of_a_tenant_leave_room_for_others(runners: Runners) -> 
 async def test_snapshots_of_a_runner_leave_a_quarter_of_the_store_for_others(
     secured_nats: SecuredNats, tenant: str
 ) -> None:
-    """Agents remove what exceeds four fifths: a runner stops before."""
+    """A runner stops at three quarters; agents remove only the snapshots above four fifths."""
     old = owned_name("r-full", tenant, "c1", "s1")
     async with (
         platform(secured_nats) as here,

@@ -136,7 +136,7 @@ _RUN_SERVES = (
     subjects.tool_cancel(ANY, ANY, ANY),
     subjects.files(ANY, ANY, ANY),
 )
-"""Further requests that APP may send to runners."""
+"""Requests other than calls that APP may send to runners."""
 _RUN_REQUESTS = (
     kv_subject(names.RUNNERS, ANY),
     subjects.workspace_report(ANY, ANY, ANY),
@@ -151,7 +151,7 @@ def _registry_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run_relayed(tool_servers: tuple[str, ...], *, relays: bool) -> tuple[tuple[str, str], ...]:
-    """Return what agents store for account RUN: the relay's subject, and the one that users publish on."""
+    """Return the relay's subject and the users' subject of each message that agents store for account RUN."""
     pairs = (
         (subjects.relayed_start(RUN_ACCOUNT, ANY, ANY), subjects.tool_started(ANY, ANY)),
         (subjects.relayed_result(RUN_ACCOUNT, ANY, ANY), subjects.tool_result(ANY, ANY)),
@@ -247,7 +247,7 @@ _REGISTRATIONS = (
 
 
 def _tenant_relayed(one: Tenant, *, relays: bool) -> tuple[tuple[str, str], ...]:
-    """Return what agents store for a tenant: the relay's subject, and the one that its user publishes on."""
+    """Return the relay's subject and the user's subject of each message that agents store for a tenant."""
     t = one.tenant
     pairs = (
         (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),

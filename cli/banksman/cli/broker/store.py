@@ -6,13 +6,13 @@ becomes the server.
 An orderly stop writes an index of each stream (`msgs/index.db`). A server that finds it compares only the
 last checksum and reads no message. It then appends to files that a later rebuild, as after `kill -9`, cuts
 off at the first message with a wrong checksum: messages appended after it would be lost. Without
-the index the server reads and cuts its files before it accepts a message. Damaged messages are removed from
-the files first, so that it cuts off no others.
+the index the server reads and cuts its files before it accepts a message. The preparation first removes the
+damaged messages from the files, so that the server cuts off no intact ones.
 
 A damaged state file of a consumer (`o.dat`) prevents the consumer from starting or from being created.
 Without the file the server starts the consumer from the messages of its stream. That is safe for all
-consumers of the product: a work queue contains exactly the messages that are not done, and every handler is
-safe to run twice.
+consumers of the product: a work queue contains exactly the unfinished messages, and every handler is safe to
+run twice.
 """
 
 import os

@@ -205,13 +205,13 @@ def workflows_run(
     parameters: Annotated[
         list[str] | None,
         typer.Argument(
-            help="NAME=VALUE, or VALUE of the next positional parameter; text or JSON, as its form states."
+            help="NAME=VALUE, or VALUE of the next positional parameter; the form defines if it is JSON."
         ),
     ] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Run a workflow, and provide and decide what it requests."""
+    """Run a workflow, and prompt for requested values and decisions."""
     from banksman.cli.client import commands
 
     exit_with(commands.run_workflow(gateway(url), name, parameters or [], as_json=json))

@@ -157,7 +157,7 @@ def decide(
     if as_json:
         output.print_json(reply)
     elif reply.get("outcome") == "awaiting_second":
-        output.print_line("approved by you; another user must approve the same")
+        output.print_line("approved by you; another user must approve the same calls")
     else:
         outcome = reply.get("outcome") or f"{verdict}d".replace("rejectd", "rejected")
         output.print_line(f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}")
@@ -265,4 +265,5 @@ def _show_request(request: Mapping[str, Any]) -> None:
     for item in request["items"]:
         output.print_line(f"    {call_line(item)}")
     if first := request.get("first"):
-        output.print_line(f"    approved by {clean(str(first['by']))}; another user must approve the same")
+        by = clean(str(first["by"]))
+        output.print_line(f"    approved by {by}; another user must approve the same calls")

@@ -7,7 +7,7 @@ from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 
 
 class GatewayRefused(BanksmanError):
-    """The gateway refused a request; the message is the gateway's, with the remedy where a key is missing."""
+    """The gateway refused a request. The message is the gateway's; for a missing key it adds the remedy."""
 
     def __init__(self, message: str, code: str | None) -> None:
         self.code = _known(code)

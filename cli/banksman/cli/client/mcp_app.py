@@ -63,7 +63,7 @@ def show(server: Server, url: Url = None, json: Json = False) -> None:
 
 @app.command()
 def look(server: Server, url: Url = None, json: Json = False) -> None:
-    """List the tools again: changed ones are withdrawn until approved."""
+    """List the tools again; withdraw changed ones until approved."""
     from banksman.cli.client import mcp_servers
 
     exit_with(mcp_servers.look(gateway(url), server, as_json=json))
@@ -86,11 +86,11 @@ def approve(
 def sign_in(
     server: Server,
     gateway_url: Annotated[
-        str | None, typer.Option(help="URL of the gateway for the browser (default: as --url).")
+        str | None, typer.Option(help="URL of the gateway for the browser (default: the value of --url).")
     ] = None,
     client_id: Annotated[
         str | None,
-        typer.Option(help="Registered client id; a prompt requests the client's secret."),
+        typer.Option(help="Id of a registered OAuth client; the command prompts for its secret."),
     ] = None,
     url: Url = None,
     json: Json = False,

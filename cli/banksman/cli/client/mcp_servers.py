@@ -56,10 +56,10 @@ def list_servers(address: Address, *, as_json: bool = False) -> Exit:
 
 
 def add(address: Address, body: Mapping[str, Any], *, as_json: bool = False) -> Exit:
-    """Configure a server; the exit code is a warning if it needs an administrator, as new tools do.
+    """Configure a server. The exit code is a warning if an administrator must act, such as approve tools.
 
     Raises:
-        GatewayRefused: The gateway refuses it.
+        GatewayRefused: The gateway refuses the configuration.
     """
     with Http.to(address) as http:
         return _shown(http.send("POST", PATH, body), as_json=as_json)

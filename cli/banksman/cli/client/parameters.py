@@ -12,7 +12,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
-"""Pattern of parameter names: the `x` of `x=1` is one, the `1 ` of `1 = one` is not."""
+"""Pattern of parameter names: it matches the `x` of `x=1`, but not the `1 ` of `1 = one`."""
 
 
 def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, An
         )
         if looks_named and not known:
             # A misspelt name must not become the value of another parameter.
-            text = f"; for the text itself, {left[0]}={word}" if left else ""
+            text = f"; to pass the text itself, write {left[0]}={word}" if left else ""
             raise BadInput("parameter", word, f"NAME one of {', '.join(properties) or 'none'}{text}")
         if not known:
             if not left:
@@ -49,7 +49,7 @@ def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, An
 
 
 def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
-    """Return a typed value: text where the schema wants text, otherwise JSON if it is valid."""
+    """Return the value that a user typed: the text if the schema allows text, otherwise the JSON value."""
     kinds = (schema.get("type"), *(one.get("type") for one in schema.get("anyOf", ())))
     try:
         value = json.loads(text)

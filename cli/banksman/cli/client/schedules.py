@@ -34,7 +34,7 @@ def add(
 
     Raises:
         BadInput: neither a prompt nor a workflow is given, or both are.
-        GatewayRefused: the gateway refuses it.
+        GatewayRefused: the gateway refuses the schedule.
     """
     start: dict[str, Any] = {"conversation_id": conversation_id}
     if (prompt is None) == (workflow is None) or (prompt is not None and parameters):

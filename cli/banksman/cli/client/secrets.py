@@ -17,7 +17,7 @@ PATH = "/context/secrets"
 
 
 def list_secrets(address: Address, *, as_json: bool = False) -> Exit:
-    """List the names of the secrets, with when and by whom each was set last."""
+    """List the secrets by name, each with the time and the user of its last change."""
     with Http.to(address) as http:
         found = http.items(PATH)
     for secret in found:

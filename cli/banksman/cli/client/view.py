@@ -79,7 +79,7 @@ class TextView:
     def _show_held_calls(self, type: str, data: Frame) -> None:
         """Print the held calls, except one that only records a workflow's request for a value.
 
-        Such a call is a call of no tool, and its line would repeat the request.
+        Such a call runs no tool, and its line would repeat the request.
         """
         if type == "input.requested":
             self._input_calls.pop(str(data.get("tool_call_id")), None)
@@ -89,7 +89,7 @@ class TextView:
             self._input_calls.clear()
 
     def _delta(self, data: Frame) -> None:
-        """Print the new part of a text. A different text is that of a repeated request, on a new line."""
+        """Print the new part of a text. A different text, after a repeated model request, gets a new line."""
         message_id, offset, text = str(data["message_id"]), int(data["offset"]), str(data["text"])
         written = self._written.get(message_id, "")
         if offset > len(written):
@@ -133,9 +133,9 @@ class TextView:
             self._line(f"· run {data['status']}{reason}")
 
     def _cut(self, data: Frame) -> None:
-        since = f"what happened after {clean(self._last_at)}" if self._last_at else "what happened here"
+        since = f"events after {clean(self._last_at)}" if self._last_at else "events at this point"
         aside = f"; an operator set {data['set_aside']} later events aside" if data.get("set_aside") else ""
-        self._line(f"! part of this conversation was lost: {since} is missing, also for the agent{aside}")
+        self._line(f"! part of this conversation was lost: {since} are missing, also for the agent{aside}")
 
     def _line(self, text: str) -> None:
         self._end_line()

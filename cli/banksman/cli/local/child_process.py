@@ -30,7 +30,7 @@ _LAST_OUTPUT_S = 1.0
 
 
 class CannotStart(Exception):
-    """The system cannot start. The message is that of the process that failed."""
+    """The system cannot start. The message comes from the process that failed."""
 
     def __init__(self, message: str, code: str = ErrorCode.BAD_REQUEST) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class Child:
 
     @property
     def problem(self) -> str:
-        """Why the process is not ready: from `/readyz`, or the last log line if that does not respond."""
+        """Why the process is not ready: its reason in `/readyz`, or without a response its last log line."""
         return self._log.last_line or self._problem if self._problem == NO_RESPONSE else self._problem
 
     async def keep_alive(self) -> None:

@@ -59,7 +59,7 @@ class UpOptions:
 
 
 def up(options: UpOptions) -> Exit:
-    """Run the system in the foreground. This process becomes its supervisor and returns only if it cannot.
+    """Run the system in the foreground: replace this process by the supervisor, unless a system is running.
 
     Raises:
         BadInput: a setting is invalid, or the port is in use.
@@ -84,7 +84,7 @@ def up(options: UpOptions) -> Exit:
 
 
 def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
-    """Become the supervisor of a system, which holds the lock and prints.
+    """Replace this process by the supervisor of a system, which takes over the lock and the terminal.
 
     Raises:
         Unavailable: nats-server is not installed.
@@ -93,7 +93,7 @@ def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
     lock.outlive_exec()
     # A Ctrl-C waits until the supervisor has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    # The options are for `ps`.
+    # The supervisor ignores the options; they are visible in `ps`.
     program = ("-m", "banksman.cli.local.supervisor", *provisioner.inherited(), *sys.argv[1:])
     os.execv(sys.executable, (sys.executable, *program))
 
@@ -127,7 +127,7 @@ def detach(options: UpOptions) -> Exit:
             text = f"Banksman is ready at {instance.url} (`make down` or `banksman down` stops it)"
             return _print_running(instance, text, as_json=options.json)
         if time.monotonic() > deadline:
-            raise Unavailable(f"not ready yet; it continues in the background and writes to {log}")
+            raise Unavailable(f"not ready yet; the system continues to start and writes its log to {log}")
         time.sleep(_DETACH_POLL_S)
     text = log.read_text(encoding="utf-8", errors="replace").strip()
     if options.json:

@@ -132,7 +132,7 @@ class Plan:
         return ProcessSpec(name or service, stage, command, environment, ready_url, service, needed=needed)
 
     def _runner(self, number: int, runner: str, own: Mapping[str, str]) -> ProcessSpec:
-        """Return the process of a tool-runner, whose key can act for no other one."""
+        """Return the process of a tool-runner, whose key is valid for this runner only."""
         name = "tool-runner" if number == 1 else f"tool-runner-{number}"
         identity = {
             "BANKSMAN_TOOL_RUNNER__RUNNER": runner,

@@ -21,7 +21,7 @@ from banksman.runtime.settings import load
 KEY_BYTES = 32
 
 _NEXT = """The gateway requires a key from now on: create one for yourself too. To let other machines
-reach it, start it with BANKSMAN_GATEWAY__HOST=0.0.0.0."""
+reach the gateway, start it with BANKSMAN_GATEWAY__HOST=0.0.0.0."""
 
 
 def create(
@@ -33,7 +33,7 @@ def create(
     expires_days: float | None,
     as_json: bool,
 ) -> Exit:
-    """Create the key of a user and print it; it is stored nowhere.
+    """Create the key of a user and print it. Only its digest is stored.
 
     Raises:
         BadInput: the name of the tenant, the user or a right is invalid.

@@ -59,8 +59,8 @@ def salvage(
 ) -> None:
     """Repair the files of a stopped nats-server.
 
-    Damaged messages are removed and listed; those after them are kept. `banksman up` and `banksman nats` do
-    this at each start. The exit code is 1 if messages are lost.
+    Damaged messages are removed and listed; the messages after them are kept. `banksman up` and
+    `banksman nats` do this at each start. The exit code is 1 if messages are lost.
     """
     from banksman.cli.operator import salvage as salvages
 
@@ -173,7 +173,7 @@ def dead_ls(
 ) -> None:
     """List dead letters.
 
-    The exit code is 1 if one of them is more than a note.
+    The exit code is 1 if there are dead letters other than notes.
     """
     from banksman.cli.operator import dead_letters
 
@@ -219,9 +219,9 @@ def tenants_export(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Write everything of a tenant into a directory.
+    """Write all data of a tenant to a directory.
 
-    The exit code is 1 if something could not be read.
+    The exit code is 1 if some data could not be read.
     """
     from banksman.cli.operator import tenants
 

@@ -33,12 +33,12 @@ _BEFORE_THE_LOGS = (
     names.DEAD,
     names.object_stream(names.SNAPSHOTS),
 )
-"""Saved before the logs. A message is removed from these only after its effect is in a log, so the backup
-holds the message, its effect, or both."""
+"""Streams that are saved before the logs. A message is removed from these only after its effect is in a log,
+so the backup holds the message, its effect, or both."""
 DERIVED_FROM_LOGS = (names.kv_stream(names.HEADS), names.kv_stream(names.DAMAGED))
 """Streams about the state of the stored logs. A restore replaces the logs, so these start empty."""
 NOT_BACKED_UP = (names.kv_stream(names.RUNNERS), names.ADVISORIES, *DERIVED_FROM_LOGS)
-"""Derived streams, leases, which expire within seconds, and the server's advisories."""
+"""Streams that a backup omits: derived ones, leases (they expire within seconds), the server's advisories."""
 
 
 class SavedStream(BaseModel):

@@ -57,7 +57,7 @@ def show(*, as_json: bool) -> Exit:
 
 
 def validate(*, as_json: bool) -> Exit:
-    """Check the settings of all services and print one sentence per invalid setting."""
+    """Check the settings of all services, and print one sentence per invalid setting."""
     models.adopt_vendor_names(os.environ)
     problems = list(_problems())
     for problem in problems:
@@ -98,13 +98,13 @@ def _problems() -> Iterator[str]:
 
 
 def _unknown_sections() -> Iterator[str]:
-    """Yield a sentence for each section of the file that no service has."""
+    """Yield a sentence for each section of the settings file that no service reads."""
     file = config_file()
     if file is None:
         return
     for section in TomlConfigSettingsSource(ServiceSettings, toml_file=file)():
         if section not in SECTIONS:
-            yield f"{file}: {section}: a known section ({', '.join(sorted(SECTIONS))})"
+            yield f"{file}: {section} is not a known section ({', '.join(sorted(SECTIONS))})"
 
 
 def _classes() -> Iterator[type[ServiceSettings]]:

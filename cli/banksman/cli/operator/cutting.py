@@ -24,8 +24,8 @@ async def cut(bus: Bus, tenant: str, conversation_id: str, directory: Path) -> H
     command can be repeated, and appends the remaining commits to the file.
 
     Raises:
-        Conflict: Nothing is stored before the gap.
-        OSError: The file cannot be written. Nothing is removed then.
+        Conflict: No commit is stored before the gap.
+        OSError: The file cannot be written; no commit is removed.
         Unavailable: The broker does not respond.
     """
     subject = subjects.conversation(tenant, conversation_id)
@@ -35,7 +35,10 @@ async def cut(bus: Bus, tenant: str, conversation_id: str, directory: Path) -> H
     store(behind, directory / f"{tenant}.{conversation_id}.jsonl")
     before = await jetstream.next_message(bus, EVENTS, subject, after=0)
     if before is None or before.stream_seq >= behind[0].stream_seq:
-        raise Conflict(f"{conversation_id}: nothing is stored before the gap: restore a backup or delete it")
+        raise Conflict(
+            f"{conversation_id}: no commit is stored before the gap: "
+            "restore a backup, or delete the conversation"
+        )
     for message in reversed(behind):
         await jetstream.delete_message(bus, EVENTS, message.stream_seq)
     last = await jetstream.last_message(bus, EVENTS, subject)
@@ -44,7 +47,7 @@ async def cut(bus: Bus, tenant: str, conversation_id: str, directory: Path) -> H
 
 
 def store(messages: list[StoredMessage], file: Path) -> None:
-    """Append commits to a file, one JSON object per line; what cannot be decoded is stored as text."""
+    """Append commits to a file, one JSON object per line. A body that cannot be decoded is stored as text."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
         for message in messages:

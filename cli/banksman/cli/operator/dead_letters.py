@@ -18,7 +18,7 @@ SHOWN_BYTES = 64 * 1024
 
 
 def ls(data_dir: Path | None, *, stream: str | None, as_json: bool) -> Exit:
-    """List the dead letters. The exit code is a warning if any of them is more than a note."""
+    """List the dead letters. The exit code is a warning if there are dead letters other than notes."""
 
     async def read(bus: Bus) -> list[str]:
         origins: list[str] = []
@@ -79,7 +79,7 @@ def replay(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     if as_json:
         output.print_json({"replayed": letter, "subject": replayed.subject})
     else:
-        output.print_line(f"published on {replayed.subject} again")
+        output.print_line(f"published again on {replayed.subject}")
     return Exit.OK
 
 
@@ -94,7 +94,7 @@ def rm(data_dir: Path | None, *, letter: int, as_json: bool) -> Exit:
     if as_json:
         output.print_json({"removed": letter, "subject": removed.subject})
     else:
-        output.print_line(f"removed {letter}, published on {removed.subject}")
+        output.print_line(f"removed dead letter {letter}, which was published on {removed.subject}")
     return Exit.OK
 
 

@@ -25,7 +25,7 @@ _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Read all logs and print those that have gaps, lost their end, or are recorded as damaged.
+    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged.
 
     Raises:
         NotReady: a stream is missing.

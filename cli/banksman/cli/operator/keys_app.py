@@ -28,7 +28,9 @@ app = typer.Typer(cls=_KeysGroup, help="Create and remove keys.", no_args_is_hel
 def create(
     user: Annotated[str, typer.Argument(help="Name of the user; shown with each decision.")],
     tenant: Annotated[str, typer.Option(help="Tenant whose conversations the user shares.")] = "local",
-    no_approvals: Annotated[bool, typer.Option("--no-approvals", help="Do not let the user decide.")] = False,
+    no_approvals: Annotated[
+        bool, typer.Option("--no-approvals", help="Do not let the user decide approval requests.")
+    ] = False,
     right: Annotated[
         list[str] | None,
         typer.Option(help="chat, approve, admin or operator; repeatable (default: chat and approve)."),

@@ -1,4 +1,4 @@
-"""Write everything of a tenant into a directory, through the NATS API that tenants have."""
+"""Write all data of a tenant to a directory. The data is read through the tenants' NATS API."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TenantExport:
     written: dict[str, int] = field(default_factory=dict[str, int])
     """Number of items by kind."""
     missing: list[str] = field(default_factory=list[str])
-    """What could not be read, with the reason."""
+    """The data that could not be read, each item with the reason."""
 
     async def run(self) -> None:
         """Write all files.
@@ -82,7 +82,7 @@ class TenantExport:
             self.missing.append(f"files of {conversation_id}: {error}")
 
     async def _events(self, conversation_id: str, place: Path) -> AsyncIterator[dict[str, Any]]:
-        """Yield the frames of all events, as clients receive them; write the whole outputs that they name."""
+        """Yield the frames of all events as clients receive them; write the complete outputs they name."""
         last = 0
         for stored in await EventLog(self.bus).read(self.tenant, conversation_id, leader=True):
             for event in stored.commit.events:
@@ -122,7 +122,7 @@ class TenantExport:
                 return bytes(data)
 
     async def _documents(self, kind: str) -> AsyncIterator[Any]:
-        """Yield the documents of a kind, whole: lists omit contents."""
+        """Yield the complete documents of a kind. Each is read alone, because lists omit contents."""
         async for item in self._pages(f"{kind}.list", "after"):
             yield await self._request(f"{kind}.read.{item['id']}")
 

@@ -1,4 +1,4 @@
-"""Where the broker has the data of a tenant: every subject, bucket and object store that names one."""
+"""The places of tenants' data on the broker: every subject, bucket and object store that names a tenant."""
 
 from __future__ import annotations
 

@@ -61,10 +61,10 @@ class _Value(Stored):
 
 
 async def end_conversations(bus: Bus, tenant: str, timeout_s: float) -> int:
-    """Delete the tenant's conversations as their users would, and wait until that is done; return how many.
+    """Delete the tenant's conversations as their users would, wait for the end, and return their number.
 
     Raises:
-        NotReady: They were not deleted in time. No agent may be running.
+        NotReady: They were not deleted within `timeout_s` seconds, for example because no agent is running.
     """
     for name in STARTING:
         await _empty(bus, name, tenant)
@@ -84,7 +84,7 @@ async def end_conversations(bus: Bus, tenant: str, timeout_s: float) -> int:
 
 
 async def remove(bus: Bus, tenant: str) -> Counts:
-    """Remove what account APP has of a tenant without open runs; return how much was removed."""
+    """Remove a tenant's data from account APP; return the counts. The tenant must have no open runs."""
     removed: Counts = {}
     for name in TENANT_KEYS:
         await _empty(bus, name, tenant)
@@ -101,7 +101,7 @@ async def remove(bus: Bus, tenant: str) -> Counts:
 
 
 async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    """Remove a tenant's objects of one account; return how many were removed."""
+    """Remove a tenant's objects from one account; return the counts."""
     removed: Counts = {}
     for store in STORES[account]:
         objects = Objects(bus, store)
@@ -113,7 +113,7 @@ async def remove_objects(bus: Bus, account: str, tenant: str) -> Counts:
 
 
 async def left(bus: Bus, tenant: str) -> Counts:
-    """Return how many messages account APP has of a tenant by stream, without streams that have none."""
+    """Return the number of a tenant's messages in account APP by stream; streams without any are omitted."""
     found: Counts = {}
     for place in PLACES:
         async for _, count in jetstream.subjects_in(bus, place.stream, place.subjects_of(tenant)):
@@ -125,7 +125,7 @@ async def left(bus: Bus, tenant: str) -> Counts:
 
 
 async def left_objects(bus: Bus, account: str, tenant: str) -> Counts:
-    """Return how many objects one account has of a tenant by stream, without stores that have none."""
+    """Return the number of a tenant's objects in one account by stream; stores without any are omitted."""
     found: Counts = {}
     for store in STORES[account]:
         async for _ in Objects(bus, store).list(f"{tenant}/"):
@@ -143,7 +143,7 @@ async def _finished(bus: Bus, tenant: str, timeout_s: float) -> None:
     while waiting := await _working(bus, tenant):
         if asyncio.get_running_loop().time() > end:
             reason = f"{waiting} messages for runs of {tenant!r} are not handled after {timeout_s:g} s"
-            raise NotReady(f"{reason}: is the system running? Repeat the command; nothing else was deleted")
+            raise NotReady(f"{reason}: is the system running? No other data was deleted; repeat the command")
         await asyncio.sleep(POLL_S)
 
 

@@ -1,4 +1,4 @@
-"""`banksman tenants`: list the tenants, and export or delete everything of one."""
+"""`banksman tenants`: list the tenants, and export or delete all data of a tenant."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 
 def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float, as_json: bool) -> Exit:
-    """Delete everything of a tenant, after confirmation, and show that nothing is left.
+    """Delete all data of a tenant after confirmation, and print the data that is left.
 
-    The exit code is 2 if something is left. The command may be repeated at any time.
+    The exit code is 2 if any data is left. The command may be repeated at any time.
 
     Raises:
         BadInput: the tenant's name is malformed.
@@ -60,7 +60,7 @@ def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float,
     """
     check_token(tenant, "tenant")
     if not force and not _confirmed(tenant):
-        raise Conflict(f"nothing of {tenant!r} is deleted: its name was not typed")
+        raise Conflict(f"tenant {tenant!r} was not deleted: the typed name is different")
     keys = api_keys.remove_of_tenant(data_dir, tenant)
     report = asyncio.run(_delete(broker_access(data_dir), tenant, timeout_s))
     report["removed"]["file of keys"] = keys
@@ -72,9 +72,9 @@ def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float,
 
 
 def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool) -> Exit:
-    """Write everything of a tenant into a new directory.
+    """Write all data of a tenant to a new directory.
 
-    The exit code is a warning if something could not be read.
+    The exit code is a warning if some data could not be read.
 
     Raises:
         BadInput: the tenant's name is malformed.
@@ -148,7 +148,7 @@ def _show(tenant: str, report: dict[str, removal.Counts]) -> None:
     for stream, count in report["left"].items():
         output.print_error(f"{stream:<24} {count} left")
     if not report["left"]:
-        output.print_line(f"nothing of {tenant!r} is left")
+        output.print_line(f"no data of tenant {tenant!r} is left")
 
 
 def _exported(tenant: str) -> AuditEntry:

@@ -156,7 +156,7 @@ async def _enter_relay(
     tickets: CallTickets,
     redaction: TenantRedaction,
 ) -> None:
-    """Serve the relay over a separate connection, because the server closes one that a flood makes slow."""
+    """Serve the relay over its own connection: the server closes one that cannot keep up with a flood."""
     bus = await stack.enter_async_context(
         await Bus.connect(
             settings.nats,

@@ -39,7 +39,7 @@ class ToolCatalog:
             bus: The connection.
             placements: The live runners and tool servers.
             enabled: Whether any tools are offered.
-            away_s: Seconds that a tool server without a process counts as away, and is expected back.
+            away_s: Seconds for which a tool server without a process counts as away; later it counts as gone.
         """
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
         self._placements = placements
@@ -47,7 +47,7 @@ class ToolCatalog:
         self._away_s = away_s
         self._began_at = float("-inf")
         self._runner_served: bool | None = None
-        """Whether the runners that were last seen accepted calls; None before the first runner."""
+        """Whether any runner accepted calls when a runner was last live; None before the first runner."""
 
     async def __aenter__(self) -> Self:
         await self.registered.__aenter__()

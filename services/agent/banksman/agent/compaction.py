@@ -52,8 +52,8 @@ def cut(
     at = next(
         (at for at in _borders(history) if at >= first and behind[len(history) - at] <= room), len(history)
     )
-    won = sum(size.messages[:at]) - summary - _kept_anyway(history[:at], size, message)
-    return Cut(at, size.total, summary) if won >= limit * LEAST_GAIN else None
+    saved = sum(size.messages[:at]) - summary - _kept_message_tokens(history[:at], size, message)
+    return Cut(at, size.total, summary) if saved >= limit * LEAST_GAIN else None
 
 
 def _borders(history: tuple[Message, ...]) -> list[int]:
@@ -72,5 +72,5 @@ def _beginning(history: tuple[Message, ...], iterations: int) -> int:
     return at
 
 
-def _kept_anyway(older: tuple[Message, ...], size: Size, message: UserMessage) -> int:
+def _kept_message_tokens(older: tuple[Message, ...], size: Size, message: UserMessage) -> int:
     return next((size.messages[at] for at, one in enumerate(older) if one == message), 0)

@@ -83,7 +83,7 @@ class Deltas:
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         """Publish the next piece, together with pieces that follow within `BATCH_S`."""
-        # A secret of this process may be spread over several pieces.
+        # A secret of this process may span several pieces, so a possible beginning of one is held back.
         text = self._unsafe[kind] + text
         safe = safe_length(text)
         self._unsafe[kind] = text[safe:]
@@ -142,7 +142,7 @@ class Deltas:
         if not (checks or self._has_readers):
             return
         if checks:
-            # The server answers a message with a reply subject if nothing has subscribed to its subject.
+            # Without a subscriber, the server replies `no responders` to a message with a reply subject.
             self._check_at, self._has_readers = now + CHECK_S, True
         # A client that misses a piece receives the whole message from the log.
         with contextlib.suppress(Unavailable):

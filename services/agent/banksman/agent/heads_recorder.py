@@ -114,7 +114,7 @@ class HeadsRecorder:
             try:
                 await self._attend(mark.value.generation)
             except Poison as poison:
-                logger.error("the record of the logs starts again: %s", poison)
+                logger.error("the record of the log heads starts again: %s", poison)
                 await self._heads.begin(mark)
                 continue
             await self._stand_by()
@@ -152,7 +152,7 @@ class HeadsRecorder:
                     reader.result()
                 following = await self._write(generation, segment)
                 if following is None:
-                    logger.info("another process writes the record of the logs")
+                    logger.info("another process writes the record of the log heads")
                     return
                 segment = following
                 if self._ending.is_set():

@@ -140,6 +140,6 @@ class LogGuard:
             for damaged in found.damaged:
                 await self._damaged.put(damaged)
         if found.damaged or found.reuses_sequences:
-            logger.warning("the record of the logs is restarted: %d logs lost commits", len(found.damaged))
+            logger.warning("the record of the log heads restarts: %d logs lost commits", len(found.damaged))
             await self._heads.begin(found.known.mark)
         self._checked = True

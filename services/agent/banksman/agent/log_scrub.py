@@ -27,7 +27,7 @@ AT_ONCE = 500
 PAUSE_S = 0.05
 """Seconds of pause after `AT_ONCE` commits: at most 10,000 per second, so that the agent can work."""
 SILENCE_S = 30.0
-"""Seconds without a commit after which the scrub takes the remaining commits for removed."""
+"""Seconds without a commit after which the scrub assumes that the remaining commits were removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ async def scrub(heads: LogHeads) -> AsyncIterator[DamagedLog]:
     """Read the headers of all stored commits and yield the damaged logs.
 
     Raises:
-        Unavailable: the broker does not respond.
+        Unavailable: The broker does not respond.
     """
     bus = heads.bus
     known = await heads.read()

@@ -55,6 +55,7 @@ async def complete_with_fallback(
     Raises:
         ProviderFailed: The last model is unavailable, or a model refused the request.
         BadInput: A model is unknown.
+        ValueError: `models` is empty.
     """
     until = time.monotonic() + deadline_s
     for successors, model in zip(reversed(range(len(models))), models, strict=True):
@@ -104,7 +105,7 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
 
 
 async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> bool:
-    """Wait until `task` is done or something was stored; return whether others may have committed."""
+    """Wait until `task` is done or a commit is reported; return whether others may have committed."""
     # The provider ends the request at the deadline. The wait is longer, so that the error of the provider is
     # reported.
     until = deadline_of(owned.run) + timedelta(seconds=5)

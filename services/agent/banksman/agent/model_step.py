@@ -125,7 +125,7 @@ class ModelStep:
         if not isinstance(error, MessageTooLarge):
             return None
         text = (
-            f"The model's reply and what is shown of its calls take {error.size} bytes: too many for the log."
+            f"The model's reply and the details of its calls take {error.size} bytes: too many for the log."
         )
         consumed = partial(paid_events, reply=reply) if isinstance(reply, Reply) else nothing
         return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed

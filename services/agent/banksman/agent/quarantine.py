@@ -46,7 +46,7 @@ class Quarantine:
     """One place for suspects in a process.
 
     Claims without a commit are counted to detect a crash loop. An agent that dies takes all its runs down, so
-    without the quarantine, innocent runs would be failed together with the run that kills it.
+    without the quarantine, innocent runs would fail together with the run that kills it.
     """
 
     def __init__(self) -> None:

@@ -105,7 +105,7 @@ class ToolRegistry:
         Raises:
             BadInput: The definition is invalid.
             Conflict: Another server has registered a tool of that name, which stays unchanged.
-            Overloaded: Too many tools are registered, or too large ones.
+            Overloaded: Too many tools are registered, or they take too many bytes.
         """
         _check_definition(definition)
         await self._schemas.check_schema(tenant or PLATFORM, definition.input_schema)

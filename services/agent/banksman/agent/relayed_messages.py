@@ -96,7 +96,7 @@ class RelayChecks:
     def _late(self, message: Message) -> Write:
         late = _decoded(LateResult, message, MAX_RESULT_BYTES)
         holder = self._holder(late.ticket, late.tenant, late.attempt, late.runner, needs_ticket=True)
-        # One id for each ticket: its holder can repeat the note, and not add others.
+        # One id for each ticket: its holder can repeat the note but cannot add another one.
         msg_id = f"{subjects.late_result()}:{late.tenant}:{late.attempt}:{late.runner}"
         return Write(subjects.late_result(), message.data, {MSG_ID: msg_id}, holder)
 

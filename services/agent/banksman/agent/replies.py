@@ -40,7 +40,7 @@ from banksman.runtime.redaction import redacted
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply that was read, and everything that is recorded of it: the `Build` of its commit."""
+    """A parsed reply with the data for its events. The object itself is the `Build` of its commit."""
 
     reading: Reading
     text: str
@@ -87,7 +87,7 @@ class Reply:
 
 
 def paid_events(state: Conversation, reply: Reply, text: str | None = None) -> tuple[EventBody, ...]:
-    """Return the message of a reply that has no effect; its usage counts all the same."""
+    """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
     if state.run is None:
         return ()
     message = _message(state.run, reply, text)
@@ -108,8 +108,8 @@ class PartialReply:
 
 def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
     """Return the streamed text as a message, once; nothing if no text was streamed."""
-    # The broker may have stored a commit that it refused. This one leaves the model request open, so the loop
-    # would record the text again.
+    # The broker may have stored a commit although it reported an error. The commit of this message leaves the
+    # model request open, so the loop may build it again.
     stored = any(getattr(message, "message_id", None) == reply.message_id for message in state.history)
     if state.run is None or stored or not reply.text:
         return ()

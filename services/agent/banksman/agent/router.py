@@ -79,7 +79,7 @@ def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
     @invalid.add_handler(Poison, publish=True)
     async def discard(poison: Poison, message: Work) -> Outcome:
         if poison.subject != message.subject:
-            # Another message cannot be read, such as one of the conversation's log. The reply may be valid.
+            # The unreadable message is another one, such as a commit of the log. The reply may be valid.
             raise poison
         return await worker.on_invalid_decision(message, poison.reason)
 
@@ -130,7 +130,7 @@ def registry_router(registry: ToolRegistry) -> NatsRouter:
     async def offer(request: OfferTools, message: Received) -> OfferedTools:
         """Offer exactly these tools of an MCP server; a repeat changes nothing."""
         tenant = subjects.registering_tenant(message.subject)
-        assert tenant is not None, "the subject of the subscription names one"
+        assert tenant is not None, "the subject names a tenant"
         return await registry.offer(tenant, request)
 
     @router.subscriber(subjects.registry("tool", "list"), queue=names.AGENTS, max_workers=CONCURRENCY)

@@ -34,9 +34,10 @@ logger = logging.getLogger(__name__)
 
 OVERDUE_S = 1.1
 """Seconds without a renewal or a reply to a check after which the connection of a holder is checked. A holder
-that executes calls renews every second and is not checked; an idle one is, once between two renewals."""
+that executes calls renews every second and is not checked. An idle holder is checked once between two
+renewals."""
 SPREAD_S = 0.15
-"""Seconds over which agents spread a check: the first one's reply makes the others' unnecessary."""
+"""Seconds over which agents spread a check: the reply to the first one makes the other ones unnecessary."""
 CHECK_S = 0.25
 """Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
@@ -59,7 +60,7 @@ class RunnerPresence:
         self._placements = placements
         self._closed_since: dict[tuple[str, int], float] = {}
         """When the connection of a holder was first found closed, by the key and revision of its lease."""
-        self._heard_at: dict[tuple[str, int], float] = {}
+        self._replied_at: dict[tuple[str, int], float] = {}
         """When a holder last replied to a check, by the key and revision of its lease."""
         self._connected_at = float("-inf")
         self._replies = f"{bus.inbox_prefix}.presence"
@@ -91,19 +92,19 @@ class RunnerPresence:
     async def _wait(self) -> None:
         """Wait until the next lease can be overdue. While one is overdue, checks repeat after `CHECK_S`."""
         now = asyncio.get_running_loop().time()
-        due_at = min((self._heard(entry, at) for entry, at in self._placements.renewed()), default=now)
+        due_at = min((self._confirmed_at(entry, at) for entry, at in self._placements.renewed()), default=now)
         await asyncio.sleep(max(due_at + OVERDUE_S + random.uniform(0, SPREAD_S) - now, CHECK_S))
 
-    def _heard(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
-        """Return when the holder of a lease last gave a sign of life."""
-        return max(renewed_at, self._heard_at.get((entry.key, entry.revision), renewed_at))
+    def _confirmed_at(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
+        """Return when a holder last renewed its lease or replied to a check, by the event loop's clock."""
+        return max(renewed_at, self._replied_at.get((entry.key, entry.revision), renewed_at))
 
     def _overdue(self, before: float) -> list[Entry[RunnerLease]]:
-        """Return the leases whose holders gave no sign of life since a time of the event loop's clock."""
+        """Return the leases that were last renewed or confirmed before a time of the event loop's clock."""
         renewed = self._placements.renewed()
         current = {(entry.key, entry.revision) for entry, _ in renewed}
-        self._heard_at = {lease: at for lease, at in self._heard_at.items() if lease in current}
-        return [entry for entry, at in renewed if self._heard(entry, at) < before]
+        self._replied_at = {lease: at for lease, at in self._replied_at.items() if lease in current}
+        return [entry for entry, at in renewed if self._confirmed_at(entry, at) < before]
 
     async def _check(self) -> None:
         loop = asyncio.get_running_loop()
@@ -146,7 +147,7 @@ class RunnerPresence:
         except (Unavailable, Forbidden):
             # Without any reply, the connection was open when the check was sent: a frozen process keeps its
             # connection, and tool servers of older versions do not reply.
-            self._heard_at[entry.key, entry.revision] = sent_at
+            self._replied_at[entry.key, entry.revision] = sent_at
         return False
 
     def _replied(self, message: Message) -> None:
@@ -155,7 +156,7 @@ class RunnerPresence:
         agent, token, revision, key = checked.split(".", 3)
         # The server reports a closed connection only to the agent that checks it.
         if message.status != STATUS_NO_RESPONDERS:
-            self._heard_at[key, int(revision)] = asyncio.get_running_loop().time()
+            self._replied_at[key, int(revision)] = asyncio.get_running_loop().time()
         if agent == self._own:
             self._bus.replies.deliver(token, message)
 

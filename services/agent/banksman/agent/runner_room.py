@@ -136,7 +136,8 @@ class RunnerRoom:
         if min(held_bytes, of_own * state.max_message_bytes) <= most_bytes:
             return False
         if of_others < of_own:
-            # The server reports only the bytes of all runners together.
+            # The server reports only the bytes of all runners together, so the smaller set of messages is
+            # read.
             left_bytes = held_bytes - most_bytes
             most_of_others = of_others * state.max_message_bytes
             return most_of_others < left_bytes or not await self._is_more(store, others, left_bytes)
@@ -165,7 +166,7 @@ class RunnerRoom:
 
     async def _remove(self, store: str, runner: str, state: StoreState) -> None:
         logger.error(
-            "the objects of runner %s have more than %d %% of the store %s. A runner stores less, so another "
+            "the objects of runner %s take more than %d %% of the store %s. A runner stores less, so another "
             "process may have its key. Objects above the runner's part are removed",
             runner,
             round(100 * MOST_SHARE),
@@ -177,7 +178,7 @@ class RunnerRoom:
         await self._remove_snapshots(runner, await self._recorded_places(runner), state)
 
     async def _remove_oldest(self, runner: str, state: StoreState) -> None:
-        """Remove a runner's oldest outputs until the store is filled to `OWN_SHARE` at most."""
+        """Remove a runner's oldest outputs until all objects take at most `OWN_SHARE` of the store."""
         behind = state.last_seq + 1 - state.first_seq
         for part in range(1, PURGES + 1):
             before = state.first_seq + behind * part // PURGES

@@ -28,8 +28,8 @@ class StoreRequests:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         settings = bus.settings
-        # A connection without a user: the broker has no accounts, and the default JetStream API has all
-        # streams
+        # Without a key in the settings, the broker has no accounts, and the default JetStream API serves all
+        # streams.
         self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
 
     async def state(self, store: str) -> StoreState:

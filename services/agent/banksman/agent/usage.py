@@ -45,7 +45,7 @@ WRITES_PER_S = 10
 REACH_S = 5.0
 """Seconds for which a run waits until the commits before it are counted."""
 REPLY_S = 1.0
-"""Seconds within which the agent that counts replies; after that, this one counts too."""
+"""Seconds to wait for a reply of the agent that counts; after that, this agent counts too."""
 MAX_WAITING = 1_000
 """Maximum requests of other agents that wait until commits are counted; further ones get no reply."""
 
@@ -57,7 +57,7 @@ class UsageQuery(BaseModel):
     upto: int
     """Stream sequence up to which every commit must be counted."""
     stored: bool = False
-    """Whether the totals of all tenants up to there must also be stored."""
+    """Whether the totals up to `upto` must also be stored, those of every tenant."""
 
 
 class UsageLedger:

@@ -140,7 +140,10 @@ class Worker:
         return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
-        """Return the folded log of a redelivered message; for a first delivery an empty one, unread."""
+        """Return the folded log of a redelivered message.
+
+        A first delivery needs none, so an empty conversation is returned without a read.
+        """
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)

@@ -165,7 +165,7 @@ async def compose(
         mcp_servers=mcp_servers,
         mcp_sign_ins=McpSignIns(mcp_servers, clock),
         secrets=SecretStore(bus, box, clock),
-        # Before webhooks, which send nothing to devices of users whose key is unknown.
+        # The keys are loaded before webhooks start: a device receives nothing while its key is unknown.
         api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
         webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, keys, settings.gateway)),
         tickets=Tickets(bus, clock),

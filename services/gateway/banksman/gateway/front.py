@@ -74,7 +74,7 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:
-    # `Stream` closes its connection like this if an upstream breaks off; passthrough logs the reason.
+    # uvicorn logs this if `Stream` closes a connection early; passthrough already logs the reason.
     return record.msg != "ASGI callable returned without completing response."
 
 

@@ -142,7 +142,7 @@ class GatewaySettings(HealthSettings):
     titles: bool = True
     """Whether a model writes the titles of conversations, with one request each."""
     title_model: str | None = Field(default=None, max_length=200)
-    """`provider:model` that writes titles, such as a cheap one; None uses that of the default assistant."""
+    """`provider:model` for titles, such as a cheap one; None for the model of the assistant `default`."""
     notices: tuple[str, ...] = ()
     """Sentences that the web page shows to every user."""
     hello_timeout_s: float = Field(default=10.0, gt=0)

@@ -12,8 +12,8 @@ Routes:
 
 Routes for tests, only while requests are recorded:
     `PUT /scripts/{name}`: the JSON of a `Script`; returns the name of its model. `DELETE` removes it.
-    `GET /requests?script=&at_least=&wait_s=`: recorded requests, after waiting for that many. `DELETE`.
-    `GET /violations`: requests that broke a vendor's rules. `DELETE`.
+    `GET /requests?script=&at_least=&wait_s=`: recorded requests, after waiting for that many.
+    `GET /violations`: requests that broke a vendor's rules. `DELETE` on either path removes the records.
     `PUT /gates/{name}`: opens the `Gate` at which replies wait.
 """
 

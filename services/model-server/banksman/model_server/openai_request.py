@@ -225,7 +225,7 @@ class _History:
             )
         if call_id not in self._waiting:
             reason = (
-                "has a result already"
+                "already has a result"
                 if call_id in self._call_ids
                 else "is not in the preceding 'tool_calls'"
             )

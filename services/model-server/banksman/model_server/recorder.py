@@ -64,7 +64,7 @@ class Violation:
 
 
 class Recorder:
-    """The last 5,000 requests, with notification of waiters."""
+    """Stores the last 5,000 requests, and notifies waiters of changes."""
 
     def __init__(self) -> None:
         self._requests: deque[RecordedRequest] = deque(maxlen=_MAX_REQUESTS)

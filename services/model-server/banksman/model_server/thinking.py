@@ -63,7 +63,7 @@ class ThinkingChecks:
             if thinking and turn and turn.thinking != (thinking,):
                 raise RequestRefused(
                     "messages: the assistant message with tool_use must contain its original thinking block, "
-                    f"unchanged; the one of {call.id} is missing",
+                    f"unchanged; the block of {call.id} is missing",
                     param="messages",
                 )
 

@@ -23,7 +23,7 @@ async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator
 
 
 async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
-    """Return the result of `work`, or None if `ended` returns first; cancel the other."""
+    """Run both; return the result of `work`, or None if `ended` returns first. Cancel the slower one."""
     task, end = asyncio.create_task(work), asyncio.create_task(ended)
     try:
         await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)

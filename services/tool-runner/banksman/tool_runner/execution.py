@@ -38,7 +38,7 @@ MAX_RESULT_BYTES = 200 * 1024
 OVERTIME_S = 10.0
 """Seconds after its time-out at which a tool that does not end by itself is cancelled."""
 STORE_OUTPUT_S = 30.0
-"""Time limit for storing a whole output; without it, the result is returned alone."""
+"""Seconds to store a whole output; after that, the result is returned without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _turn_of(request: CallRequest) -> str:
 
 
 def storable(result: ToolResult) -> ToolResult:
-    """Return the result, or a failure in its place if it is too large: some messages repeat the arguments."""
+    """Return the result, or a failure if it is too large: error texts may repeat the arguments."""
     return first_fitting(_shorter(result), MAX_RESULT_BYTES)
 
 

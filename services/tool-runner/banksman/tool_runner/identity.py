@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_SANDBOX_UID = 61017
-"""Above the ids that Debian assigns to users and below the range of systemd's dynamic users."""
+"""User id of commands if the runner is root: above the ids that Debian assigns to users, and below the range
+of systemd's dynamic users."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class Lifecycle:
         try:
             await self.lease.keep()
         except BanksmanError:
+            # The default action of SIGALRM ends the process even if its event loop is blocked.
             signal.alarm(EXIT_WITHIN_S)
             # Another runner may have the workspaces now.
             scheduling.cancel()

@@ -34,7 +34,7 @@ class SandboxLimits(_Limits):
     timeout_s: float = Field(default=COMMAND_TIMEOUT_S, gt=0, le=MAX_COMMAND_TIMEOUT_S)
     """Default time-out of a command, in seconds of wall-clock time."""
     max_timeout_s: float = Field(default=MAX_COMMAND_TIMEOUT_S, gt=0, le=MAX_COMMAND_TIMEOUT_S)
-    """Longest time-out that a command may request."""
+    """Longest time-out that a command may request, in seconds."""
     data_bytes: int = Field(default=GIB, ge=16 * MIB)
     """RLIMIT_DATA of each process. RLIMIT_AS is not set: V8, the JVM and Go reserve far more address space
     than they use."""
@@ -76,7 +76,7 @@ class SandboxLimits(_Limits):
 class WorkspaceLimits(_Limits):
     """Limits of one workspace. Above them, writes are refused and a command that grows it is killed.
 
-    Above twice the limit, and by at least 256 MiB or 10,000 entries, no command runs.
+    Above twice the limit, and at least 256 MiB or 10,000 entries above it, no command runs.
     """
 
     max_bytes: int = Field(default=GIB, ge=1)

@@ -18,7 +18,7 @@ from banksman.tool_runner.workspaces.workspace import default_root
 
 
 def checks() -> dict[str, str]:
-    """Return how the kernel can confine a tool-runner's calls: a sentence for each named check."""
+    """Return a sentence for each check, by its name: how this machine can confine a tool-runner's calls."""
     if kernel_resolves_beneath():
         files = "the kernel keeps paths inside a workspace (openat2)"
     else:

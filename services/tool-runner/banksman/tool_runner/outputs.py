@@ -23,7 +23,7 @@ _SPARE_SHARE = 32
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """Where the whole output of a command is."""
+    """The location of the whole output of a command."""
 
     name: str
     key: str | None
@@ -87,7 +87,7 @@ class Outputs:
             logger.error("%s: outputs above the tenant's limit were not removed: %s", tenant, error)
 
     async def _leave_room(self, size: int) -> None:
-        """Remove outputs if this runner would exceed its part of the store, as agents would remove them."""
+        """Remove outputs if this runner would exceed its part, above which agents remove its objects."""
         held_bytes, max_bytes = await self._objects.storage_used()
         part_bytes = int(OWN_SHARE * max_bytes)
         # All runners together fill less than the part of one runner.

@@ -30,7 +30,7 @@ def _address_and_port(value: str) -> str:
 
 
 class EgressSettings(Section):
-    """Hosts that `web_fetch` may reach, and commands where the operator and the assistant allow it."""
+    """Hosts that `web_fetch` may reach; commands may too if the operator and the assistant allow it."""
 
     allow_hosts: tuple[HostPattern, ...] = ("*",)
     """Allowed hosts, such as `example.org`, `*.example.org` or `example.org:443`. Other hosts are refused,
@@ -79,8 +79,8 @@ class ToolRunnerSettings(HealthSettings):
     """Maximum number of running and waiting calls, which tenants share; further calls get the reply
     `busy`."""
     concurrent_fetches: int = Field(default=32, ge=1, le=1000)
-    """Concurrent `web_fetch` calls, which tenants share; further calls wait. Commands:
-    `limits.sandbox.max_concurrent_calls`."""
+    """Concurrent `web_fetch` calls, which tenants share; further calls wait. The limit of
+    commands is `limits.sandbox.max_concurrent_calls`."""
     max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
     """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""
     encrypt: bool = True
@@ -88,7 +88,8 @@ class ToolRunnerSettings(HealthSettings):
     False while services of versions without encryption still run, because they cannot read them."""
     drain_s: float = Field(default=15.0, ge=0)
     """Seconds that running calls get when the process stops, before they are killed. Together with five
-    seconds for their results, `snapshots.drain_s` and two seconds for the lease, the process ends within 30."""
+    seconds for their results, `snapshots.drain_s` and two seconds for the lease, the process ends within 30
+    seconds."""
     docker: DockerSettings = DockerSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
     limits: RunnerLimits = RunnerLimits()

@@ -19,7 +19,7 @@ _SEPARATOR = ","
 
 
 class Unreadable(Exception):
-    """A value does not have the type of its parameter. The text is the expected form."""
+    """A value does not have the type of its parameter. The message states the expected type."""
 
 
 def split_command(text: str) -> tuple[str, list[str]]:
@@ -53,7 +53,7 @@ def read_parameters(schema: JsonObject, words: list[str]) -> tuple[JsonObject, l
         left = [one for one in positional if one not in given]
         if equals and name in properties:
             given.setdefault(name, []).append(value)
-        elif left and (not equals or _may_have(properties[left[0]], word)):
+        elif left and (not equals or _accepts(properties[left[0]], word)):
             given[left[0]] = [word]
         else:
             known = ", ".join(properties) or "none"
@@ -110,8 +110,8 @@ def _single(form: JsonObject, text: str) -> JsonValue:
             return text
 
 
-def _may_have(form: JsonObject, word: str) -> bool:
-    """Return whether a word is valid for a form: `colour=red` is a valid text, but not a number."""
+def _accepts(form: JsonObject, word: str) -> bool:
+    """Return whether a form accepts a word as its value: `colour=red` is a valid text, but not a number."""
     try:
         _read(form, [word])
     except Unreadable:

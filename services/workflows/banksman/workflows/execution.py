@@ -55,9 +55,12 @@ class WorkflowModel:
     """Returns a context in which the run occupies no slot."""
 
     async def complete(self, owned: Ownership) -> Build:
-        """Take the next turn; return the builder of the next commit, which is empty if the run must end."""
+        """Take the next turn and return the `Build` of its commit.
+
+        The commit is empty if the run was cancelled, timed out or deleted before the turn ended.
+        """
         events = await _unless_ended(owned, self._turn(owned))
-        return nothing if events is None else partial(self._unless_ended, owned, events)
+        return nothing if events is None else partial(self._while_open, owned, events)
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         """Return the end of a run whose log cannot store a result or request of its function."""
@@ -88,7 +91,7 @@ class WorkflowModel:
         if any(isinstance(step, RunStep) for step in reply.steps):
             # Committed before the agent runs end, so that users see the progress meanwhile.
             await owned.commit(partial(_progress, reply))
-            # An agent run may wait for its user for days.
+            # An agent run may wait for its user for days, in which the workflow must occupy no slot.
             async with self.without_slot():
                 outcomes = await self._run_agents(owned, reply)
             return partial(_requested, await self._steps(owned, reply, outcomes))
@@ -139,7 +142,8 @@ class WorkflowModel:
         )
         return (*events, message)
 
-    def _unless_ended(self, owned: Ownership, events: Build, state: Conversation) -> tuple[EventBody, ...]:
+    def _while_open(self, owned: Ownership, events: Build, state: Conversation) -> tuple[EventBody, ...]:
+        """Return the events of a turn; none if the log now requires another step, such as the end."""
         step = next_step(state, owned.ports.clock.now())
         return tuple(events(state)) if isinstance(step, RequestModel) else ()
 

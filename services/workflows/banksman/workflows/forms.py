@@ -37,7 +37,7 @@ def check_form(schema: JsonObject) -> None:
 
 @contextmanager
 def naming_form(name: str = "parameters_schema") -> Generator[None]:
-    """Name the form in errors of a check that names each schema `input_schema`, as for tools."""
+    """Rename the field in errors: the check, made for tools, names every schema `input_schema`."""
     try:
         yield
     except BadInput as error:

@@ -25,7 +25,7 @@ class ProgressReports:
     registry: Registry
 
     async def store(self, report: ReportProgress) -> bool:
-        """Store a report; return False if it comes too early, or the log already has this or later progress.
+        """Store a report; return False within `INTERVAL` of the last one, or if it reports nothing new.
 
         Raises:
             NotFound: The run is not open, is cancelled, or belongs to a workflow of another server.

@@ -53,7 +53,7 @@ class Registry:
         while await self._bucket.create(key, definition) is None:
             entry = await self._bucket.get(key)
             if entry is None:
-                continue  # Removed between the two requests.
+                continue  # Another process removed the entry between the two requests.
             if entry.value.server != definition.server:
                 raise _taken(entry.value)
             if entry.value == definition:

@@ -108,7 +108,7 @@ class Worker:
         return await self._drive(message, resume.run_id, state, owned, take_turn, definition)
 
     async def _served(self, name: str, tenant: str) -> tuple[WorkflowDefinition, TakeTurn]:
-        """Return a workflow's definition and the function for its turns, which fails if it was withdrawn."""
+        """Return a workflow's definition and the function for its turns, which fails for a withdrawn one."""
         try:
             definition = await self.registry.get(name, tenant)
         except NotFound:

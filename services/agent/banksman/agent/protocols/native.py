@@ -88,7 +88,7 @@ def _with_terminate(tool: ToolDefinition) -> ToolDefinition:
 
 
 def _without_terminate(call: RequestedCall, extended: frozenset[str]) -> RequestedCall:
-    """Return a call with `terminate` in place of the parameter, which its tool does not have."""
+    """Move the added parameter `terminate`, which the tool does not have, to the field of the call."""
     arguments = call.arguments or {}
     if call.name not in extended or TERMINATE_KEY not in arguments:
         return call

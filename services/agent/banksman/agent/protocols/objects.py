@@ -81,7 +81,7 @@ def next_object(text: str, start: int) -> Closed | Broken | None:
 
 
 def next_possible_start(text: str, start: int) -> int | None:
-    """Return where an object starts, or may start if more text follows; None if nowhere."""
+    """Return where an object starts, or may start if more text follows; None if none can start."""
     opening = _PARTIAL_OPENING.search(text, start)
     return None if opening is None else opening.start()
 

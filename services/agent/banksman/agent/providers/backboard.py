@@ -94,7 +94,7 @@ class _Attempts:
         return await self._execute(self._plan)
 
     def _abandon_uncertain_run(self, fault: ProviderFailed | TransientFault) -> None:
-        """Plan a new thread if the vendor may already have the outputs, as the API cannot report it."""
+        """Plan a new thread if the vendor may already have the outputs, which the API does not report."""
         if isinstance(self._plan, Submit) and fault.status is None:
             self._plan = begin(self._request)
 

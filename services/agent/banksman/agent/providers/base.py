@@ -10,8 +10,8 @@ from banksman.agent.protocols.base import ModelReply, ModelRequest
 
 DeltaKind = Literal["message", "reasoning"]
 """
-message    text of the reply, including calls as text; a `DeltaFilter` selects the text to publish reasoning
-the model's reasoning, if the vendor returns it
+message    text of the reply, including calls as text; a `DeltaFilter` selects the text to publish
+reasoning  the model's reasoning, if the vendor returns it
 """
 
 
@@ -38,7 +38,7 @@ class Provider(Protocol):
         """Send one request to the model and return its complete reply.
 
         Transient faults (429 with its `Retry-After`, 5xx, broken connections) are retried within `deadline_s`
-        seconds. A silent model is not. Cancelling the task closes the connection.
+        seconds. A request to a silent model is not retried. Cancelling the task closes the connection.
 
         Raises:
             ProviderFailed: The vendor refused the request, all retries failed, or the deadline passed.

@@ -11,7 +11,7 @@ from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import content_without_secrets, without_secrets
 
-MAX_ANSWER_CHARS = MAX_REPLY_CHARS + 128 * 1024
+MAX_STREAMED_CHARS = MAX_REPLY_CHARS + 128 * 1024
 """Maximum characters of text and arguments. A longer reply is cut, because it must fit into one commit."""
 
 MAX_CALLS = 1_600
@@ -58,7 +58,7 @@ class ReplyBuilder:
     @property
     def full(self) -> bool:
         """True if the reply reached a size limit."""
-        return self._chars > MAX_ANSWER_CHARS or self._reasoning_chars > MAX_REASONING_CHARS
+        return self._chars > MAX_STREAMED_CHARS or self._reasoning_chars > MAX_REASONING_CHARS
 
     @property
     def reasoning(self) -> str:
@@ -91,7 +91,7 @@ class ReplyBuilder:
 
         The first id and name count, because some servers repeat them.
         """
-        # Also for a call that is left out, so that an endless stream of calls is cut.
+        # Counted also for a call that is left out, so that an endless stream of calls is cut.
         self._chars += _CALL_CHARS if index > self._last_call else 1
         self._chars += len(arguments) if isinstance(arguments, str) else 0
         self._last_call = max(self._last_call, index)

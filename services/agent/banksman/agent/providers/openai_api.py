@@ -58,7 +58,7 @@ class OpenAIApi:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
     async def chunks(self, body: Mapping[str, Any], silence_s: float) -> AsyncGenerator[dict[str, Any]]:
-        """Send the request of a streamed reply and yield its chunks; one that is not an object yields `{}`.
+        """Request a streamed reply and yield its chunks; a chunk that is not an object becomes `{}`.
 
         Raises:
             TimeoutError: No byte arrived for `silence_s` seconds.

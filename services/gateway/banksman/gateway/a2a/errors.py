@@ -49,10 +49,10 @@ class RpcError(Exception):
 
 
 def rpc_error(error: BanksmanError) -> RpcError:
-    """Return the error of the protocol for a mistake of the caller.
+    """Return the JSON-RPC error for a mistake of the caller.
 
     Raises:
-        BanksmanError: `error` itself, if it is answered by an HTTP status: missing rights, limits, faults.
+        BanksmanError: `error` itself, if an HTTP status reports it: missing rights, limits, faults.
     """
     match error:
         case Unauthorized() | Forbidden():

@@ -154,7 +154,7 @@ class Methods:
     async def _handled(
         self, followed: FollowedTask, request: ChatSend | ApprovalDecision | InputReply
     ) -> FollowedTask:
-        """Handle a request, and return the task that it updates: `followed`, or that of a new run."""
+        """Handle a request, and return the task that it updates: `followed`, or the task of a new run."""
         run = followed.run
         try:
             ack = await self.gateway.requests.handle(self.caller, request)

@@ -1,6 +1,6 @@
 """Converts runs to tasks. Pure.
 
-A task's artifacts are the messages of the agent; the id of an artifact is that of its message.
+A task's artifacts are the messages of the agent; an artifact has the id of its message.
 """
 
 from __future__ import annotations

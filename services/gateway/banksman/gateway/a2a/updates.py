@@ -30,7 +30,7 @@ class TaskUpdates:
     conversation_id: str
     open_requests: OpenRequests
     complete: bool = False
-    """Whether the last update was mapped: the task has ended, or waits for a user."""
+    """Whether no update follows, because the task has ended or waits for a user."""
     _text: GrowingText | None = None
     _last_text: str = ""
 

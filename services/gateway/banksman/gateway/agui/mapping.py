@@ -51,14 +51,15 @@ class EventMapper:
 
     ids: RunIds
     state: dict[str, Any] | None
-    """The client's state, to which fields of the run are added; None if it is no object: no state is sent."""
+    """The client's state, to which fields of the run are added. None if the client's state is not an object;
+    then no state is sent."""
     open_requests: OpenRequests
     status: str = "queued"
     """The status of the run before its first event; `idle` without a run."""
     whole_run: bool = True
     """Whether the frames begin with the first event of the run."""
     ended: bool = False
-    """Whether the last event was mapped."""
+    """Whether the event that ends the AG-UI run was mapped."""
     _text: GrowingText | None = None
     _reasoning: GrowingText | None = None
     _step: str | None = None

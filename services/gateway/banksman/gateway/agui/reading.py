@@ -25,13 +25,13 @@ _IMAGE_CHARS = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """The user's last messages of an input: those at `start` up to `end`."""
+    """The user's last messages of an input: `messages[start:end]`."""
 
     start: int
     end: int
     parts: tuple[Part, ...]
     left_out: int
-    """Parts that are neither text nor an image of a size that fits."""
+    """Number of parts that are neither text nor an image of a permitted size."""
 
 
 def user_turn(messages: tuple[InputMessage, ...]) -> UserTurn:

@@ -9,16 +9,16 @@ from banksman.gateway.settings import GatewaySettings
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 READABLE_HEADERS = ("location", "request-id", "retry-after", "x-request-id")
-"""Headers of responses that a page may read, in addition to those that every page may."""
-REMEMBERED_S = 600
+"""Response headers that pages of allowed origins may read, in addition to CORS-safelisted headers."""
+PREFLIGHT_CACHE_S = 600
 """Seconds for which a browser caches the response to a preflight request."""
 
 
 def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
     """Return an application that also answers the preflight requests of browsers.
 
-    It wraps the checks of every request: a preflight request has no key, and a page reads the errors of the
-    checks too. Pages of other origins receive no response that they can read.
+    It wraps the checks of every request: a preflight request has no key and would fail them, and an allowed
+    page must be able to read their errors. Pages of other origins cannot read any response.
     """
     if not settings.origins:
         return app
@@ -29,5 +29,5 @@ def with_cors(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
         # Keys are headers that a page must set itself: there are no cookies that another page could misuse.
         allow_headers=("*",),
         expose_headers=READABLE_HEADERS,
-        max_age=REMEMBERED_S,
+        max_age=PREFLIGHT_CACHE_S,
     )

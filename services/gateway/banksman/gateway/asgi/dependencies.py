@@ -58,7 +58,14 @@ def caller_of(request: Request, mode: Mode) -> Caller:
 
 
 async def context_caller(request: Request) -> Caller:
-    """Return the caller of a context endpoint, who may chat; to read, the right to approve is sufficient."""
+    """Return the caller of a context endpoint.
+
+    A `GET` request needs the right `chat` or `approve`, any other request needs `chat`.
+
+    Raises:
+        Unauthorized: The key is missing, unknown or expired.
+        Forbidden: The key does not open these endpoints, or lacks the right.
+    """
     return _having(request, READING if request.method == "GET" else ("chat",))
 
 
@@ -78,7 +85,7 @@ def _having(request: Request, rights: tuple[Right, ...]) -> Caller:
 
 
 async def passthrough_caller(request: Request) -> Caller:
-    """Return the caller of a passthrough endpoint."""
+    """Return the caller of a passthrough endpoint, who needs the right `chat`; raises as `context_caller`."""
     caller = caller_of(request, "passthrough")
     caller.need("chat")
     return caller

@@ -130,7 +130,7 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error",
 }
 THREAD = "thread"
-"""The field of Anthropic's requests that names messages which the server has."""
+"""The field of Anthropic's requests that refers to earlier messages stored at the server."""
 THREADS_UNSUPPORTED = {"error_code": "thread_unsupported_request", "unsupported": [THREAD]}
 """Anthropic's SDKs continue without threads after an error with these details."""
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
@@ -212,7 +212,7 @@ async def respond(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> dict[str, str]:
-    """Return the header with all methods of a path. Starlette names those of the first route only."""
+    """Return the header with all methods of a path. Starlette lists only the methods of the first route."""
     routes = cast(Starlette, request.app).routes
 
     def has(method: str) -> bool:

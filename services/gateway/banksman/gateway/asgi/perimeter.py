@@ -93,7 +93,8 @@ class Perimeter:
 
     def _check_rate(self, headers: Headers, scope: Scope) -> None:
         token = key_of(headers)
-        # An unknown key must not give its sender a bucket of its own: the next one would give another.
+        # Unknown keys share the bucket of the client's address: otherwise each invented key would get a new
+        # bucket.
         known = token is not None and self._keys.known(token)
         self._rates.check(digest(token.encode()) if token and known else _address(scope))
 

@@ -60,7 +60,7 @@ async def decide_approval(
     caller: ApproverDep,
     request_id: RequestId,
 ) -> Resolution | Response:
-    """Decide an approval request. The first decision takes effect; later ones are refused with 409 and it."""
+    """Decide an approval request. The first decision takes effect; a later one gets 409 with the first."""
     frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
     ack = await gateway.requests.handle(caller, frame)
     if ack.outcome == AWAITING_SECOND:

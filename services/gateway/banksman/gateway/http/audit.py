@@ -24,13 +24,13 @@ from banksman.gateway.service.trail import (
 
 Action = Annotated[
     str | None,
-    Query(pattern=ACTION_PATTERN, description="`key.created`, or `key` for all that was done to keys."),
+    Query(pattern=ACTION_PATTERN, description="`key.created`, or `key` for all actions on keys."),
 ]
 NamedTenant = Annotated[
     str | None,
     Query(max_length=64, description="For operators: another tenant, or `*` for all."),
 ]
-After = Annotated[int | None, Query(ge=0, le=MAX_POSITION, description="`next` of the page before.")]
+After = Annotated[int | None, Query(ge=0, le=MAX_POSITION, description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_ENTRIES)]
 MEDIA_TYPES: dict[ExportFormat, str] = {
     "jsonl": "application/jsonl",

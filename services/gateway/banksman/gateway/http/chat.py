@@ -90,7 +90,7 @@ async def agent_messages(
 ) -> Response:
     """Anthropic's Messages API, served by an agent as `POST /context/chat/completions` is (R26).
 
-    Anthropic's SDKs append `/v1/messages` to their base URL: with `…/context/chat` they reach it too.
+    Anthropic's SDKs append `/v1/messages` to their base URL: `…/context/chat` leads them to this endpoint.
     """
     writer = partial(MessagesWriter, model=body.model)
     chat = read_chat(body, request_id)

@@ -89,14 +89,14 @@ class ChatCompletionWriter:
         return self._chunk({"content": piece})
 
     def end(self, outcome: RunFinished) -> bytes:
-        """Return the last chunks: the reason of the end, the usage if requested, and `[DONE]`."""
+        """Return the last chunks: the finish reason, the usage if requested, and `[DONE]`."""
         last = self._chunk({}, finish=_finish(outcome), banksman=self.extension.of(outcome))
         if self.include_usage:
             last += _data(self._object("chat.completion.chunk", []) | {"usage": _openai_usage(outcome)})
         return last + b"data: [DONE]\n\n"
 
     def error(self, code: str, message: str) -> bytes:
-        """Return the error. No `[DONE]` follows: clients take a stream that ends with it for a success."""
+        """Return the error. No `[DONE]` follows, because clients treat a stream with it as a success."""
         error = {"message": message, "type": "server_error", "param": None, "code": code}
         return _data({"error": error})
 
@@ -228,7 +228,7 @@ def _openai_usage(outcome: RunFinished) -> dict[str, Any]:
 
 def _anthropic_usage(outcome: RunFinished) -> dict[str, Any]:
     usage = outcome.usage
-    # Anthropic counts the tokens of its cache apart from `input_tokens`; a run's input tokens include them.
+    # Anthropic counts cached tokens separately from `input_tokens`; a run's input tokens include them.
     return {
         "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_written_tokens,
         "output_tokens": usage.output_tokens,

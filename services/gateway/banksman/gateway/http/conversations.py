@@ -57,10 +57,10 @@ async def list_conversations(
     pinned: bool | None = None,
     archived: bool = False,
 ) -> ConversationPage:
-    """List conversations, newest first; with `q`, those whose title contains it or whose id it is.
+    """List conversations, newest first; `q` selects by a part of the title, or by id.
 
-    Archived conversations are listed with `archived` alone; pinned ones among the others, or with `pinned`
-    alone.
+    Archived conversations are listed only with `archived=true`, which lists no others. Pinned ones are listed
+    among the others; `pinned=true` lists only them.
     """
     return await resources.list_conversations(
         gateway, caller.tenant, query=q, cursor=cursor, limit=limit, pinned=pinned, archived=archived

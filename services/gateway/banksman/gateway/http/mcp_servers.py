@@ -32,7 +32,7 @@ async def list_mcp_servers(gateway: ServiceDep, caller: AdminDep) -> Listing[Mcp
 async def create_mcp_server(
     body: StrictBody[NewMcpServer], gateway: ServiceDep, caller: AdminDep
 ) -> McpServerDescription:
-    """Configure a server and list its tools, which models are offered after approval."""
+    """Configure a server and list its tools. Models are offered the tools after approval."""
     created = await gateway.mcp_servers.create(caller.tenant, caller.user, body.id, server_request(body))
     return described(created)
 
@@ -47,7 +47,7 @@ async def read_mcp_server(server_id: str, gateway: ServiceDep, caller: AdminDep)
 async def replace_mcp_server(
     server_id: str, body: StrictBody[McpServerChange], gateway: ServiceDep, caller: AdminDep
 ) -> McpServerDescription:
-    """Replace the configuration of a server. Another address or program ends its approvals.
+    """Replace the configuration of a server. A different address or program withdraws its approvals.
 
     A secret that is null keeps its stored value; a secret that is omitted is removed.
     """

@@ -38,7 +38,7 @@ If you began it in a terminal or another program, copy the address of this page,
 If another person sent you here, close this window. Its address is a key to your account: keep it secret.
 """
 TO_PAGE = "page"
-"""Part of the cookie: the browser shows the server on the page afterwards."""
+"""The part of the cookie that states that the browser returns to the page after the sign-in."""
 Part = Annotated[str | None, Query(max_length=4_096)]
 
 routes = LazyRouter(tags=["mcp-servers"], responses=ERRORS)

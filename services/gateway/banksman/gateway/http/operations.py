@@ -102,7 +102,7 @@ async def list_open_runs(
 ) -> OpenRunPage:
     """List the runs that are queued or wait for users, oldest first, without contents.
 
-    Without `tenant`, those of all tenants.
+    Without `tenant`, the runs of all tenants are listed.
     """
     return await gateway.open_runs.page(state, after=after, limit=limit, tenant=tenant or ANY)
 

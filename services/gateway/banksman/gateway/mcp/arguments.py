@@ -12,7 +12,7 @@ from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
 from banksman.gateway.service.idempotency import unrepeated_id
 
 MAX_WAIT_S = 45
-"""Clients end a call after 60 seconds by default, and lose its result."""
+"""Maximum seconds of a wait: clients abandon a call after 60 seconds by default, and miss its result."""
 DEFAULT_WAIT_S = 20
 MAX_PAGE = 100
 

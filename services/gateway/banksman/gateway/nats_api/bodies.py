@@ -34,14 +34,14 @@ _FIELDS: dict[Any, str | None] = {
     InputReply: "request_id",
     WorkflowStart: "workflow",
 }
-"""The frames that a body may be, each with the field that the last token of its subject gives."""
+"""The frame types that bodies may have, each with the field that the last token of the subject contains."""
 
 
 def api_body(declared: Any) -> Decode:
     """Return the decoder for the declared type of a handler's body.
 
-    A frame is not the body alone: the subject and the headers give some of its fields. An empty body is an
-    empty object.
+    Some fields of a frame are not in the body but in the subject and the headers. An empty body is an empty
+    object.
     """
     if declared in _FIELDS:
         return lambda message: _frame(declared, message)

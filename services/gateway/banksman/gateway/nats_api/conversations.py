@@ -32,7 +32,7 @@ def add_conversations(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("conversation", "list")
     async def list_conversations(request: ListConversations, message: Received) -> ConversationPage:
-        """List conversations, newest first; with `q`, those whose title contains it or whose id it is."""
+        """List conversations, newest first; `q` selects by a part of the title, or by id."""
         tenant, limit = tenant_of(message), request.limit
         return await resources.list_conversations(
             gateway, tenant, query=request.q, cursor=request.cursor, limit=limit
@@ -81,7 +81,7 @@ def add_runs(api: Endpoints, gateway: Gateway, replays: Replays) -> None:
 
     @api.serve("run", "calls", "{run_id}", errors=(MISSING,))
     async def list_calls(request: ListCalls, message: Received) -> CallPage:
-        """List all calls of a run that have a result, with whole parameters and results."""
+        """List all calls of a run that have a result, with complete parameters and results."""
         tenant, run_id = tenant_of(message), named_by(message)
         return await resources.list_calls(gateway, tenant, run_id, after=request.after, limit=request.limit)
 

@@ -142,7 +142,7 @@ class _Replies(BaseMiddleware[Any, Any]):
 
 
 def caller_of(message: Message) -> Caller:
-    """Return the caller: the tenant of the subject, which the broker has checked, and no known user."""
+    """Return the caller. The tenant is in the subject, which the broker has checked; the user is unknown."""
     return Caller(tenant_of(message), USER)
 
 

@@ -81,7 +81,7 @@ def add_files(api: Endpoints, gateway: Gateway) -> None:
 
 
 async def _workspace(gateway: Gateway, message: Received) -> tuple[str, str]:
-    """Return the tenant and the conversation of a request, which has a workspace.
+    """Return the tenant of a request, and the conversation whose workspace it names.
 
     Raises:
         NotFound: This tenant has no such conversation.

@@ -27,7 +27,7 @@ class ListConversations(Wire):
     q: str = ""
     """Selects the conversations whose title contains this text, or that have this id."""
     cursor: str | None = None
-    """`next` of the page before."""
+    """`next` of the previous page."""
     limit: int = Field(default=50, ge=1, le=200)
 
 
@@ -49,7 +49,7 @@ class ListPending(Wire):
     """Request a page of the open requests to users, oldest first."""
 
     after: int = Field(default=0, ge=0, le=MAX_POSITION)
-    """`next` of the page before."""
+    """`next` of the previous page."""
     limit: int = Field(default=MAX_PENDING, ge=1, le=MAX_PENDING)
 
 
@@ -69,7 +69,7 @@ class EnhancePrompt(Wire):
     """Request a prompt with tools and instructions."""
 
     protocol: ToolProtocol | None = None
-    """None for that of the conversation or assistant, or of the assistant `default` without either."""
+    """None for the protocol of the conversation or assistant; without either, of the assistant `default`."""
     budget_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     variables: JsonObject | None = None
     """Values for the placeholders; None leaves them unchanged."""

@@ -53,7 +53,7 @@ class _Choice:
     last_call: int | None = None
 
     def index_of(self, id: object, name: object, used: set[int]) -> int:
-        """Return the index of a call's fragment that has none.
+        """Return the index for a fragment of a tool call that lacks one.
 
         Args:
             id: The fragment's id, if it has one.

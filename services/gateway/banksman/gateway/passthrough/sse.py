@@ -132,7 +132,7 @@ def _error_event(dialect: Dialect, error: dict[str, Any]) -> bytes:
         case "responses":
             return event_of({**error, "type": "error"}, "error")
         case "openai":
-            # Without `[DONE]`: openai-py takes a stream that ends with it for a success.
+            # No `[DONE]` follows, because openai-py treats a stream that ends with it as a success.
             return event_of({"error": error})
         case _:
             assert_never(dialect)

@@ -131,7 +131,7 @@ class Upstreams:
     ) -> asyncio.Task[UpstreamResponse]:
         """Start to forward a request; the task returns the response with its headers.
 
-        After a 404, with which an upstream has done nothing, the next candidate is tried. The caller reads or
+        After a 404 the next candidate is tried, because the upstream has done nothing. The caller reads or
         closes the body. The task raises `UpstreamUnavailable`.
         """
         task = asyncio.create_task(self._open(candidates, path, query, body, headers, dialect))

@@ -125,8 +125,8 @@ class ApiKeys:
         each request needs a key.
 
         Raises:
-            Conflict: The first key lacks the right `admin`, without which no other can be created, the
-                gateway has no file of keys, or the tenant has `MAX_KEYS` keys.
+            Conflict: The first key lacks the right `admin`, so no further key could be created; the gateway
+                has no file of keys; or the tenant has `MAX_KEYS` keys.
             Forbidden: The caller may not administer the tenant, or may not grant a right.
         """
         owner = _tenant(caller, tenant)

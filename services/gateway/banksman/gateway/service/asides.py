@@ -1,4 +1,4 @@
-"""Sets approval requests aside. That is no decision, but may escalate them, by their assistant's terms."""
+"""Sets approval requests aside. This decides nothing, but escalates a request if its terms say so."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Keys:
         """Verifies the tokens of the OIDC provider; None without one."""
         self._file = settings.keys_file
         self._version: tuple[int, int] | None = None
-        """Inode and time of the file that was read last; None if there was none."""
+        """Inode and modification time of the file when it was last read; None if there was no file."""
         self._stored: Mapping[str, ApiKey] = {}
         self._readable = True
         self.created: Mapping[str, ApiKey] = {}

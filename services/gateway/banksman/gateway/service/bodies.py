@@ -72,7 +72,7 @@ class WorkflowText(RequestBody):
     text: str = Field(min_length=1, max_length=20_000)
     """A command such as `/create_project demo template=web`, or plain language, which a model reads."""
     model: str | None = Field(default=None, max_length=200)
-    """`provider:model` for plain language; None for that of the default assistant."""
+    """`provider:model` for plain language; None for the model of the default assistant."""
 
 
 class SecretBody(RequestBody):

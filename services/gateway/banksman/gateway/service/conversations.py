@@ -99,7 +99,7 @@ class Conversations:
         return await self._with_log(tenant, await self.get(tenant, conversation_id))
 
     async def view_of_approval(self, tenant: str, approval_id: str) -> ConversationView | None:
-        """Return the view of the conversation of an approval request; None if the tenant has no such one.
+        """Return the view of an approval request's conversation; None if the tenant has no such conversation.
 
         Raises:
             LogBroken, Poison: Its log cannot be read.
@@ -188,7 +188,7 @@ class Conversations:
         pinned: bool | None = None,
         archived: bool = False,
     ) -> Page:
-        """Return a page of the list; with `query`, those whose title contains it or whose id it is.
+        """Return a page of the list; `query` selects by a part of the title, or by id.
 
         Args:
             tenant: The tenant.
@@ -199,7 +199,7 @@ class Conversations:
             archived: Whether they are archived.
 
         Raises:
-            BadInput: The cursor is not one of this list.
+            BadInput: The cursor was not returned by this list.
         """
         wanted = query.casefold().strip()
 

@@ -123,8 +123,8 @@ class Decisions:
             return await attempt()
         except NotFound:
             if not await self._is_open(tenant, approval_id):
-                # When the slots were read, a new leader may have lacked the request, which another user has
-                # decided since. A second attempt finds both.
+                # A new leader of the stream may have lacked the request when the slots were read, and another
+                # user may have decided it since. The second attempt then finds the request and the decision.
                 return await attempt()
         raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
 

@@ -24,7 +24,7 @@ from banksman.runs.placement import Placements
 from banksman.runs.state import Run
 
 NEXT_MESSAGE = "next"
-"""Stands for the id of the user's next message."""
+"""Placeholder for the id of the user's next message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PromptContext:
 
     assistant: str | None = None
     conversation_id: str | None = None
-    """The conversation, whose assistant is the default, and whose history selects the tools."""
+    """The conversation. Its assistant is used if `assistant` is None, and its history selects the tools."""
     user_message: str = ""
     """The user's next message."""
 
@@ -51,7 +51,7 @@ class EnhancedPrompts:
     placements: Placements
 
     async def protocol(self, caller: Caller, context: PromptContext) -> ToolProtocol:
-        """Return the protocol of a run in this context; without one, of the assistant `default` (R25).
+        """Return the tool protocol of a run in this context; an empty context uses `default` (R25).
 
         Raises:
             NotFound: The tenant has no such assistant or conversation.

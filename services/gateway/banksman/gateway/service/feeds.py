@@ -46,7 +46,7 @@ class Feeds:
             conversation_id: The conversation.
             after_seq: The last event that the client has; 0 for none, None for new events only.
             log_epoch: The epoch of the log that `after_seq` belongs to, if the client knows it.
-            detail: The least important events that it sends.
+            detail: The level of detail up to which it sends events.
             sink: The receiver of its frames.
 
         Raises:

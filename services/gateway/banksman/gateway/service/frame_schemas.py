@@ -40,7 +40,7 @@ _HIDDEN = {
 }
 """Stored fields that are not sent."""
 _SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {"title", "status"}}
-"""The fields of bodies of which only some are sent."""
+"""Stored bodies of which only these fields are sent."""
 _LIVE: dict[str, type[BaseModel]] = {
     "message.delta": TextDelta,
     "reasoning.delta": TextDelta,
@@ -107,6 +107,6 @@ def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any], detail: Det
         "type": "object",
         "properties": {**properties, **optional},
         "required": list(properties),
-        # The level of detail from which on subscriptions receive it.
+        # The lowest level of detail at which a subscription receives the event.
         "x-detail": detail,
     }

@@ -29,7 +29,7 @@ class McpServerChangeRequest(McpServerRequest):
 
 
 def replaced(server: McpServer, asked: McpServerChangeRequest, given: McpTransport) -> McpServer:
-    """Return the next revision of a server. Another address or program ends its approvals and its sign-in.
+    """Return the next revision of a server. A different address or program removes its approvals and sign-in.
 
     Args:
         server: The server as it is stored.

@@ -166,7 +166,7 @@ class McpServers:
     async def failed(
         self, tenant: str, server_id: str, code: McpProblem, problem: str, *, needs_sign_in: bool = False
     ) -> McpServer:
-        """Store the problem of a server; errors as `get`."""
+        """Store the problem of a server; raises the errors of `get`."""
 
         def changed(server: McpServer) -> McpServer:
             needs = server.needs_sign_in or needs_sign_in
@@ -180,14 +180,12 @@ class McpServers:
 
         Raises:
             NotFound: The tenant has no such server.
-            Conflict: The changes differ from those of the digest.
+            Conflict: The changes have another digest.
         """
 
         def changed(server: McpServer) -> McpServer:
             if LookedAt(server).changes_digest != digest:
-                raise Conflict(
-                    f"the changes of server {server_id!r} are others than the ones that were shown"
-                )
+                raise Conflict(f"the changes of server {server_id!r} differ from the ones that were shown")
             tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
             return server.model_copy(update={"tools": tuple(tools.values()), "changes": (), "replaced": ()})
 
@@ -232,7 +230,7 @@ class McpServers:
                 logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
 
     async def entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
-        """Return the stored entry of a server; errors as `get`."""
+        """Return the stored entry of a server; raises the errors of `get`."""
         entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
         if entry is None:
             raise NotFound("server", server_id)
@@ -241,7 +239,7 @@ class McpServers:
     async def update(
         self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
     ) -> McpServer:
-        """Apply a change to the current entry of a server; errors as `get`, and those of `change`."""
+        """Apply a change to the current entry of a server; raises the errors of `get` and of `change`."""
         while True:
             entry = await self.entry(tenant, server_id)
             server = change(entry.value)

@@ -147,7 +147,7 @@ class McpSignIns:
 
         Raises:
             NotFound: The tenant has no such server.
-            Conflict: As `finish_in_browser`, or the state is that of another user or server.
+            Conflict: As `finish_in_browser`, or the state belongs to another user or server.
         """
         await self._servers.get(tenant, server_id)
         returned = Returned.at(url)

@@ -94,7 +94,7 @@ class ModelCatalog:
 
     @property
     def _default(self) -> str | None:
-        """The default model with its provider: the demo model may be named without."""
+        """The full name of the default model. A setting may name the demo model without its provider."""
         return "demo:demo" if self.default_model == "demo" else self.default_model
 
     def _per_million(self, model: str, usage: Usage) -> float | None:

@@ -59,7 +59,7 @@ class OidcProvider:
         """Return the provider's endpoints.
 
         Raises:
-            Unavailable: The provider does not respond, or its document is not that of the configured issuer.
+            Unavailable: The provider does not respond, or its document names another issuer.
         """
         issuer = self._settings.issuer
         found = await self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
@@ -119,6 +119,7 @@ class OidcProvider:
 
     async def _request(self, method: str, url: str, **options: Any) -> tuple[int, Document]:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        # No redirects: one could send the client's secret to another host.
         try:
             async with self._session.request(
                 method, url, timeout=timeout, allow_redirects=False, **options

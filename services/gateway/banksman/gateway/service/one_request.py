@@ -39,7 +39,7 @@ class OneRequest:
         """Return the reply to a text. No tool is offered, and the run's conversation is deleted afterwards.
 
         Args:
-            caller: The caller on whose behalf it is requested.
+            caller: The caller on whose behalf the reply is requested.
             text: The user's message.
             prompt: The system prompt.
             title: Title of the run's conversation, which operators see in lists.

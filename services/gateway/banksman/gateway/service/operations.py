@@ -64,7 +64,7 @@ class StreamState(Stored):
 
 
 class QueueState(Stored):
-    """Messages that services share."""
+    """A queue, whose messages the processes of a service share."""
 
     stream: str
     name: str

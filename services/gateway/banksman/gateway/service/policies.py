@@ -64,13 +64,13 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class GovernedAssistants:
-    """The assistants of tenants under the policy of their tenant, with which runs start."""
+    """Combines assistants with the approval policy of their tenant, for runs that start."""
 
     assistants: TenantStore[Assistant]
     policies: TenantStore[ApprovalPolicy]
 
     async def in_use(self, tenant: str, assistant_id: str) -> Assistant:
-        """Return an assistant under the policy of its tenant; either may be cached for a moment.
+        """Return an assistant with the policy of its tenant applied; both may be a moment old.
 
         Raises:
             NotFound: No such assistant.

@@ -86,7 +86,7 @@ class Processes:
         Raises:
             Unavailable: The broker does not respond.
         """
-        # Read first: without a broker this raises at once, before any wait for reports.
+        # The servers are read first, because this fails at once without a broker; reports take seconds.
         nats = await _nats(self.bus)
         return Services(processes=await self._processes(), nats=nats)
 

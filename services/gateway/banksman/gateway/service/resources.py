@@ -76,7 +76,7 @@ async def read_run(gateway: Gateway, tenant: str, run_id: str, wait_s: float) ->
 
 
 async def list_calls(gateway: Gateway, tenant: str, run_id: str, *, after: int, limit: int) -> CallPage:
-    """Return a page of the calls of a run that have a result, with whole parameters and results.
+    """Return a page of the calls of a run that have a result, with complete parameters and results.
 
     Raises:
         NotFound: This tenant has no such run.

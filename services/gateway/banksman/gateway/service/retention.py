@@ -91,14 +91,15 @@ class Retention:
             await self._walk(kv_subject(CONVERSATIONS, f"{tenant}.{ANY}"), shortest)
 
     def _shortest(self) -> dict[str, timedelta]:
-        """Return the retention of each tenant; if the default has one, only the shortest, under `*`."""
-        named = {tenant: kept for tenant in self._tenants.named if (kept := self._kept(tenant))}
+        """Return the retention by tenant; with a default retention, only the shortest of all, under `*`."""
+        known = ((tenant, self._retention_of(tenant)) for tenant in self._tenants.named)
+        named = {tenant: retention for tenant, retention in known if retention}
         default = self._tenants.default.retention_days
         if not default:
             return named
         return {ANY: min([timedelta(days=default), *named.values()])}
 
-    def _kept(self, tenant: str) -> timedelta | None:
+    def _retention_of(self, tenant: str) -> timedelta | None:
         days = self._tenants.of(tenant).retention_days
         return timedelta(days=days) if days else None
 
@@ -108,12 +109,12 @@ class Retention:
             if self._clock.now() - stored_at < shortest:
                 return
             _, _, tenant, conversation_id = message.subject.split(".")
-            kept = self._kept(tenant)
+            retention = self._retention_of(tenant)
             # Messages, renames and marks write the record, so it states when the conversation was last used.
-            if kept is None or is_marker(message) or self._clock.now() - stored_at < kept:
+            if retention is None or is_marker(message) or self._clock.now() - stored_at < retention:
                 continue
             try:
-                await self._delete_expired(tenant, conversation_id, kept)
+                await self._delete_expired(tenant, conversation_id, retention)
             except NotFound:
                 # A user or another gateway has deleted it meanwhile.
                 pass
@@ -121,7 +122,7 @@ class Retention:
                 logger.warning("%s may have expired, but was not deleted: %s", conversation_id, error)
             await asyncio.sleep(self._pause_s)
 
-    async def _delete_expired(self, tenant: str, conversation_id: str, kept: timedelta) -> None:
+    async def _delete_expired(self, tenant: str, conversation_id: str, retention: timedelta) -> None:
         record = await self._conversations.get(tenant, conversation_id)
         if record.pinned:
             return
@@ -132,7 +133,7 @@ class Retention:
         if not view.deleted:
             used_at = datetime.fromisoformat(record.updated_at)
             used_at = max(used_at, view.last_ts or used_at)
-            if view.open_run is not None or self._clock.now() - used_at < kept:
+            if view.open_run is not None or self._clock.now() - used_at < retention:
                 return
             # The log does not contain runs that no agent has started yet.
             if await jetstream.count_below(self._bus, RUNS, subjects.run_work(tenant, conversation_id)):

@@ -1,4 +1,4 @@
-"""The calls of a run, whole, from the events of its log. Pure."""
+"""The complete calls of a run, from the events of its log. Pure."""
 
 from __future__ import annotations
 

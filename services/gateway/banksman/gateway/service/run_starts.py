@@ -109,7 +109,7 @@ class RunStarts:
         )
 
     async def _branch(self, caller: Caller, request: ChatSend) -> Branch | None:
-        """Return where the run of a message continues its conversation.
+        """Return the branch of a message if it is valid; None if the message names none.
 
         Raises:
             BadInput: The message steers a run.
@@ -139,7 +139,7 @@ def resolve_settings(
     variables: JsonObject,
     default_model: str | None,
 ) -> RunSettings:
-    """Return the settings of one run: request over conversation over assistant.
+    """Return the settings of a run: the request overrides the conversation, which overrides the assistant.
 
     Raises:
         BadInput: No model is set anywhere, or its name has no known provider.

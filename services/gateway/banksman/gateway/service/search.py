@@ -26,10 +26,10 @@ BUDGET_S = 2.0
 AT_ONCE = 2
 """Concurrent searches of a process; further ones wait."""
 WINDOW = 2_000
-"""Stream sequences of the first read. Windows grow while they hold few messages of the tenant."""
+"""Stream sequences that the first read covers. Later reads cover more while they find few messages."""
 FEW, MANY = 500, 5_000
 BEFORE_CHARS, AROUND_CHARS = 60, 200
-"""Characters of a snippet before the match, and as a whole."""
+"""Maximum characters of a snippet before the match, and in total."""
 
 
 class Hit(Stored):

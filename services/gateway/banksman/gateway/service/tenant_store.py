@@ -28,9 +28,9 @@ DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAU
 D = TypeVar("D", Assistant, SystemPrompt, ApprovalPolicy)
 
 TENANT_SHARE: Final = 8
-"""The documents of one tenant fill at most about one part in this many of their bucket."""
+"""The documents of one tenant fill at most about 1 / `TENANT_SHARE` of their bucket."""
 COUNTED_S: Final = 10.0
-"""Seconds for which the counted bytes of a tenant are cached, plus those that this process adds."""
+"""Seconds for which the counted bytes of a tenant are cached; bytes that this process stores are added."""
 
 
 @dataclass
@@ -43,12 +43,12 @@ class _Counted:
 
 
 class TenantStore(Generic[D]):
-    """The documents of one kind, keys `{tenant}.{id}`. Each tenant begins with one of them, the default."""
+    """The documents of one kind, keys `{tenant}.{id}`. Each tenant begins with a default document."""
 
     def __init__(self, bus: Bus, bucket: str, model: type[D], noun: str, default: D) -> None:
         self._bucket = Bucket(bus, bucket, model)
         self.recent = RecentValues(self._bucket)
-        """Cache for the documents that runs use; a service watches it."""
+        """The cache of the documents that runs use; the service opens it as a context manager."""
         self._counted: dict[str, _Counted] = {}
         self._noun = noun
         self._default = default

@@ -15,8 +15,8 @@ from banksman.gateway.service.usage import UsageReports
 from banksman.runtime.tenants import TenantSettings
 
 MAX_TENANTS = 50
-"""Tenants in one page. Each tenant takes two reads and four counts, in which the broker lists all counted
-subjects: as many as a queue has room for the tenant, such as `waiting_runs`."""
+"""Tenants in one page. Each tenant takes two reads and four counts. For a count the broker lists the counted
+subjects: at most as many as the limits of the tenant, such as `waiting_runs`, permit in a queue."""
 
 
 class TenantRuns(Stored):
@@ -38,7 +38,7 @@ class ListedTenant(UsageReport):
     keys: int
     """API keys of the tenant that this gateway accepts, without expired ones."""
     limits: dict[str, int | float]
-    """Its limits by their names in the setting `tenants`; a missing one is no limit."""
+    """Its limits by their names in the setting `tenants`; a limit that is missing does not apply."""
     runs: TenantRuns
 
 

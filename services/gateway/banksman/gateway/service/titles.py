@@ -43,8 +43,8 @@ class Titles:
 
         Nothing changes if titles are off, if a user or a model chose the title before, or if there is no
         reply yet. A title that a user sets meanwhile is not replaced. Safe to repeat: if the gateway ends
-        before the title is stored, the next request generates it. After a failed request the model is not
-        requested again.
+        before the title is stored, the next request generates it. If the request to the model fails, no
+        other one is made.
 
         Raises:
             NotFound: This tenant has no such conversation.
@@ -66,7 +66,7 @@ class Titles:
         return await self.conversations.get(*key)
 
     async def _excerpt(self, tenant: str, conversation_id: str) -> str | None:
-        """Return the first message and the reply to it; None while there is none."""
+        """Return the first message and the reply to it; None while there is no reply."""
         history = (await self.views.state(tenant, conversation_id)).history
         asked = next((one for one in history if isinstance(one, UserMessage)), None)
         replies = (one for one in history if isinstance(one, AssistantMessage) and one.content)

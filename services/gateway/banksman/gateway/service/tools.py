@@ -59,7 +59,7 @@ class ToolCatalog:
         return (*builtin, *registered)
 
     async def get(self, tenant: str, name: str) -> ToolView:
-        """Return one of these tools.
+        """Return a tool that a tenant's models may call.
 
         Raises:
             NotFound: The tenant's models may call no tool of this name.

@@ -72,7 +72,7 @@ class AuditFilter:
         return subjects.audit(self.tenant, kind or ANY, done or ANY)
 
     def matches(self, entry: AuditEntry) -> bool:
-        """Return whether an entry of these subjects is requested."""
+        """Return whether the filter selects an entry of these subjects."""
         return (
             (self.actor is None or entry.actor == self.actor)
             and (self.since is None or entry.ts >= self.since)

@@ -83,7 +83,8 @@ class Workflows:
 
         Raises:
             BadInput: As `create`.
-            RemoteError: With code `not_found` if there is none, `conflict` if it has another revision.
+            RemoteError: With code `not_found` if there is no such workflow, `conflict` if its revision
+                differs.
         """
         store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
         return await self._store(store)
@@ -92,7 +93,7 @@ class Workflows:
         """Delete a workflow without code. Its open runs continue.
 
         Raises:
-            RemoteError: With code `not_found` if there is none.
+            RemoteError: With code `not_found` if there is no such workflow.
         """
         await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
 

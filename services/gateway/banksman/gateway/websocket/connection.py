@@ -57,7 +57,7 @@ FRAME_BYTES = 256 * 1024
 INFLIGHT = 64
 """Maximum number of queued requests."""
 WARNINGS = 100
-"""Burst of frames above the rate after which the connection is closed; one a second is allowed for."""
+"""Frames above the rate after which the connection is closed. Their count decreases by one each second."""
 
 
 @dataclass(frozen=True, slots=True)

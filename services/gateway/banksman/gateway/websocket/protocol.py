@@ -37,7 +37,7 @@ class UnfinishedMessages:
         else:
             self._sizes.pop(socket, None)
         while self._total > self.max_bytes:
-            # A message normally takes milliseconds: clients hold back the oldest ones.
+            # A message normally arrives within milliseconds: clients withhold the rest of the oldest ones.
             next(iter(self._sizes)).fail(RATE_LIMITED, "too many unfinished messages")
 
 
@@ -51,7 +51,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     pings: ClassVar[Pings]
     _awaits_pong: bool = False
     _deadline: asyncio.TimerHandle | None = None
-    """Closes the websocket if the message that has begun is not finished."""
+    """Closes the websocket if the current message is not finished in time."""
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes, and bound the message that they leave unfinished."""

@@ -57,7 +57,7 @@ class Session:
             end: Closes the websocket with a code and a reason.
         """
         self.caller: Caller | None = None
-        """The authenticated caller, from `greet` on."""
+        """The authenticated caller; None until `greet` succeeds."""
         self._keys = keys
         self._sockets = sockets
         self._upgrade_caller = caller
@@ -131,7 +131,7 @@ def _refusal_code(error: BanksmanError) -> int:
         case Unauthorized():
             return UNAUTHENTICATED
         case Refused():
-            # The client retries after it: nothing is wrong with its token.
+            # After this close code the client reconnects with the same token, which may be valid.
             return INTERNAL_ERROR
         case _:
             return FORBIDDEN

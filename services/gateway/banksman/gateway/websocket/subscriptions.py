@@ -53,7 +53,7 @@ class Subscriptions:
         self._spawn = spawn
         self._feeds: dict[str, Feed] = {}
         self._approvals_of: str | None = None
-        """The tenant whose approval requests are followed; None while none is."""
+        """The tenant whose approval requests are followed; None if they are not followed."""
 
     async def subscribe(self, caller: Caller, frame: Subscribe) -> None:
         """Start a feed, or send `resync_required` if its position is unavailable."""

@@ -21,7 +21,7 @@ from banksman.tool_runner.egress.urls import PORTS, FetchRefused, check_url, por
 from banksman.tool_runner.limits import FetchLimits
 
 _MAX_URL_CHARS = 8000
-"""A longer redirect target is refused before it is parsed."""
+"""Maximum characters of a redirect target; a longer one is refused before it is parsed."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HEADERS = (
     (b"User-Agent", b"banksman"),

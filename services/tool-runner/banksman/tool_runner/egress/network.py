@@ -60,7 +60,12 @@ class PinnedNetwork(TcpNetwork):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Resolve once, refuse if any address is not allowed, then try the addresses in their order."""
+        """Resolve once, refuse if any address is not allowed, then try the addresses in their order.
+
+        Raises:
+            FetchRefused: An address is not allowed.
+            httpcore.ConnectError, httpcore.ConnectTimeout: No address could be connected.
+        """
         addresses = await self._addresses(host, port)
         failure: Exception | None = None
         for address in addresses:

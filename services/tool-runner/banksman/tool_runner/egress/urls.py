@@ -9,7 +9,7 @@ import httpx
 
 PORTS = frozenset({80, 443, 8080, 8443})
 _MAX_HOST_CHARS = 253
-"""Length of a DNS name (RFC 1035); a longer one is refused before it is decoded or compared with patterns."""
+"""Maximum characters of a DNS name (RFC 1035); a longer host is refused before it is decoded or compared."""
 _LOCAL_NAMES = ("localhost", "local", "internal", "localdomain", "home.arpa", "lan", "intranet")
 # getaddrinfo also accepts 2130706433, 0x7f000001, 0177.0.0.1 and 127.1 as 127.0.0.1 (inet_aton(3)).
 _NUMERIC_HOST = re.compile(r"(0x[0-9a-f]*|[0-9]+)(\.(0x[0-9a-f]*|[0-9]+))*", re.IGNORECASE)

@@ -20,9 +20,9 @@ _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xf
 
 
 def charset(content_type: str, body: bytes) -> str:
-    """Return the name of the character set: of the byte order mark, the header, the page, else UTF-8.
+    """Return the character set that the byte order mark, the header or the page names, in this order.
 
-    Unknown names mean UTF-8.
+    Missing and unknown names mean UTF-8.
     """
     for mark, name in _BYTE_ORDER_MARKS:
         if body.startswith(mark):

@@ -60,7 +60,7 @@ def main() -> None:
     """Decode or convert the page on standard input."""
     source = sys.stdin.buffer
     order: Order = json.loads(source.readline())
-    # All that needs files comes first: a codec is a module, and the confined process cannot import.
+    # Steps that need files come first: a codec is a module, and the confined process cannot import.
     charset = webencodings.lookup(order["charset"])
     convert = _markdown_converter(order["base_url"]) if order["markdown"] else _unchanged
     confine(order)

@@ -172,7 +172,7 @@ class Authorizations:
             if "S256" not in (found.code_challenge_methods_supported or ()):
                 raise SignInFailed("the authorization server does not support PKCE with S256")
             return found
-        raise SignInFailed("the server names no authorization server, or that one has no metadata")
+        raise SignInFailed("the server names no authorization server, or the named one has no metadata")
 
     async def _client(self, wanted: DiscoverSignIn, server: OAuthMetadata) -> OAuthClient:
         """Return the given client if it belongs to this authorization server; otherwise register one."""

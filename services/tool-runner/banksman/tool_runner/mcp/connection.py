@@ -29,7 +29,7 @@ class Meter:
 
     received: int = 0
     limit: int = MAX_RECEIVED_BYTES
-    """Bytes."""
+    """Maximum bytes of the call."""
 
     def add(self, size: int) -> None:
         """Count bytes.

@@ -1,4 +1,4 @@
-"""Requests about servers that are not calls: listing tools and preparing sign-ins."""
+"""Requests about MCP servers other than calls: listing tools and preparing sign-ins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 @dataclass(frozen=True, slots=True)
 class McpFinder:
-    """Lists the tools of servers and prepares sign-ins. Listing takes the turn of a command."""
+    """Lists the tools of servers and prepares sign-ins.
+
+    Listing takes the turn of a command, because a server may be a program that runs in the workspace.
+    """
 
     servers: McpServers
     workspaces: WorkspaceStore

@@ -46,7 +46,7 @@ def outcome_of(
 
 
 def _text(result: CallToolResult) -> str:
-    """Return the content as text; structured content only without text, because servers repeat it as text."""
+    """Return the text content or, without any, the structured content, which servers repeat as text."""
     text = "\n".join(_block(block) for block in result.content)
     if text.strip() or result.structured_content is None:
         return text

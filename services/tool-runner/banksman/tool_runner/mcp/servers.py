@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LIST_S = 25.0
-"""Seconds for a list of tools; the request for it times out after 30."""
+"""Seconds to list the tools of a server; the gateway's request times out after 30 seconds."""
 UNAUTHORIZED = (
     "the server responded with status 401: an administrator must sign in to it, or configure a valid token"
 )
@@ -166,6 +166,7 @@ class McpServers:
 
 def _timed_out(call: _Call) -> ToolOutcome:
     text = f"the tool did not end within {call.run.timeout_s:g} s"
+    # A program has been killed. A server over HTTP may still execute the call.
     if call.sent and isinstance(call.target.transport, HttpServer):
         return _unknown(text)
     return failure("timeout", text)

@@ -70,7 +70,7 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
 
 
 async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
-    """Return the current definition of a tool by the server; None if there is no tool of this name.
+    """Return the server's current definition of a tool; None if the server has no tool of this name.
 
     Raises:
         ServerFailed: The server does not list its tools.

@@ -2,7 +2,7 @@
 
 The sandbox gives its commands no standard input. It can give them a loopback with one listening socket, which
 belongs to the runner: the script connects to it, reads the environment from it, and starts the program with
-the connection as its standard input and output. Secrets are thereby in no argument of a process.
+the connection as its standard input and output. Thus no argument of a process contains a secret.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ async def started(
             writer.close()
             await asyncio.wait((program.running,), timeout=EXIT_S)
     finally:
-        words = await program.end()
+        reason = await program.end()
         if listening.done() and not listening.cancelled():
             listening.result().close()
         if connection is not None:
-            connection.problem = connection.problem or words
+            connection.problem = connection.problem or reason
 
 
 @dataclass
@@ -167,6 +167,7 @@ def _pumped(
             except ServerFailed as failed:
                 connection.problem = str(failed)
             except ValueError as error:
+                # `readline` reports a line above the limit as a ValueError about its separator.
                 too_long = "Separator" in str(error)
                 connection.problem = (
                     f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"

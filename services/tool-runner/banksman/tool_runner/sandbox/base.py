@@ -13,7 +13,7 @@ OnOutput = Callable[[Stream, bytes], None]
 """Called in the event loop with each chunk of output; must neither block nor raise."""
 
 OnListener = Callable[[socket.socket], None]
-"""Called in the event loop with a socket that listens on the sandbox's loopback; becomes its owner."""
+"""Called in the event loop with a socket that listens on the sandbox's loopback; the callee owns it."""
 
 KilledReason = Literal["timeout", "cancelled", "fenced", "output_limit", "memory_limit", "workspace_limit"]
 """
@@ -53,9 +53,9 @@ class SandboxOutcome:
     """The outcome of a command. In every case, none of its processes is left."""
 
     exit_code: int | None
-    """As bash reports it, 128 + n for signal n; None if the runner killed the command."""
+    """Exit code as bash reports it: 128 + n for signal n; None if the runner killed the command."""
     output: CapturedOutput
-    """Output up to the end, also of a killed command. The receiver of the outcome closes it."""
+    """Output until the command ended or was killed. The receiver of the outcome closes it."""
     killed_reason: KilledReason | None
     duration_ms: int
 

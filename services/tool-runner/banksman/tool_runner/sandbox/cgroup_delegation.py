@@ -51,7 +51,7 @@ def examine() -> Delegation:
     """Return the cgroups that this process may divide: version 2 if possible, else version 1. Read-only.
 
     Raises:
-        NotDelegated: the own cgroups are not writable, lack a controller, or are shared.
+        NotDelegated: the cgroups of this process are not writable, lack a controller, or are shared.
     """
     try:
         return examine_v2()
@@ -63,7 +63,7 @@ def examine() -> Delegation:
 
 
 def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
-    """Return the own cgroup of version 2; see `examine`."""
+    """Return this process's cgroup of version 2; see `examine`."""
     own = _own_v2()
     try:
         available = frozenset((own / "cgroup.controllers").read_text().split())
@@ -79,7 +79,7 @@ def examine_v2(needed: frozenset[str] = NEEDED) -> Delegation:
 
 
 def examine_v1() -> Delegation:
-    """Return the own cgroups of version 1; see `examine`. The runner itself stays where it is."""
+    """Return this process's cgroups of version 1; see `examine`. The runner itself is not moved."""
     by_place: dict[Path, set[str]] = {}
     for controller in _WANTED:
         place = _own("cgroup", controller)
@@ -140,7 +140,7 @@ def _is_shared(own: Path) -> bool:
 
 
 def _in_container() -> bool:
-    """Return whether the own cgroup is the root of a cgroup namespace."""
+    """Return whether this process's cgroup is the root of a cgroup namespace."""
     return _own_path("") in ("/", f"/{RUNNER}")
 
 

@@ -28,9 +28,9 @@ from banksman.tool_runner.sandbox.cgroup_delegation import (
 _CALLS = "banksman-calls-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _SPAWN_PROCESSES = 5
-"""The starter and the processes of bwrap itself, which count against `pids.max`."""
+"""Number of processes of the starter and of bwrap itself, which count against `pids.max`."""
 _MAX_LEFT_BYTES = 8 * 1024 * 1024
-"""Maximum memory of earlier calls, such as cached pages of their files, with which a cgroup is reused."""
+"""Maximum bytes that earlier calls left in a reused cgroup, such as cached pages of their files."""
 _CPU_PERIOD_US = 100_000
 _END_WAIT_S = 5.0
 _POLL_S = 0.005

@@ -15,7 +15,7 @@ _BLOCK_BYTES = 512
 _SHARED_MEMORY = b"/dev/zero (deleted)"
 """The path of anonymous shared memory, to which the limit of memory applies."""
 _PARKED_EXAMINATIONS = 4
-"""Consecutive examinations with descriptors in sockets after which they count as parked there."""
+"""Consecutive examinations that find descriptors in sockets, after which these count as parked there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def hidden_files(pid: int, max_file_bytes: int) -> HiddenFiles:
 
     Args:
         pid: The process at the top.
-        max_file_bytes: The size of a deleted, mapped file that this process may not examine. Only a
-            privileged runner may (CAP_CHECKPOINT_RESTORE, proc(5)).
+        max_file_bytes: The assumed size of a deleted, mapped file if this process may not examine it. Only
+            a privileged process may (CAP_CHECKPOINT_RESTORE, proc(5)).
     """
     held: dict[tuple[int, int], int] = {}
     in_sockets, written_bytes = False, 0

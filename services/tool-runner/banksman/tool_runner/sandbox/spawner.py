@@ -95,7 +95,7 @@ class _Channel:
             self._socket.send(content)
 
     def shut(self) -> None:
-        """Let the other side end."""
+        """Send end-of-file, which ends the other side."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 

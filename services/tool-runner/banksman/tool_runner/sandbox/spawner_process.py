@@ -40,7 +40,7 @@ GATE_FD, LIFE_FD = 6, 7
 PROXY_PORT = 3128
 """Port of the proxy on the loopback of a sandbox that may connect."""
 MAX_SPAWN_FDS = 8
-"""Descriptors of `spawn`, of which the packet names the last ones.
+"""Maximum number of descriptors of a `spawn`. The last ones have names, which the packet lists.
 
 of a starter  its channel; `cgroup0`, `cgroup1` and `cgroup2` are `cgroup.procs` of its cgroup, of version 1
               in each hierarchy
@@ -124,7 +124,7 @@ def _unpack_command(content: bytes) -> tuple[bytes, list[bytes]]:
 
 
 _Start = Callable[[Sequence[int], Mapping[bytes, int]], int]
-"""Starts a child with the descriptors of a packet, without names and by name; returns its process id."""
+"""Starts a child with the unnamed and the named descriptors of a packet; returns its process id."""
 
 
 class _Parent:
@@ -392,7 +392,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _shares(calls: int) -> dict[str, int]:
-    """Return the share of one of `calls` concurrent calls in each such object of the kernel."""
+    """Return the share of one of `calls` concurrent calls in each limit of `_SHARED_OBJECTS`."""
     shares: dict[str, int] = {}
     for name, kernel_name in _SHARED_OBJECTS.items():
         with open(f"/proc/sys/{kernel_name}", "rb") as file:

@@ -13,7 +13,7 @@ from banksman.tool_runner.sandbox.cgroups import CallCgroup, CallCgroups
 from banksman.tool_runner.sandbox.spawner import Spawner, Starter
 
 UNUSED_S = 30.0
-"""Seconds after which an unused starter ends; it has about 2 MiB of its own."""
+"""Seconds after which an unused starter ends; a starter occupies about 2 MiB of memory."""
 
 
 @dataclass(slots=True)

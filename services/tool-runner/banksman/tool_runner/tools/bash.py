@@ -31,7 +31,8 @@ from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 MAX_PROGRESS_CHARS = 100_000
 """Maximum characters of one call that are published while it runs; the result has its own limit."""
 SHORT_BYTES = 8 * 1024
-"""Bytes of an output that is read at once. A thread, for long ones, costs as much as starting the sandbox."""
+"""Maximum bytes of an output that the event loop handles. A thread, which handles longer ones, costs as much
+time as starting the sandbox."""
 LOCKED = "it runs no command until the user deletes files of the conversation, or starts another conversation"
 FENCED = (
     "The outcome of this call is unknown: its runner lost the connection to the platform and ended it. "

@@ -25,7 +25,7 @@ _BEGINS_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 _MAX_REASON_CHARS = 500
 _MAX_TYPE_CHARS = 200
 _MAX_URL_CHARS = 2000
-"""A page chooses its content type and the targets of its redirects; the model receives their beginnings."""
+"""Maximum characters that a model receives of texts that a page chooses, such as targets of redirects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class WebFetch:
         return await self._markdown(fetched, shown.text, workspace)
 
     async def _decoded(self, fetched: Fetched, workspace: Workspace) -> _Shown:
-        """Decode a page; one that cannot be decoded by its own character set is decoded as UTF-8."""
+        """Decode a page by its own character set, or as UTF-8 if that fails."""
         name, note = charset(fetched.content_type, fetched.body), None
         if name != UTF_8:
             try:

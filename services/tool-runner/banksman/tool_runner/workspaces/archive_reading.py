@@ -92,7 +92,8 @@ class _Reader:
             self._restore(member)
             # tarfile keeps every member it has read. None is needed again, and there may be 100,000.
             cast(Any, self.archive).members.clear()
-        # Deepest first, and after all files: a read-only mode or a new entry would interfere otherwise.
+        # Deepest first, and after all files: a read-only directory refuses new entries, and a new entry
+        # changes the mtime of its directory.
         for name, member in sorted(self.directories.items(), reverse=True):
             with self._parent(name) as (parent, last), _opened(last, parent) as fd:
                 _finish(fd, member)
@@ -194,7 +195,7 @@ def read_archive(
         SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.
         OSError: the archive cannot be read, or the files cannot be written.
     """
-    # Padding and headers are not covered by the limit for files, so the whole stream has one too.
+    # The limit for files does not cover padding and headers, so the whole stream has a limit too.
     max_bytes = limits.max_bytes + (limits.max_entries + 4) * _OVERHEAD_BYTES
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:

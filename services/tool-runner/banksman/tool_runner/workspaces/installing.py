@@ -1,4 +1,4 @@
-"""Brings the files of a term to this runner: from its snapshot, or first files of an assistant."""
+"""Brings the files of a term to this runner: from a snapshot, or the first files of the assistant."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Installer:
 
         Raises:
             SnapshotLost: the snapshot cannot be restored; the directory is empty.
-            WorkspaceMoved: the workspace is of another term now.
+            WorkspaceMoved: the workspace now has another term.
             Unavailable: the platform does not reply.
             OSError: the files cannot be written.
         """

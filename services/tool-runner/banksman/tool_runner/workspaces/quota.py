@@ -20,7 +20,7 @@ _OPEN_LEVELS = 128
 """Levels of directories that a measurement keeps open."""
 _GROWTH_BYTES = 256 * MIB
 _GROWTH_ENTRIES = 10_000
-"""Growth that a command always gets before the workspace is locked, because a measurement ends it late."""
+"""Minimum growth above a limit before the workspace is locked: a measurement ends a command late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,7 @@ class QuotaMeter:
 
         Above `bounds`, it stops early.
         """
+        # No other measurement is due while this one runs.
         self._not_before = self._not_before_if_outgrown = float("inf")
         # Without the shield, cancelling the caller would cancel a measurement that waits for a thread. Then
         # `_not_before` would stay infinite, and the workspace would never be measured again.

@@ -97,7 +97,7 @@ class WorkspaceRegistry:
         """
         self._entries |= {entry.key: entry for entry in self._records.load()}
         for tenant, conversation in self.workspaces.stored():
-            # A version without records stored this workspace; it knew neither moves nor snapshots.
+            # An earlier version stored this workspace; it had no records, moves or snapshots.
             if (tenant, conversation) not in self._entries:
                 key, state = (tenant, conversation), LocalWorkspace(term=1)
                 self._entries[key] = WorkspaceEntry(*key, state, unconfirmed=True)
@@ -164,7 +164,7 @@ class WorkspaceRegistry:
 
         Raises:
             SnapshotLost: the files cannot be restored; the next request finds an empty workspace.
-            WorkspaceMoved: the workspace is of another term now.
+            WorkspaceMoved: the workspace now has another term.
             Unavailable: the platform does not reply.
             OSError: the files cannot be written.
         """
@@ -226,7 +226,7 @@ class WorkspaceRegistry:
                 state.past = state.term
                 raise WorkspaceMoved
             if not state.changed:
-                raise Unavailable("the workspace is at a later change now")
+                raise Unavailable("the platform has recorded a later change of the workspace")
         state.edits += 1
 
     async def store(self, entry: WorkspaceEntry) -> None:

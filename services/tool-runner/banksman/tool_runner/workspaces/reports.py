@@ -46,7 +46,7 @@ class Reports:
             again=lambda error: isinstance(error, Unavailable),
             backoff=Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S),
             budget_s=REPEATED_FOR_S,
-            failure=f"{tenant}/{conversation_id}: its workspace is not reported",
+            failure=f"{tenant}/{conversation_id}: the report of its workspace has failed",
         )
 
     async def _send(self, tenant: str, conversation_id: str, report: WorkspaceReport) -> WorkspaceReportReply:

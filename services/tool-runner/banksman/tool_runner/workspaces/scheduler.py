@@ -45,8 +45,8 @@ class SnapshotScheduler:
 
     async def run(self) -> NoReturn:
         """Check all workspaces repeatedly until cancelled."""
-        # This loop restarts after an exception; snapshots that were cancelled before they began are still
-        # listed.
+        # `run` is called again after an exception. Tasks that were cancelled before they began have not
+        # removed their keys.
         self._in_progress.clear()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._check_ownership(), name="workspace ownership")
@@ -147,7 +147,8 @@ class SnapshotScheduler:
                 if state.users or not state.changed:
                     return
                 await self._remove_unfinished(entry)
-                # Before the files are read and compressed: a tenant without room is checked again and again.
+                # Checked before the files are compressed: without room, the attempt is repeated after each
+                # idle period.
                 await self.snapshots.room.check(entry.tenant)
                 edits, term, generation = state.edits, state.term, state.generation
                 directory = self.registry.workspaces.get(*entry.key).directory

@@ -17,17 +17,17 @@ from banksman.runtime.shares import within_share
 LISTED_S: Final = 600.0
 """Seconds for which the bytes of all tenants are cached, because listing costs time for each snapshot."""
 REFUSED_S: Final = 60.0
-"""Seconds for which a refusal is cached; it is shorter, because snapshots may have been removed since."""
+"""Seconds for which the bytes are cached when they cause a refusal: snapshots may have been removed since."""
 RETRY_AFTER_S: Final = 60.0
 
 
 class SnapshotRoom:
-    """Refuses snapshots of a tenant whose snapshots fill its part: three times what is free.
+    """Refuses snapshots of a tenant whose snapshots fill its part: three times the free bytes of the store.
 
     It also refuses snapshots that exceed the part of this runner: three quarters of the store.
 
     While all snapshots together fill less than three quarters of the store, no tenant and no runner can be
-    above its part, and a check costs one request. Above, the descriptions of all snapshots are listed.
+    above its part, and a check costs one request. Above that, the descriptions of all snapshots are listed.
     """
 
     def __init__(self, bus: Bus, objects: Objects, runner: str) -> None:

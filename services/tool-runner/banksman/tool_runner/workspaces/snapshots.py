@@ -33,7 +33,7 @@ PART_BYTES = MAX_OBJECT_BYTES
 PART_TIMEOUT_S = 30.0
 """Time limit for storing or reading one part, in seconds."""
 _ARCHIVE_OVERHEAD = 1.1
-"""Incompressible files take a little more space in an archive."""
+"""Maximum ratio of archive bytes to file bytes: incompressible files grow a little in an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Snapshots:
         except ValidationError as error:
             raise SnapshotRefused("its manifest cannot be read") from error
         if manifest.sealed != (reference.key is not None):
-            raise SnapshotRefused("it is encrypted, and its key is not recorded, or the reverse")
+            raise SnapshotRefused("it is encrypted or its key is recorded, but not both")
         self._check(manifest)
         return manifest
 

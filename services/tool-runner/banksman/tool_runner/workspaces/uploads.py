@@ -81,7 +81,7 @@ class Uploads:
                     path.unlink()
                 else:
                     kept += 1
-                    # A tenant is a token, which has no dot.
+                    # The name begins with the tenant and a dot. A tenant is a token, which has no dot.
                     own += path.name.partition(".")[0] == tenant
         if own >= MAX_TENANT_UPLOADS:
             raise Overloaded(f"{own} uploads of this tenant are unfinished; wait until one ends")

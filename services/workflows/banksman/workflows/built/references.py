@@ -30,7 +30,7 @@ class Values:
         return _Filling(self, step, most).text(template)
 
     def arguments(self, step: str, arguments: JsonObject) -> JsonObject:
-        """Return arguments in whose texts references are replaced by their values.
+        """Return arguments with the references in their texts replaced by the values.
 
         Raises:
             WorkflowFailed: A value is missing, or the arguments are too long.

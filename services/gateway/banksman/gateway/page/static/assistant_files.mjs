@@ -39,7 +39,7 @@ export function folderOf([first]) {
   return first?.webkitRelativePath.split('/')[0] ?? '';
 }
 
-/** Files with others added, which replace those of the same path. */
+/** The files with other files added; an added file replaces a file of the same path. */
 export function withFiles(files, added) {
   const paths = new Set(added.map(({ path }) => path));
   return [...files.filter(({ path }) => !paths.has(path)), ...added];

@@ -41,12 +41,12 @@ export function pathOf({ runs }, chosen = {}) {
   return path;
 }
 
-/** The message after which a new one continues a path; null for the beginning. @param {Place[]} path */
+/** The message after which a new message continues a path; null for the beginning. @param {Place[]} path */
 export function endOf(path) {
   return path.length ? lastMessageOf(path.at(-1).run) : null;
 }
 
-/** The message before the message of a run, which a new version of that message follows, too. @param {Place[]} path */
+/** The message before the message of a run; a new version of the message follows it, too. @param {Place[]} path */
 export function before(path, runId) {
   const at = path.findIndex(({ run }) => run.id === runId);
   return path[at].run.branch ? path[at].run.branch.after : endOf(path.slice(0, at));

@@ -27,7 +27,7 @@ export async function register(api, preferences) {
   }
 }
 
-/** Remove this device. If the gateway cannot be reached, the push service reports the removal to it. */
+/** Remove this device. If the gateway cannot be reached, the push service later reports the end of the subscription. */
 export async function remove(api, preferences) {
   const id = preferences.getItem(DEVICE);
   if (!id) return;

@@ -3,7 +3,7 @@
 import { t } from './strings.mjs';
 import { codePoints, contentText } from './text.mjs';
 
-/** The live output of a command while it runs. */
+/** Maximum characters of live output that are stored for a running command; older ones are dropped. */
 export const LIVE_OUTPUT_CHARACTERS = 100_000;
 
 /** @param {string} id */
@@ -266,7 +266,7 @@ function withPartialText(run, status) {
   return { ...run, entries };
 }
 
-/** The text of an ending without a reply is its error, which the outcome shows. */
+/** Whether the content of `run.finished` is already shown: as a message, or as the error of the outcome. */
 function showsContent(run, data) {
   if (!data.content || data.content === data.error?.message) return true;
   return run.entries.some((entry) => entry.kind === 'message' && entry.role === 'assistant' && entry.text.trim() === data.content.trim());

@@ -5,7 +5,7 @@ export const DAYS = 14;
 /**
  * @typedef {{schedule_id: string, starts: string[], more: boolean}} Coming as the gateway lists it
  * @typedef {{id: string, first: Date, last: Date, count: number, more: boolean}} Entry the starts of a schedule on one day;
- *   with `more` it also starts later, which is not listed
+ *   with `more`, later starts are not listed
  */
 
 /**
@@ -29,7 +29,7 @@ export function calendarDays(coming, now) {
   return days;
 }
 
-/** @param {Entry[]} entries those of a day, of which the last one may be of the same schedule */
+/** @param {Entry[]} entries the entries of a day; the last one may belong to the same schedule */
 function add(entries, id, at, more) {
   const last = entries.at(-1);
   if (last?.id !== id) entries.push({ id, first: at, last: at, count: 1, more });

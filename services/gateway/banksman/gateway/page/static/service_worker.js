@@ -34,7 +34,7 @@ async function notify({ type, approval_id: id, calls, tool, text }) {
   let title = words?.one.replace('{tool}', () => tool) ?? tool;
   if (type === 'approval.escalated') title = words?.escalated ?? 'Banksman';
   else if (calls > 1) title = words?.several.replace('{calls}', calls) ?? `${calls} × ${tool}`;
-  // A request has one notification: that of its escalation replaces the first.
+  // The tag is the id of the request, so the notification of its escalation replaces the first notification.
   await self.registration.showNotification(title, { body: text, tag: id, data: { address: `${BASE.href}#/approvals/${encodeURIComponent(id)}` } });
 }
 

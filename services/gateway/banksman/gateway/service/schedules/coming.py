@@ -18,10 +18,10 @@ MAX_STARTS_EACH = 340
 
 
 async def coming_starts(schedules: Sequence[Schedule], now: datetime) -> tuple[ComingStarts, ...]:
-    """Return the starts of schedules, in their order, without schedules that do not start in the period.
+    """Return the coming starts by schedule, in the order of `schedules`; schedules without any are omitted.
 
     Raises:
-        BadInput: An expression or a time zone is unknown.
+        BadInput: An expression is invalid, or a time zone is unknown.
     """
     waiting = [schedule for schedule in schedules if schedule.next_at is not None]
     each = min(MAX_STARTS_EACH, max(1, MAX_STARTS // max(1, len(waiting))))

@@ -38,7 +38,8 @@ RETRY = timedelta(seconds=15)
 CHECK_S = 60.0
 """Seconds between checks for schedules that are overdue because their timer was lost."""
 UNKNOWN_TRIES, UNKNOWN_RETRY_S = 3, 1.0
-"""Redeliveries of a timer without a schedule: a timer is set before its schedule is stored."""
+"""Redeliveries of a timer without a schedule, with the seconds before each: a schedule is stored after its
+timer is set."""
 
 
 class DueSchedules:

@@ -129,7 +129,7 @@ class Schedules:
                 updated_at=now,
                 user=caller.user,
                 rights=tuple(sorted(caller.rights)),
-                next_at=_kept(entry.value, body) or self._next_at(body, now),
+                next_at=_unchanged_due_time(entry.value, body) or self._next_at(body, now),
                 runs=entry.value.runs,
             )
             if await self._store.replace(caller.tenant, entry, changed):
@@ -205,7 +205,7 @@ class Schedules:
                 raise BadInput(f"start.parameters.{name}", None, "no secret: a schedule shows its parameters")
 
     def _next_at(self, body: ScheduleBody, now: datetime) -> datetime | None:
-        """Return when a new or changed schedule is due; None if it is paused, but its cron is checked anyway.
+        """Return when a new or changed schedule is due; None if it is paused. Its cron is checked even then.
 
         Raises:
             BadInput: A time is invalid.
@@ -235,8 +235,8 @@ def _check_writes(caller: Caller) -> None:
     caller.need("chat")
 
 
-def _kept(schedule: Schedule, body: ScheduleBody) -> datetime | None:
-    """Return the stored due time if the times are unchanged, because the schedule may be due right now."""
+def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | None:
+    """Return the stored due time, which may be now, if the times are unchanged; None otherwise."""
     before = (schedule.at, schedule.cron, schedule.timezone)
     return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
 

@@ -11,7 +11,7 @@ from banksman.contracts.errors import BadInput
 from banksman.gateway.service.schedules.models import ScheduleBody
 
 CHECKED_TIMES = 100
-"""Times of an expression that are compared with the minimum interval: more than minutes in an hour."""
+"""Number of due times whose intervals are checked: more than there are minutes in an hour."""
 
 
 def first_time(body: ScheduleBody, now: datetime, shortest: timedelta) -> datetime:
@@ -41,7 +41,7 @@ def next_time(cron: str | None, timezone: str, after: datetime) -> datetime | No
     """Return the next due time of a schedule after a time, in UTC; None if there is none.
 
     Raises:
-        BadInput: The expression or the time zone is unknown.
+        BadInput: The expression is invalid, or the time zone is unknown.
     """
     return None if cron is None else next(_times(cron, timezone, after), None)
 
@@ -51,10 +51,10 @@ def coming_times(
 ) -> Iterator[datetime]:
     """Return the due times of a schedule from its stored time until another time, in UTC.
 
-    Of past times, only the stored one is returned, because several missed times are due once.
+    Of past times, only the stored one is returned, because several missed times start one run.
 
     Raises:
-        BadInput: The expression or the time zone is unknown.
+        BadInput: The expression is invalid, or the time zone is unknown.
     """
     later = iter(()) if cron is None else _times(cron, timezone, max(first, now))
     return takewhile(lambda time: time < until, chain((first,), later))

@@ -62,7 +62,7 @@ def push_body(kind: str, data: dict[str, Any]) -> dict[str, JsonValue]:
 
 
 def task_body(kind: str, data: dict[str, Any], at: datetime) -> JsonDict:
-    """Return the update of a task that A2A's receivers get: its state; `GetTask` has the rest."""
+    """Return the body for A2A's receivers: the state of the task. They read the rest with `GetTask`."""
     run_status = {"approval.requested": "awaiting_approval", "input.requested": "awaiting_input"}.get(kind)
     ids = {"taskId": data["run_id"], "contextId": data["conversation_id"]}
     return {"statusUpdate": {**ids, "status": status(run_status or data["status"], at)}}

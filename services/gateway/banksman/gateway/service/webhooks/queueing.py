@@ -106,7 +106,7 @@ class WebhookQueue:
         return Done()
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
-        """Queue the newest event before the creation of a new receiver that the receiver selects."""
+        """Queue the newest event that a receiver selects among the events before its creation."""
         earlier = receiver.model_copy(update={"created_at": datetime.min.replace(tzinfo=UTC)})
         for event in [one for one in events.events if _wants(earlier, one)][-1:]:
             await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
@@ -121,6 +121,7 @@ class WebhookQueue:
         payload = message.model_dump_json().encode()
         state = Delivery(id=message.id, type=message.type, status="pending", created_at=message.created_at)
         if await self._waiting(message.tenant) < MAX_WAITING:
+            # Stored before the message, so that it cannot replace the state of an attempt to deliver it.
             await self._store.note(message, state)
             await durable(self._bus, subject, payload, msg_id=message.id)
             return

@@ -131,6 +131,7 @@ class Sender:
                 data=body,
                 headers={"user-agent": "banksman", **headers},
                 timeout=timeout,
+                # A redirect could lead to an address that was not checked.
                 allow_redirects=False,
             ) as response:
                 return response.status

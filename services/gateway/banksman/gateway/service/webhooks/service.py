@@ -127,7 +127,7 @@ class Webhooks:
         return secret_of(self._key, receiver.tenant, receiver.id), receiver
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
-        """Queue the newest event before the creation of a receiver that the receiver selects."""
+        """Queue the newest event that a receiver selects among the events before its creation."""
         await self._queue.catch_up(receiver, conversation_id, events)
 
     async def test(self, caller: Caller, webhook_id: str) -> str:

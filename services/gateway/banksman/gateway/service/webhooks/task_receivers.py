@@ -48,7 +48,7 @@ class TaskReceivers:
             Conflict: The task or the tenant has too many receivers.
         """
         self._sender.check("a2a", asked.url)
-        # Each receiver has a new id, so that its messages are no repeats of those to a replaced receiver.
+        # A new id, because with the id of a replaced receiver its messages would count as repeats.
         receiver_id = new_id("task-")
         found = await self._of_tenant(caller.tenant)
         replaced = [one for one in found if _is_named(one, asked.run_id, asked.config_id)]

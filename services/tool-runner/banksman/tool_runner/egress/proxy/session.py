@@ -82,7 +82,7 @@ class ProxySession:
                 task = loop.create_task(self._serve(connected))
                 self._connections.add(task)
                 task.add_done_callback(self._ended)
-        logger.warning("%s: proxy: no more than %d connections are served", self.label, self._total)
+        logger.warning("%s: proxy: %d connections were accepted, which is the limit", self.label, self._total)
 
     async def _next(self, listener: socket.socket) -> socket.socket:
         """Return the next connection; it waits in the kernel's backlog while it cannot be accepted."""

@@ -359,7 +359,7 @@ export class Api {
     return this.#json('GET', 'operator/services');
   }
 
-  /** A page of the tenants. @param {string} [after] The last tenant of the page before. */
+  /** A page of the tenants. @param {string} [after] The last tenant of the previous page. */
   tenants(after) {
     return this.#json('GET', `operator/tenants${after ? `?after=${encodeURIComponent(after)}` : ''}`);
   }
@@ -368,7 +368,7 @@ export class Api {
    * A page of the audit trail, newest first.
    *
    * @param {{action?: string, actor?: string, tenant?: string}} wanted an empty value selects all
-   * @param {number} [after] `next` of the page before
+   * @param {number} [after] `next` of the previous page
    */
   audit(wanted, after) {
     return this.#json('GET', `v1/audit${queryOf({ ...wanted, limit: 50, after })}`);
@@ -379,7 +379,7 @@ export class Api {
     return (await this.#fetch('GET', `v1/audit/export${queryOf({ ...wanted, format })}`)).blob();
   }
 
-  /** A page of the messages that could not be handled, oldest first. @param {number} [after] `next` of the page before */
+  /** A page of the messages that could not be handled, oldest first. @param {number} [after] `next` of the previous page */
   deadLetters(after) {
     return this.#json('GET', `operator/dead-letters?limit=50${after ? `&after=${after}` : ''}`);
   }
@@ -397,7 +397,7 @@ export class Api {
    * A page of the runs that have not ended, oldest first.
    *
    * @param {'queued' | 'queued_workflow' | 'awaiting_approval' | 'awaiting_input'} state
-   * @param {{after?: number, tenant?: string}} [options] `after` is `next` of the page before; `tenant` selects one
+   * @param {{after?: number, tenant?: string}} [options] `after` is `next` of the previous page; `tenant` selects one
    */
   openRuns(state, { after, tenant } = {}) {
     return this.#json('GET', `operator/runs${queryOf({ state, after, tenant })}`);

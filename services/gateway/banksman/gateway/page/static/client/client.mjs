@@ -75,7 +75,7 @@ export class Client extends Api {
   async createConversation({ title, assistant, model, systemPromptId, settings, ...options } = {}) {
     const fields = { title, assistant, model, system_prompt_id: systemPromptId, settings };
     const { conversation_id: id } = await this.request({ type: 'conversation.create', ...fields }, options);
-    // The gateway has subscribed this connection to it, and a connection has few subscriptions.
+    // The gateway has subscribed this connection to the conversation; the number of subscriptions is limited.
     this.#subscriptions.release(id);
     return id;
   }

@@ -117,7 +117,7 @@ export class Connection {
 
   /**
    * Send a frame and wait for its reply. With `resend` it is sent again under the same id after a
-   * reconnection; without, it fails with the connection.
+   * reconnection; without `resend`, the request fails when the connection is lost.
    *
    * @returns {Promise<object>} the reply
    * @throws {RequestError}
@@ -158,6 +158,7 @@ export class Connection {
     this.heartbeatS = frame.heartbeat_s ?? DEFAULT_HEARTBEAT_S;
     this.#restartHeartbeat();
     this.onState({ phase: 'online' });
+    // Read before `onWelcome`, whose own requests are sent at once and must not be sent twice.
     const pending = [...this.waiting.values()];
     this.onWelcome(frame);
     for (const entry of pending) this.#send(entry.frame);

@@ -46,7 +46,7 @@ export class Follower {
     this.subscription = subscription;
     this.seq = afterSeq;
     this.rank = DETAILS.indexOf(detail);
-    // `full` adds only live output.
+    // `full` adds nothing but live output, which this follower does not want without `live`.
     this.subscribedRank = live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
     if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
     this.live = live;
@@ -193,7 +193,7 @@ class Subscription {
     if (frame.reply_to !== this.requested) return;
     this.requested = null;
     if (this.logEpoch && frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
-    // An empty log has no epoch yet: its first event brings it.
+    // An empty log has no epoch yet: the first event contains it.
     this.logEpoch = frame.log_epoch || null;
     this.lastSeq = this.afterSeq;
   }

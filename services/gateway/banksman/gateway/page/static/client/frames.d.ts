@@ -14,7 +14,7 @@ export type Ack = {
 
 /** Decide all calls of an approval request at once. */
 export type ApprovalDecision = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "approval.reply";
   id: string;
@@ -94,7 +94,7 @@ export type ApprovalsChanged = {
 
 /** Receive `approvals.changed` for all conversations of the tenant, until the connection ends. */
 export type ApprovalsSubscribe = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "approvals.subscribe";
   id: string;
@@ -102,7 +102,7 @@ export type ApprovalsSubscribe = {
 
 /** Replace the token of an open connection. */
 export type AuthRefresh = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "auth.refresh";
   id: string;
@@ -161,13 +161,13 @@ export type ConnectionLimits = {
   frame_bytes: number;
   /** Maximum number of frames without a reply. */
   inflight: number;
-  /** Frames per second; a burst may have twice as many. */
+  /** Maximum frames per second; a burst may have twice as many. */
   rate: number;
 };
 
 /** Create a conversation and subscribe the connection to it. */
 export type ConversationCreate = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "conversation.create";
   id: string;
@@ -244,7 +244,7 @@ export type FilePart = {
 
 /** The first frame of a connection. */
 export type Hello = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "hello";
   id?: string | null;
@@ -290,7 +290,7 @@ export type ImagePart = {
 
 /** Provide the value that a workflow requested. */
 export type InputReply = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "input.reply";
   id: string;
@@ -349,7 +349,7 @@ export type MessageCompleted = {
 
 /** Options of each model request. */
 export type ModelOptions = {
-  /** Output tokens of one reply; None applies the default of the provider's adapter. */
+  /** Maximum output tokens of one reply; None applies the default of the provider's adapter. */
   max_tokens?: number | null;
   temperature?: number | null;
 };
@@ -378,7 +378,7 @@ export type PathChange = {
 
 /** Keep-alive; the reply is `pong`. */
 export type Ping = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "ping";
   id?: string | null;
@@ -438,7 +438,7 @@ export type ResyncRequired = {
 
 /** Cancel a run. */
 export type RunCancel = {
-  /** If given, the frame is refused when its ids belong to another conversation. */
+  /** The conversation of the ids in the frame; ids of another one are refused. None skips the check. */
   conversation_id?: string | null;
   type: "run.cancel";
   id: string;
@@ -629,7 +629,7 @@ export type Usage = {
   cache_written_tokens?: number;
   /** The part of `cache_written_tokens` that the cache stores for an hour, at a higher price. */
   cache_written_1h_tokens?: number;
-  /** USD; None if the price of the model is unknown, which does not mean free. */
+  /** Cost in USD; None if the price of the model is unknown, which does not mean free. */
   cost_usd?: number | null;
 };
 

@@ -5,7 +5,7 @@
 
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
-/** Distance from the view, in its own heights, at which content is drawn: a fast scroll does not outrun it. */
+/** Distance from the view, relative to its height, within which content is drawn before the user scrolls to it. */
 const MARGIN = '200% 0px';
 
 /** Distance from the end within which the end is kept in view. */
@@ -37,13 +37,13 @@ export function useNearby(always) {
   return [element, drawn];
 }
 
-/** One observer for each scroller, as each costs time at every frame. */
+/** One observer for each scroller, because each observer costs time at every frame. */
 function observerOf(root) {
   if (!observers.has(root)) observers.set(root, new IntersectionObserver(draw, { root, rootMargin: MARGIN }));
   return observers.get(root);
 }
 
-/** Draw what is in view at once, and the rest one at each frame, so that scrolling stays smooth. */
+/** Draw elements in view at once, and the others one per frame, so that scrolling stays smooth. */
 function draw(entries, { root }) {
   const { top, bottom } = root.getBoundingClientRect();
   for (const { target, isIntersecting, boundingClientRect: box } of entries) {
@@ -66,7 +66,7 @@ function drawNext() {
  * Keep the end in view while the user is there; do not scroll while the user reads elsewhere.
  *
  * @param {{current: Element}} scroller
- * @param {string | null} id the conversation: another one is shown from its end, and none from its top
+ * @param {string | null} id the conversation, which is shown from its end; null for the start page, shown from its top
  * @returns {{away: boolean, toEnd: () => void, onScroll: () => void}} `away`: whether the user has left the end
  */
 export function useFollow(scroller, id) {

@@ -140,7 +140,7 @@ function Item({ item }) {
   </li>`;
 }
 
-/** The state of a subscribed conversation is newer than that of the list. */
+/** The state of a subscribed conversation is newer than the state in the list. */
 function stateOf(store, item) {
   const view = store.opened.stateOf(item.conversation_id);
   if (view?.replayed && !view.error) {

@@ -11,7 +11,7 @@ import { explain, t } from '../strings.mjs';
 const READ_DELAY_MS = 150;
 /** Clocks differ a little, so the list is read again this long after the escalation of a request. */
 const ESCALATION_DELAY_MS = 2_000;
-/** The maximum delay of a timer: a browser fires timers with a longer delay at once. */
+/** The maximum delay of a timer, one day. Browsers fire timers with more than 2^31 ms (24 days) at once. */
 const MAX_TIMER_MS = 86_400_000;
 const NOTIFY = 'banksman.notify';
 
@@ -52,7 +52,7 @@ export class Inbox {
     /** Requests that wait for the user now, oldest first. */
     this.waiting = computed(() => this.state.value.items.filter((item) => item.forYou));
     this.known = null;
-    /** The link of a message to a request. A link allows one decision. */
+    /** The id of a request, and the signed link that led the user to it. A link allows one decision. */
     this.link = null;
   }
 

@@ -16,7 +16,7 @@ export class ConversationList {
     this.pinned = signal([]);
   }
 
-  /** Read the first page, once for several calls in a row. */
+  /** Read the first page after a short delay; several calls within the delay cause one read. */
   refresh() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#read(null), REFRESH_DELAY_MS);

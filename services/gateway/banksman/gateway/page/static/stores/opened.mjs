@@ -72,7 +72,7 @@ export class OpenConversations {
     return () => on && this.followOutput(false);
   }
 
-  /** Subscribe to all on a new connection, or with another level of detail. */
+  /** Subscribe to all open conversations, on a new connection or with another level of detail. */
   subscribeAgain() {
     for (const [id, view] of this.#views) this.#subscribe(id, view.state.value.lastSeq);
   }
@@ -124,6 +124,7 @@ export class OpenConversations {
     view.reading = true;
     try {
       const detail = detailOf(this.details.value || this.#output);
+      // Not sent again after a reconnection, because `subscribeAgain` sends a new request then.
       await this.socket.request({ type: 'subscribe', conversation_id: id, after_seq: afterSeq, detail }, { resend: false });
     } catch (error) {
       if (error.code !== 'offline') this.#unreadable(id, error);
@@ -164,6 +165,7 @@ export class OpenConversations {
         view.reading = false;
         return this.#reload(id, view);
       default:
+        // During a reset, frames of the earlier subscription may still arrive.
         if (frame.data && !view.resetting) this.#applyEvent(id, view, frame);
     }
   }
@@ -173,6 +175,7 @@ export class OpenConversations {
       case 'epoch':
         return this.#reload(id, view);
       case 'gap':
+        // A subscription that is already requested sends the missing events.
         if (!view.reading) this.#subscribe(id, view.state.value.lastSeq);
         return;
       default:

@@ -19,7 +19,7 @@ export function Policy({ rules, onChange, title = t('assistant.policy') }) {
   </fieldset>`;
 }
 
-/** The pattern of one argument can be set here; a rule with several keeps the others. */
+/** One rule. Only the pattern of its first argument can be edited; patterns of other arguments stay unchanged. */
 function Rule({ rule, first, onChange, onUp, onRemove }) {
   const [name = '', pattern = ''] = Object.entries(rule.arguments ?? {})[0] ?? [];
   const others = Object.fromEntries(Object.entries(rule.arguments ?? {}).slice(1));

@@ -5,11 +5,11 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { explain } from '../../strings.mjs';
 
 /**
- * A list from its beginning, and further pages on request. Only while the first page alone is shown, it is
- * read again from time to time, because later pages would move under the reader.
+ * A list from its beginning, and further pages on request. The list is read again from time to time only while
+ * no further page is shown, because rows of further pages would move while the user reads them.
  *
- * @param {(next: unknown) => Promise<{items: object[], next: unknown}>} load requests a page by `next` of the one before;
- *   null for the first page, and at the end
+ * @param {(next: unknown) => Promise<{items: object[], next: unknown}>} load requests a page by `next` of the previous
+ *   page; null for the first page, and at the end
  * @param {{everyMs?: number, of?: unknown}} options `everyMs`: milliseconds between two reads of the first page; without
  *   it, the list is read again only on request. `of`: the subject of the list; another value restarts it
  */

@@ -3,8 +3,8 @@
 import { html } from '../ui.mjs';
 
 /**
- * A table with a heading. On a narrow window each row is a block in which every cell has the name of its
- * column, so the roles are explicit: a table without `display: table` has no roles.
+ * A table with a heading. In a narrow window each row is a block in which every cell shows the name of its
+ * column. The roles are explicit, because browsers give a table without `display: table` no roles.
  *
  * @param {{title: string, columns: string[], rows: unknown[][], keys?: (string | number)[], empty: string}} properties
  *   `keys` identify the rows of a table with buttons: the focus stays with its row when rows before it end. Children are

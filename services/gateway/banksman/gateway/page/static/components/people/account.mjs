@@ -37,8 +37,8 @@ function NoRole({ provider }) {
 }
 
 /**
- * The roles that together grant exactly some rights: one if possible, none if accounts without the claim have
- * these rights. Null if no roles do, and for no rights.
+ * The roles that together grant exactly the given rights: a single role if possible; an empty list if accounts
+ * without the claim have these rights. Null if no roles grant them, or if no rights are given.
  */
 function rolesFor({ roles, default_rights: defaults }, rights) {
   if (!rights.length) return null;

@@ -34,7 +34,7 @@ function Reply({ run }) {
   return run.content ? html`<p class="run-reply">${run.content}</p>` : null;
 }
 
-/** The difference of the second run to the first, absolute and relative. */
+/** The difference from the first run to the second, absolute and relative. */
 function difference(one, other) {
   if (typeof one.value !== 'number' || typeof other.value !== 'number' || one.value === other.value) return '';
   const change = other.value - one.value;

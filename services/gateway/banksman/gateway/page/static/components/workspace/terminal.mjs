@@ -19,7 +19,7 @@ export function Terminal() {
   const run = openRun(conversation);
   const scroller = useRef(null);
   const atEnd = useRef(true);
-  // Earlier output arrives only with the result of the command.
+  // Output from before this view was opened arrives only with the result of the command.
   const [late] = useState(() => new Set(store.details.value ? [] : commands.filter(({ call }) => call.status === 'running').map(({ call }) => call.id)));
   // The gateway sends live output only to clients that request it.
   useEffect(() => store.opened.followOutput(true), []);
