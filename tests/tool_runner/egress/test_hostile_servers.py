@@ -172,6 +172,7 @@ async def test_fetches_share_no_state() -> None:
         way_out = egress(server)
         await way_out.get(server.url("/first"))
         await way_out.get(server.url("/second"))
+    assert len(server.requests) == 2
     for request in server.requests:
         names = {line.split(":")[0].lower() for line in request.decode().splitlines()[1:] if line}
         assert names == {"host", "user-agent", "accept", "accept-encoding", "connection"}

@@ -222,7 +222,7 @@ export default {
   'notice.leftOut': 'Für das Modell entfällt der ältere Teil der Unterhaltung ({before} → {after} Tokens). Der Verlauf hier ist vollständig.',
   'notice.cut': 'Ein Teil dieser Unterhaltung ging verloren: Was nach {when} geschah, fehlt, hier und für den Agenten.',
   'notice.cutUnknown': 'Ein Teil dieser Unterhaltung ging verloren: Was an dieser Stelle geschah, fehlt, hier und für den Agenten.',
-  'notice.cutAside': { one: 'Der Betreiber des Systems hat {count} späteren Eintrag in einer Datei gespeichert.', other: 'Der Betreiber des Systems hat {count} spätere Einträge in einer Datei gespeichert.' },
+  'notice.cutAside': { one: 'Der Betreiber des Systems hat {count} späteren Eintrag in einer Datei.', other: 'Der Betreiber des Systems hat {count} spätere Einträge in einer Datei.' },
 
   // Tool calls
   'tool.label': 'Werkzeugaufruf {name}',

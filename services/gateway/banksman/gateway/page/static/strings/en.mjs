@@ -222,7 +222,7 @@ export default {
   'notice.leftOut': 'For the model, the older part of the conversation is left out ({before} → {after} tokens). The history shown here is complete.',
   'notice.cut': 'A part of this conversation was lost: what happened after {when} is missing, here and for the agent.',
   'notice.cutUnknown': 'A part of this conversation was lost: what happened at this place is missing, here and for the agent.',
-  'notice.cutAside': { one: 'The operator of the system has stored {count} later entry in a file.', other: 'The operator of the system has stored {count} later entries in a file.' },
+  'notice.cutAside': { one: 'The operator of the system has {count} later entry in a file.', other: 'The operator of the system has {count} later entries in a file.' },
 
   // Tool calls
   'tool.label': 'Tool call {name}',
@@ -977,7 +977,7 @@ export default {
   'run.cost': 'Cost',
   'run.tokensIn': 'Tokens in',
   'run.tokensOut': 'Tokens out',
-  'run.cached': 'Cached tokens in',
+  'run.cached': 'Of which cached',
   'run.duration': 'Duration',
   'run.waited': 'Waited for people',
   'run.requests': 'Model requests',
