@@ -126,7 +126,7 @@ async def messages_per_run(system: System, play: Play, http: httpx.AsyncClient, 
         with traced(instance.processes["nats"].pid, data) as trace:
             for _ in range(RUNS):
                 await execute(name)
-        # After the block, which ends when the log has its last line: the launcher writes the log with a delay.
+        # After the block, which ends when the log has its last line: the launcher writes it with a delay.
         return per_run(trace)
 
 
