@@ -1,10 +1,13 @@
 """`banksman up` starts the whole system, keeps it alive and stops it in order."""
 
 import contextlib
+import json
 import os
 import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -136,6 +139,19 @@ def test_start_ends_with_a_sentence_if_the_process_that_creates_the_streams_is_k
         "the process that creates the streams ended without a result"
     )
     assert not (system.data_dir / "run.json").exists()
+
+
+def test_start_ends_with_a_sentence_if_that_process_is_killed_before_it_describes_the_system() -> None:
+    readable, writable = os.pipe()
+    os.close(writable)
+    supervisor = [sys.executable, "-m", "banksman.cli.local.supervisor", "1", str(readable), "up", "--json"]
+
+    ended = subprocess.run(supervisor, pass_fds=(readable,), capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 2
+    assert json.loads(ended.stdout)["error"]["message"] == (
+        "the process that creates the streams ended without a result"
+    )
 
 
 def test_process_that_creates_the_streams_ends_before_the_system_is_ready(shared_up: Up) -> None:

@@ -25,6 +25,8 @@ from banksman.contracts.errors import BanksmanError, ErrorCode
 if TYPE_CHECKING:
     from banksman.cli.local.plan import Plan
 
+_NO_RESULT = "the process that creates the streams ended without a result"
+
 
 class Provisioner:
     """The process, and the pipe to which it writes the system and then its result."""
@@ -54,8 +56,15 @@ class Provisioner:
         return str(self.pid), str(self.pipe.fileno())
 
     def system(self) -> System:
-        """Return the planned system."""
-        return cast(System, pickle.load(self.pipe))
+        """Return the planned system.
+
+        Raises:
+            CannotStart: the process was killed before it wrote the system.
+        """
+        try:
+            return cast(System, pickle.load(self.pipe))
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise CannotStart(_NO_RESULT, ErrorCode.INTERNAL) from error
 
     async def finished(self) -> None:
         """Wait until all streams exist.
@@ -65,9 +74,7 @@ class Provisioner:
         """
         result = await asyncio.to_thread(self.pipe.read)
         if not result:
-            raise CannotStart(
-                "the process that creates the streams ended without a result", ErrorCode.INTERNAL
-            )
+            raise CannotStart(_NO_RESULT, ErrorCode.INTERNAL)
         if problem := json.loads(result):
             raise CannotStart(*problem)
 

@@ -161,7 +161,10 @@ class Supervisor:
 def main() -> int:
     """Run the system that the provisioner describes; return the exit code of `banksman up`."""
     provisioner = Provisioner(int(sys.argv[1]), os.fdopen(int(sys.argv[2]), "rb"))
-    system = provisioner.system()
+    try:
+        system = provisioner.system()
+    except CannotStart as error:
+        return output.print_failure(str(error), error.code, as_json="--json" in sys.argv)
     try:
         asyncio.run(Supervisor(system, Screen(json=system.as_json), provisioner).run())
     except CannotStart as error:
