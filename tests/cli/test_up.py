@@ -144,7 +144,10 @@ def test_start_ends_with_a_sentence_if_the_process_that_creates_the_streams_is_k
 def test_start_ends_with_a_sentence_if_that_process_is_killed_before_it_describes_the_system() -> None:
     readable, writable = os.pipe()
     os.close(writable)
-    supervisor = [sys.executable, "-m", "banksman.cli.local.supervisor", "1", str(readable), "up", "--json"]
+    provisioner = subprocess.Popen(["true"])
+    provisioner.wait()
+    arguments = (str(provisioner.pid), str(readable), "up", "--json")
+    supervisor = [sys.executable, "-m", "banksman.cli.local.supervisor", *arguments]
 
     ended = subprocess.run(supervisor, pass_fds=(readable,), capture_output=True, text=True, check=False)
 

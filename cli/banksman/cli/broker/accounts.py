@@ -170,17 +170,13 @@ def _exported_to_run(
     used = (*_RUN_REQUESTS, *_registry_requests(tool_servers))
     return [
         *({"service": subject, "accounts": [RUN]} for subject in used),
-        *(_relay_export(subject, RUN) for subject, _ in relayed),
+        *(_expiring_export(subject, RUN, _RELAY_THRESHOLD) for subject, _ in relayed),
         {"stream": subjects.stored_acks(RUN_ACCOUNT, ANY), "accounts": [RUN]},
     ]
 
 
-def _relay_export(subject: str, account: str) -> dict[str, Any]:
-    return {"service": subject, "accounts": [account], "response_threshold": _RELAY_THRESHOLD}
-
-
-def _call_export(subject: str) -> dict[str, Any]:
-    return {"service": subject, "accounts": [APP], "response_threshold": _CALL_THRESHOLD}
+def _expiring_export(subject: str, account: str, threshold: str) -> dict[str, Any]:
+    return {"service": subject, "accounts": [account], "response_threshold": threshold}
 
 
 def _imported_from_run() -> list[dict[str, Any]]:
@@ -192,7 +188,8 @@ def _imported_from_run() -> list[dict[str, Any]]:
 def _run_exports() -> list[dict[str, Any]]:
     served = (*_RUN_SERVES, *(api(*request) for request in REMOVES_OBJECTS))
     services = [{"service": subject, "accounts": [APP]} for subject in served]
-    return [_call_export(_RUN_CALLS), *services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
+    calls = _expiring_export(_RUN_CALLS, APP, _CALL_THRESHOLD)
+    return [calls, *services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
 
 
 def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]:
@@ -205,7 +202,7 @@ def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]
             "max_payload": MAX_PAYLOAD_BYTES,
         },
         "exports": [
-            *map(_call_export, _tenant_calls(one)),
+            *(_expiring_export(subject, APP, _CALL_THRESHOLD) for subject in _tenant_calls(one)),
             *({"service": subject, "accounts": [APP]} for subject in _tenant_serves(one)),
             {"stream": subjects.tool_progress(t, ANY), "accounts": [APP]},
         ],
@@ -227,7 +224,10 @@ def _exported_to(one: Tenant, *, relays: bool) -> list[dict[str, Any]]:
     return [
         # A replay has many replies; without `stream` the server delivers only the first one.
         {"service": api, "response": "stream", "accounts": [one.account]},
-        *(_relay_export(subject, one.account) for subject, _ in _tenant_relayed(one, relays=relays)),
+        *(
+            _expiring_export(subject, one.account, _RELAY_THRESHOLD)
+            for subject, _ in _tenant_relayed(one, relays=relays)
+        ),
         *({"service": subject, "accounts": [one.account]} for subject in registry),
         *({"stream": subject, "accounts": [one.account]} for subject in _tenant_subscribes(one.tenant)),
     ]

@@ -161,18 +161,18 @@ class Supervisor:
 def main() -> int:
     """Run the system that the provisioner describes; return the exit code of `banksman up`."""
     provisioner = Provisioner(int(sys.argv[1]), os.fdopen(int(sys.argv[2]), "rb"))
+    # This process has the options of `banksman up`, also if it never receives the system.
+    as_json = "--json" in sys.argv
     try:
         system = provisioner.system()
+        try:
+            asyncio.run(Supervisor(system, Screen(json=system.as_json), provisioner).run())
+        finally:
+            system.data.forget()
     except CannotStart as error:
-        return output.print_failure(str(error), error.code, as_json="--json" in sys.argv)
-    try:
-        asyncio.run(Supervisor(system, Screen(json=system.as_json), provisioner).run())
-    except CannotStart as error:
-        return output.print_failure(str(error), error.code, as_json=system.as_json)
+        return output.print_failure(str(error), error.code, as_json=as_json)
     except OSError as error:
-        return output.print_failure(str(error), "os_error", as_json=system.as_json)
-    finally:
-        system.data.forget()
+        return output.print_failure(str(error), "os_error", as_json=as_json)
     return Exit.OK
 
 

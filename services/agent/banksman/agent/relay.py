@@ -35,7 +35,8 @@ from banksman.runtime.rate_limit import TooManyRequests
 logger = logging.getLogger(__name__)
 
 TENANT_RATE: Final = 2_000.0
-"""Messages per second of one tenant that an agent relays; further ones are refused."""
+"""Messages per second of one tenant that an agent relays; further ones are refused. All runs that an agent
+can drive need fewer."""
 _CODE_RESOURCES = 10047
 
 
