@@ -110,8 +110,7 @@ async def test_a_change_with_a_lost_acknowledgement_is_no_conflict(
             bucket = Bucket(lossy, "assistants", Assistant)
             creating = asyncio.create_task(bucket.create(f"{tenant}.a1", assistant("mine")))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while not wire.lost:
-                    await bus.ready()
+                await wire.until_lost()
                 await wire.cut()
                 assert await creating is not None
 
@@ -193,8 +192,7 @@ async def test_a_renewal_with_a_lost_acknowledgement_keeps_the_lease_unless_it_w
             wire.lose_next("_INBOX")
             renewing = asyncio.create_task(renew_lease(lossy, lease, held, budget_s=WAIT_TIMEOUT_S))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while not wire.lost:
-                    await bus.ready()
+                await wire.until_lost()
                 stored = await leases.get(tenant)
                 assert stored is not None and stored.revision > held
                 if ended:
@@ -219,8 +217,7 @@ async def test_a_renewal_that_was_lost_does_not_replace_the_lease_of_the_next_pr
             wire.discards_next("$KV.runners.")
             renewing = asyncio.create_task(renew_lease(lossy, old, held, budget_s=WAIT_TIMEOUT_S))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while not wire.lost:
-                    await bus.ready()
+                await wire.until_lost()
                 taken = await take_lease(bus, new)
                 await wire.cut()
                 with pytest.raises(WrongLastSequence):

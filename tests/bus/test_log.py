@@ -97,8 +97,7 @@ async def test_an_append_with_a_lost_acknowledgement_is_no_conflict(
             mine = commit(1)
             appending = asyncio.create_task(EventLog(lossy).append(tenant, conversation, mine, after=0))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while not wire.lost:
-                    await log.bus.ready()
+                await wire.until_lost()
                 if another_followed:
                     (stored,) = await log.read(tenant, conversation, leader=True)
                     await log.append(tenant, conversation, commit(2), after=stored.stream_seq)

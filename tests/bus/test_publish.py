@@ -17,7 +17,7 @@ from banksman.contracts.errors import Overloaded, Unavailable
 from tests.support.fixtures import connect
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 
 async def create(bus: Bus, name: str, **settings: Any) -> None:
@@ -39,9 +39,7 @@ async def test_a_publish_with_a_lost_acknowledgement_is_stored_once(
         async with await Bus.connect(settings, name="lossy") as lossy:
             wire.lose_next("_INBOX")
             writing = asyncio.create_task(durable(lossy, f"{tenant}.a", b"once", msg_id="m1"))
-            async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while not wire.lost:
-                    await bus.ready()
+            await wire.until_lost()
             # The connection breaks as well, so the publisher retries before its timeout.
             await wire.cut()
             async with asyncio.timeout(WAIT_TIMEOUT_S):
@@ -85,8 +83,9 @@ async def test_a_killed_server_loses_no_acknowledged_message(own_nats: NatsServe
     async with asyncio.TaskGroup() as tasks:
         for number in range(200):
             tasks.create_task(durable(own_bus, f"S.{number}", b"x", msg_id=f"m{number}"))
-        while await stored(own_bus, "S") < 20:
-            pass
+        async with deadline("the server did not store 20 messages"):
+            while await stored(own_bus, "S") < 20:
+                pass
         own_nats.restart()
     assert await stored(own_bus, "S") == 200
     assert own_bus.stats.reconnects == 1

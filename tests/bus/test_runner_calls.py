@@ -17,6 +17,7 @@ from tests.bus.test_late_results import call_request, runner_calls
 from tests.support.lossy import lossy_wire
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
+from tests.support.timeouts import deadline
 
 
 async def test_an_interrupted_call_never_starts_again_in_the_same_process(
@@ -38,10 +39,10 @@ async def test_an_interrupted_call_never_starts_again_in_the_same_process(
             wire.lose_next("_INBOX")
             if runner.admit(request)[1]:
                 again = asyncio.create_task(_perform(runner, request, fails_after_effect))
-                while not wire.lost:
-                    await bus.ready()
+                await wire.until_lost()
                 await wire.cut()
-                await again
+                async with deadline("the repeated call did not end"):
+                    await again
             facts = await CallSlots(bus).read(tenant, request.attempt)
     assert executed == [request.attempt]
     assert facts.started is not None and facts.finished is None
@@ -67,7 +68,8 @@ async def test_a_call_whose_start_was_not_acknowledged_runs_when_the_broker_resp
             performing = asyncio.create_task(runner.perform(request, succeeds))
             await eventually(lambda: "not stored yet" in caplog.text)
             wire.loses = lambda *_: False
-            await performing
+            async with deadline("the call did not end after the broker responded"):
+                await performing
             facts = await CallSlots(bus).read(tenant, request.attempt)
     assert executed == [request.attempt]
     assert facts.started is not None and facts.finished is not None

@@ -66,8 +66,7 @@ async def test_a_start_with_a_lost_acknowledgement_is_still_new(
             wire.lose_next("_INBOX")
             starting = asyncio.create_task(CallSlots(lossy).store_started(tenant, started("k-1")))
             async with asyncio.timeout(WAIT_TIMEOUT_S):
-                while not wire.lost:
-                    await bus.ready()
+                await wire.until_lost()
                 await wire.cut()
                 assert (await starting).fresh
 

@@ -20,9 +20,12 @@ from banksman.deployment.streams import provision, verify
 from banksman.deployment.topology import StorageBudget, app_topology
 from tests.bus.builders import commit, make_approval_reply, make_approval_request
 from tests.support.nats import NatsCluster
+from tests.support.timeouts import deadline
 
 pytestmark = pytest.mark.timeout(60)
 BUDGET = StorageBudget(1024**3)
+START_S = 45.0
+"""Seconds until a server must have started; the limit of each test is 60."""
 
 
 @pytest.fixture
@@ -94,8 +97,9 @@ async def test_provisioning_waits_for_a_restarting_server(cluster: NatsCluster) 
         last.launch()
         coming = asyncio.create_task(asyncio.to_thread(last.wait_ready))
         made = 0
-        while not coming.done() or made < 50:
-            config = {"name": f"S{made}", "subjects": [f"s{made}"], "num_replicas": 3}
-            await call(bus, api("STREAM.CREATE", f"S{made}"), config)
-            made += 1
+        async with deadline("the server did not start, or 50 streams were not created", START_S):
+            while not coming.done() or made < 50:
+                config = {"name": f"S{made}", "subjects": [f"s{made}"], "num_replicas": 3}
+                await call(bus, api("STREAM.CREATE", f"S{made}"), config)
+                made += 1
         await coming

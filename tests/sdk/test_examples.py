@@ -23,7 +23,7 @@ from tests.sdk.fake_gateway import FakeGateway, Writer, ended, started
 from tests.support.model_server import ModelServer
 from tests.support.nats import NatsServer
 from tests.support.paths import ROOT
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 EXAMPLES = ROOT / "examples"
 
@@ -144,8 +144,9 @@ async def test_chat_over_nats_follows_its_run_to_the_end(
         )
 
     async def agent() -> None:
-        while (await frames.get()).type != "chat.send":
-            continue
+        async with deadline("the example sent no message"):
+            while (await frames.get()).type != "chat.send":
+                continue
         log = Writer(bus, tenant, conversation)
         call = ToolCall(id="k1", name="bash", arguments={"command": "ls"})
         with_call = MessageCompleted(message_id="m2", role="assistant", content=None)

@@ -13,10 +13,13 @@ from uuid import uuid4
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.polling import scripted_delay
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 Frame = dict[str, Any]
 """A frame as JSON, as a client without the SDK receives it."""
+_RETRY_AFTER_S = 0.5
+"""Seconds until a client repeats a request whose refusal names no time."""
 
 
 class Client:
@@ -98,6 +101,23 @@ class Client:
         asked = await self.approval_request(run_id)
         return await self.request("approval.reply", approval_id=asked["approval_id"], all=verdict, **fields)
 
+    async def decide(self, approval_id: str, verdict: str = "approve") -> Frame:
+        """Decide an approval request as clients do; return the `ack` or a final error.
+
+        A request whose refusal is retryable is repeated with its id, so that a decision counts once.
+        """
+        request = {"approval_id": approval_id, "all": verdict, "id": next(self._ids)}
+        async with deadline(f"every decision on {approval_id} was refused as retryable", self.timeout_s):
+            while True:
+                earlier = len(self.frames)
+                await self.send({"type": "approval.reply", **request})
+                reply = await self.wait_for(
+                    lambda frame: frame.get("reply_to") == request["id"], after=earlier
+                )
+                if reply["type"] != "error" or not reply["retryable"]:
+                    return reply
+                await scripted_delay(reply.get("retry_after_s") or _RETRY_AFTER_S)
+
     async def approval_request(self, run_id: str) -> Frame:
         """Wait for an open approval request of a run; return the `data` of `approval.requested`."""
 
@@ -138,8 +158,8 @@ class Client:
         }
         return [found[seq] for seq in sorted(found) if not types or found[seq]["type"] in types]
 
-    async def wait_for(self, wanted: Callable[[Frame], bool]) -> Frame:
-        """Wait for a frame; frames that were received before count too.
+    async def wait_for(self, wanted: Callable[[Frame], bool], *, after: int = 0) -> Frame:
+        """Wait for a frame; frames that were received before count too, except the first `after`.
 
         Raises:
             AssertionError: No such frame arrived in time; the message lists the received frames.
@@ -147,7 +167,7 @@ class Client:
         try:
             async with asyncio.timeout(self.timeout_s), self._arrived:
                 while True:
-                    for frame in self.frames:
+                    for frame in self.frames[after:]:
                         if wanted(frame):
                             return frame
                     await self._arrived.wait()

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
+from tests.support.timeouts import deadline
+
 Loses = Callable[[str, bytes], bool]
 """Decides whether to lose a message, by its subject and its payload (headers included)."""
 
@@ -20,6 +22,8 @@ class LossyWire:
         self.lost: list[str] = []
         """Subjects of the lost messages, in order."""
         self.port = 0
+        self._loss = asyncio.Event()
+        """Set when the first message is lost."""
         self._discards: bytes | None = None
         self._server_port = server_port
         self._links: set[asyncio.Task[None]] = set()
@@ -46,6 +50,11 @@ class LossyWire:
 
         self.loses = loses
 
+    async def until_lost(self) -> None:
+        """Wait until a message was lost."""
+        async with deadline("no message was lost"):
+            await self._loss.wait()
+
     async def link(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
         """Forward one client's connection until either side ends it."""
         server_in, server_out = await asyncio.open_connection("127.0.0.1", self._server_port)
@@ -70,11 +79,15 @@ class LossyWire:
         if self._links:
             await asyncio.wait(self._links)
 
+    def _lose(self, subject: str) -> None:
+        self.lost.append(subject)
+        self._loss.set()
+
     async def _to_server(self, client_in: asyncio.StreamReader, server_out: asyncio.StreamWriter) -> None:
         while data := await client_in.read(65_536):
             # A client sends a message in one piece if nothing else waits to be sent.
             if self._discards is not None and data.startswith(self._discards):
-                self.lost.append(self._discards.decode())
+                self._lose(self._discards.decode())
                 self._discards = None
                 continue
             server_out.write(data)
@@ -89,7 +102,7 @@ class LossyWire:
                 payload = await server_in.readexactly(int(words[-1]) + 2)
                 subject = words[1].decode()
                 if self.loses(subject, payload[:-2]):
-                    self.lost.append(subject)
+                    self._lose(subject)
                     continue
                 line += payload
             client_out.write(line)

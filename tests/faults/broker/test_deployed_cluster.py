@@ -15,14 +15,12 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
 from banksman.bus.names import EVENTS, api
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.ids import new_id
 from banksman.deployment.durability import LEAST_STORAGE
 from banksman.deployment.topology import app_topology
 from banksman.model_server import Reply, ToolCall
 from tests.faults.broker.deployed import DeployedCluster, deployed_cluster
 from tests.support.client import Client
 from tests.support.paths import ROOT
-from tests.support.polling import scripted_delay
 from tests.support.system import scripted_model
 
 pytestmark = [
@@ -67,13 +65,14 @@ async def test_the_system_runs_on_three_encrypted_servers_one_of_which_is_killed
         ):
             conversation = await client.create(name)
             run_id = await client.chat(conversation, "lift")
-            await client.approval_request(run_id)
+            approval_request = await client.approval_request(run_id)
             async with await cluster.operator() as operator:
                 await _is_replicated(operator)
                 lost = (await call(operator, api("STREAM.INFO", EVENTS)))["cluster"]["leader"]
             cluster.kill(lost)
-            await _approve(client, run_id)
+            reply = await client.decide(approval_request["approval_id"])
             outcome = await client.finished(run_id)
+    assert reply["type"] == "ack", reply
     assert (outcome["status"], outcome["content"]) == ("completed", "Lifted.")
     assert outcome["tool_calls"][0]["result"]["stdout"] == "signalled\n"
 
@@ -86,18 +85,6 @@ async def test_a_client_without_the_ca_is_refused(cluster: DeployedCluster) -> N
         settings = NatsSettings(url=url, nkey_seed_file=seed, connect_timeout_s=2)
         with pytest.raises(Unavailable):
             await Bus.connect(settings, name="stranger")
-
-
-async def _approve(client: Client, run_id: str) -> None:
-    """Approve as clients do: a refusal that is retryable is repeated with the same id."""
-    request = {
-        "approval_id": (await client.approval_request(run_id))["approval_id"],
-        "all": "approve",
-        "id": new_id("q"),
-    }
-    while (reply := await client.request("approval.reply", **request)).get("retryable"):
-        await scripted_delay(reply.get("retry_after_s") or 0.5)
-    assert reply["type"] == "ack", reply
 
 
 async def _is_replicated(operator: Bus) -> None:

@@ -20,6 +20,7 @@ from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
 from tests.support.nats import NatsCluster
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 BUDGET = StorageBudget(1024**3)
 USERS = 4
@@ -69,9 +70,10 @@ class Traffic:
     async def more_accepted(self, count: int) -> None:
         """Wait until further runs were accepted."""
         wanted = len(self.runs) + count
-        while len(self.runs) < wanted:
-            self.news.clear()
-            await self.news.wait()
+        async with deadline(f"{count} further runs were not accepted", UNAVAILABLE_S + BUSY_MACHINE_S):
+            while len(self.runs) < wanted:
+                self.news.clear()
+                await self.news.wait()
 
     async def _accepted_reply(self, socket: Socket, type: str, **fields: object) -> dict[str, Any]:
         sent = await socket.send(type, **fields)
@@ -103,8 +105,7 @@ async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
                 victim = cluster.node(await _leader(bus, stream))
                 victim.kill()
                 began = time.monotonic()
-                async with asyncio.timeout(UNAVAILABLE_S + BUSY_MACHINE_S):
-                    await traffic.more_accepted(USERS + 1)
+                await traffic.more_accepted(USERS + 1)
                 gaps.append(time.monotonic() - began)
                 await asyncio.to_thread(victim.start)
                 await traffic.more_accepted(5)
@@ -115,10 +116,11 @@ async def kills(cluster: NatsCluster, tenant: str, rounds: int) -> list[float]:
 
 
 async def _leader(bus: Bus, stream: str) -> str:
-    while True:
-        info = await call(bus, api("STREAM.INFO", stream), budget_s=60)
-        if leader := info["cluster"].get("leader"):
-            return str(leader)
+    async with deadline(f"stream {stream} elected no leader"):
+        while True:
+            info = await call(bus, api("STREAM.INFO", stream), budget_s=WAIT_TIMEOUT_S)
+            if leader := info["cluster"].get("leader"):
+                return str(leader)
 
 
 async def _all_stored(bus: Bus, tenant: str, traffic: Traffic) -> None:

@@ -24,8 +24,8 @@ from tests.faults.chaos.test_crashes import (
 )
 from tests.support.chaos.fleet import OPTIONAL, Fleet, Member
 from tests.support.chaos.plans import NEEDS_APPROVAL
-from tests.support.client import Client, Frame
 from tests.support.model_server import ModelServer
+from tests.support.timeouts import deadline
 
 __all__ = [
     "marker",
@@ -79,7 +79,7 @@ async def test_one_decision_wins_during_a_leader_failure_and_all_users_receive_i
         async with asyncio.TaskGroup() as group:
             leader.kill()
             racers = [
-                group.create_task(_decide(client, approval_request["approval_id"], verdict))
+                group.create_task(client.decide(approval_request["approval_id"], verdict))
                 for client in (here, there)
                 for verdict in ("approve", "reject")
             ]
@@ -101,7 +101,7 @@ async def test_poison_is_dead_lettered_and_other_messages_are_handled(stage: Sta
         await durable(operator, poison, b'{"type": ', msg_id=new_id("p"))
         _, run_id = await stage.run(client, bash(marker), Reply(text="done"))
         outcome = await client.finished(run_id)
-        async with asyncio.timeout(WAIT_TIMEOUT_S):
+        async with deadline("the poison was not dead-lettered"):
             while not [one async for one in dead_letters(operator) if one.letter.subject == poison]:
                 await operator.ready(WAIT_TIMEOUT_S)
     assert (outcome["status"], stage.executions(marker)) == ("completed", 1)
@@ -137,18 +137,10 @@ async def _leader(fleet: Fleet, operator: Bus, stream: str) -> Member:
     return fleet[info["cluster"]["leader"]]
 
 
-async def _decide(client: Client, approval_id: str, verdict: str) -> Frame:
-    """Decide as a client does: retry while the broker elects a leader and cannot store the decision."""
-    while True:
-        reply = await client.request("approval.reply", approval_id=approval_id, all=verdict)
-        if reply["type"] != "error" or not reply["retryable"]:
-            return reply
-
-
 async def _ended(stage: Stage, run_id: str) -> dict[str, Any]:
     """Return the ended run, as the other gateway reports it."""
     url = f"{stage.fleet.urls[1]}/context/runs/{run_id}"
-    async with asyncio.timeout(WAIT_TIMEOUT_S):
+    async with deadline(f"run {run_id} did not end"):
         while True:
             response = await stage.fleet.http.get(url, params={"wait_s": 5}, timeout=WAIT_TIMEOUT_S)
             if response.json().get("finished_at"):

@@ -66,9 +66,8 @@ async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage:
         conversation, run_id = await stage.run(
             client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
         )
-        response = await client.approve(run_id)
-        while response["type"] == "error" and response["retryable"]:
-            response = await client.approve(run_id)
+        approval_request = await client.approval_request(run_id)
+        response = await client.decide(approval_request["approval_id"])
         outcome = await client.finished(run_id)
         await stage.disarm(*AGENTS)
 
@@ -177,10 +176,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
             await scripted_delay(FROZEN_S)
         finally:
             broker.thaw()
-        response: Frame = {"type": "error", "retryable": True}
-        while response["type"] == "error" and response["retryable"]:
-            decided = {"approval_id": approval_request["approval_id"], "all": "approve"}
-            response = await client.request("approval.reply", **decided)
+        response = await client.decide(approval_request["approval_id"])
         outcomes = [await client.finished(run_id) for _, run_id in runs]
         await stage.fleet.ready()
         after = [await client.run(conversation, "once more") for conversation, _ in runs]

@@ -20,6 +20,7 @@ from tests.scenarios.conftest import Play, logged, model_requests, until
 from tests.support.client import Client
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -112,6 +113,8 @@ async def full(bus: Bus, stream: str, http: httpx.AsyncClient) -> AsyncGenerator
 
 async def finished(http: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
     """Wait for the end of a run; return its outcome."""
-    while "usage" not in (run := (await http.get(f"/context/runs/{run_id}", params={"wait_s": 60})).json()):
-        continue
-    return run
+    async with deadline(f"run {run_id} did not end"):
+        while True:
+            run = (await http.get(f"/context/runs/{run_id}", params={"wait_s": WAIT_TIMEOUT_S})).json()
+            if "usage" in run:
+                return run

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.fixtures import SecuredNats
+from tests.support.timeouts import deadline
 from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for_start
 from tests.tool_runner.workspaces.platform import Platform, platform, started, until
 
@@ -249,8 +250,9 @@ async def test_workspace_deleted_while_its_runner_is_away_is_removed_on_return(
     async with platform(runners.secured) as here:
         await here.sees(away, helper)
         conversation = "c0"
-        while (await here.placed(conversation)).runner != away.id:
-            conversation = f"c{int(conversation[1:]) + 1}"
+        async with deadline(f"no workspace was placed on {away.id}"):
+            while (await here.placed(conversation)).runner != away.id:
+                conversation = f"c{int(conversation[1:]) + 1}"
         await here.bash(conversation, "echo secret > a")
         await here.clean(conversation)
         away.signal(signal.SIGKILL)
