@@ -41,7 +41,7 @@ from tests.bus.builders import commit, finished, make_approval_request, started
 from tests.support.fixtures import BUDGET, connect, provision_all
 from tests.support.nats import Broker, broker
 from tests.support.polling import eventually
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 HEADERS = (
     "Status: 500",
@@ -148,16 +148,17 @@ class Note(Stored):
 async def publish(port: int, subject: str, block: bytes | None, body: bytes) -> None:
     """Publish as no client library would: the server receives the block of headers unchanged."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    await reader.readline()
     head = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\n'
     if block is None:
         message = f"PUB {subject} {len(body)}\r\n".encode() + body
     else:
         total = len(block) + len(body)
         message = f"HPUB {subject} {len(block)} {total}\r\n".encode() + block + body
-    writer.write(head + message + b"\r\nPING\r\n")
-    while (line := await reader.readline()) and not line.startswith(b"PONG"):
-        pass
+    async with deadline(f"the server did not handle a message on {subject}"):
+        await reader.readline()
+        writer.write(head + message + b"\r\nPING\r\n")
+        while (line := await reader.readline()) and not line.startswith(b"PONG"):
+            pass
     writer.close()
 
 

@@ -2,11 +2,13 @@
 
 import os
 import pty
+import select
 import sys
 
 import pytest
 
 from banksman.cli.local.screen import Screen
+from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 def printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
@@ -25,6 +27,9 @@ def printed_on_a_terminal(monkeypatch: pytest.MonkeyPatch, **variables: str) -> 
         screen.report("stopped", "nats")
         printed = ""
         while not printed.endswith("stopped\r\n"):
+            assert select.select([keyboard], [], [], WAIT_TIMEOUT_S)[0], (
+                f"not printed completely: {printed!r}"
+            )
             printed += os.read(keyboard, 65536).decode()
     os.close(keyboard)
     return printed

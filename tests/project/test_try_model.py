@@ -13,6 +13,7 @@ import pytest
 from banksman.model_server import Reply, ToolCall
 from tests.support.model_server import ModelServer
 from tests.support.paths import ROOT
+from tests.support.timeouts import deadline
 
 Write = Callable[..., Reply]
 POEM = 'She said "hi".\nC:\\temp'
@@ -23,7 +24,8 @@ async def tried(*arguments: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(ROOT / "tools/try_model.py"), *arguments, stdout=asyncio.subprocess.PIPE
     )
-    output, _ = await process.communicate()
+    async with deadline("the tool did not end"):
+        output, _ = await process.communicate()
     return process.returncode, output.decode()
 
 

@@ -15,7 +15,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem, check_schema
 from tests.support.polling import eventually
 from tests.support.system import descendants
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 TENANT = "acme"
 CHECKED_APART: JsonObject = {"minProperties": 0}
@@ -51,9 +51,10 @@ def deep(levels: int) -> JsonObject:
 async def test_event_loop_continues_until_an_endless_check_is_ended(checker: SchemaChecker) -> None:
     checking = asyncio.create_task(checker.argument_problem(TENANT, doubling_in_depth(), deep(100)))
     turns = 0
-    while not checking.done():
-        await asyncio.wait([checking], timeout=0.01)
-        turns += 1
+    async with deadline("the check was not ended"):
+        while not checking.done():
+            await asyncio.wait([checking], timeout=0.01)
+            turns += 1
 
     problem = await checking
 

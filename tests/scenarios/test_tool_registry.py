@@ -29,7 +29,7 @@ from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 EXAMPLES = ROOT / "examples"
 WEATHER = "get_current_weather"
@@ -88,7 +88,8 @@ async def process(
     finally:
         if running.returncode is None:
             running.terminate()
-        await running.wait()
+        async with deadline(f"{command[0]} did not end after SIGTERM"):
+            await running.wait()
 
 
 @pytest.fixture
@@ -430,7 +431,8 @@ async def test_a_tool_in_javascript_is_offered_called_and_withdrawn(
         conversation = await client.create(name)
         outcome = await client.run(conversation, "How late is it?")
         running.terminate()
-        await running.wait()
+        async with deadline("the tool server did not end after SIGTERM"):
+            await running.wait()
 
     assert outcome["content"] == "It is late."
     assert tool in offered(model, name, 0)

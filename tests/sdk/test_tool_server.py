@@ -41,7 +41,7 @@ from banksman.runs.schemas import SchemaChecker
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 
 @dataclass
@@ -373,9 +373,10 @@ async def test_lasting_call_renews_the_lease_of_an_idle_server(
 
     async def renewed_soon() -> bool:
         gate.clear()
-        before = await stored.get()
-        calling = asyncio.create_task(agent.call(name, name))
-        after = await stored.get()
+        async with deadline("the lease was not renewed"):
+            before = await stored.get()
+            calling = asyncio.create_task(agent.call(name, name))
+            after = await stored.get()
         gate.set()
         await calling
         return after - before < IDLE_RENEW_EVERY_S - 0.2

@@ -21,6 +21,7 @@ from banksman.model_server import Reply, ToolCall
 from tests.support.chaos.fleet import Fleet
 from tests.support.polling import let_others_run, scripted_delay
 from tests.support.system import ScriptedModel
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 Cut = Literal["close", "reset", "silent", "mid-frame"]
 """How a connection breaks.
@@ -68,8 +69,9 @@ class Follower:
             self.cuts += 1
         self.cut_off.set()
         await complete.wait()
-        while not self.seqs or self.seqs[-1] < last[self.conversation]:
-            await self._session(until_s=60.0, stop_at=last[self.conversation])
+        async with deadline(f"a client did not receive the last event of {self.conversation}"):
+            while not self.seqs or self.seqs[-1] < last[self.conversation]:
+                await self._session(until_s=60.0, stop_at=last[self.conversation])
         for connection in self._left:
             connection.transport.abort()
 
@@ -170,15 +172,18 @@ async def talk(
 
 async def _patiently(http: httpx.AsyncClient, method: str, path: str) -> dict[str, Any]:
     """Send a request, and retry while the gateway is unavailable."""
-    while True:
-        try:
-            response = await http.request(method, path, json={"content": "go"} if method == "POST" else None)
-        except httpx.TransportError:
+    async with deadline(f"{method} {path} did not succeed", 2 * WAIT_TIMEOUT_S):
+        while True:
+            try:
+                response = await http.request(
+                    method, path, json={"content": "go"} if method == "POST" else None
+                )
+            except httpx.TransportError:
+                await scripted_delay(AGAIN_S)
+                continue
+            if response.status_code < 300:
+                return dict(response.json())
             await scripted_delay(AGAIN_S)
-            continue
-        if response.status_code < 300:
-            return dict(response.json())
-        await scripted_delay(AGAIN_S)
 
 
 def problem(follower: Follower) -> str | None:

@@ -26,6 +26,7 @@ from banksman.workflows import app
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.worker import Worker
 from tests.support.nats import NatsServer
+from tests.support.timeouts import deadline
 from tests.workflows.playing import PlayedRunner, events_of, outcome, starting, store
 
 FILES = ("demo/README.md", "demo/src/.gitkeep", "demo/tests/.gitkeep")
@@ -185,7 +186,7 @@ async def test_kill_9_at_every_step_is_taken_over_without_a_repeated_write(
     try:
         for start in starts:
             await store(link, start)
-        async with asyncio.timeout(60):
+        async with deadline("not every run reached its point"):
             await hall.full.wait()
         first.send_signal(signal.SIGKILL)
         await first.wait()
@@ -198,7 +199,8 @@ async def test_kill_9_at_every_step_is_taken_over_without_a_repeated_write(
         ended = [await outcome(link, start, timeout_s=60) for start in starts]
     finally:
         second.terminate()
-        assert await second.wait() == 0
+        async with deadline("the second process did not end after SIGTERM"):
+            assert await second.wait() == 0
 
     assert [one.status for one in ended] == ["completed"] * len(starts)
     for start in starts:

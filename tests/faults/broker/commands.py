@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from banksman.cli.broker.keys import seed_file
 from banksman.deployment.users import OPERATOR, OPERATOR_FILES
 from tests.support.chaos.fleet import Fleet
+from tests.support.timeouts import deadline
+
+TIMEOUT_S = 120.0
+"""Seconds until a command must have ended, on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -39,5 +43,10 @@ async def banksman(fleet: Fleet, *arguments: str) -> Ended:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await process.communicate()
+    try:
+        async with deadline(f"banksman {' '.join(arguments)} did not end", TIMEOUT_S):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     return Ended(process.returncode or 0, out.decode(), err.decode())

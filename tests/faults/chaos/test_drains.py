@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from banksman.model_server import Gate, Reply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, until
 from tests.support.chaos.fleet import START_S, Member
+from tests.support.timeouts import deadline
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
@@ -65,8 +66,9 @@ async def _follow(clients: AsyncExitStack, url: str, conversation: str) -> None:
     await socket.send(
         json.dumps({"type": "subscribe", "id": "2", "conversation_id": conversation, "after_seq": 0})
     )
-    while json.loads(await socket.recv())["type"] != "replay.done":
-        pass
+    async with deadline(f"the replay of {conversation} did not end"):
+        while json.loads(await socket.recv())["type"] != "replay.done":
+            pass
 
 
 async def _ended(member: Member, began: float) -> float:

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.support.system import System
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -61,7 +61,8 @@ async def test_every_response_of_the_described_api_is_documented(system: System,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await process.communicate()
+    async with deadline("Schemathesis did not end", 1700):
+        output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()[-6000:]
 
 

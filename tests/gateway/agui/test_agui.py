@@ -15,7 +15,7 @@ import pytest
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 from tests.gateway.conftest import TOKENS, Agent, Served
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 from banksman.bus.jetstream import last_message
 from banksman.bus.kv import Bucket
@@ -47,7 +47,10 @@ class Thread:
     async def stream(self, run_id: str, **more: Any) -> AsyncIterator[AsyncGenerator[dict[str, Any]]]:
         body = {"threadId": self.id, "runId": run_id, "messages": self.messages, "tools": [], "context": []}
         params = {name: more.pop(name) for name in ("detail", "assistant") if name in more}
-        async with self.http.stream("POST", "/agui", json={**body, **more}, params=params) as response:
+        async with (
+            deadline(f"the stream of run {run_id} did not end"),
+            self.http.stream("POST", "/agui", json={**body, **more}, params=params) as response,
+        ):
             assert response.status_code == 200, await response.aread()
             yield events_of(response)
 

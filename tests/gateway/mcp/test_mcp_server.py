@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served, key_of
 from tests.gateway.played_workflows import play_workflows
 from tests.support.polling import eventually
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import WORKFLOWS
@@ -77,16 +77,18 @@ async def test_a_run_is_started_followed_and_read(gateway: Served, agent: Agent,
         await agent.begin(start)
         n = 1
         # The client may subscribe late, so iterations are committed until it receives the first one.
-        while not first.is_set():
-            n += 1
-            await agent.commit(start.conversation_id, start.run_id, IterationStarted(n=n, max=1000))
-            await asyncio.wait((asyncio.create_task(first.wait()),), timeout=0.05)
+        async with deadline("the client received no progress"):
+            while not first.is_set():
+                n += 1
+                await agent.commit(start.conversation_id, start.run_id, IterationStarted(n=n, max=1000))
+                await asyncio.wait((asyncio.create_task(first.wait()),), timeout=0.05)
         called = ToolCall(id=new_id("k"), name="bash", arguments={"command": "ls"})
         await agent.commit(start.conversation_id, start.run_id, ToolCallRequested(call=called))
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             await working.wait()
         await agent.finish(start, "Done.")
-        ended = await reading
+        async with deadline("read_run did not return after the end of the run"):
+            ended = await reading
         again = await call(client, "read_run", run_id=begun["run_id"])
 
     assert begun["status"] == "queued"

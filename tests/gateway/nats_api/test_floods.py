@@ -30,10 +30,11 @@ def _flood(server: Broker, subject: str) -> threading.Thread:
     def send() -> None:
         url = urlsplit(server.url)
         request = f"PUB {subject} flood.reply 2\r\n{{}}\r\n".encode()
-        with socket.create_connection((url.hostname or "", url.port or 0)) as connection:
+        with socket.create_connection((url.hostname or "", url.port or 0), WAIT_TIMEOUT_S) as connection:
             connection.sendall(b'CONNECT {"verbose":false}\r\n' + request * FLOOD + b"PING\r\n")
-            while b"PONG" not in connection.recv(4096):
-                pass
+            while b"PONG" not in (received := connection.recv(4096)):
+                if not received:
+                    raise ConnectionError("the server closed the connection of the flood")
 
     thread = threading.Thread(target=send)
     thread.start()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.gateway.conftest import Agent, GatewayFactory, Served
 from tests.support.polling import eventually
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
@@ -50,7 +50,10 @@ async def test_a_replay_during_the_first_commit_has_one_log_epoch(
     """Events that are stored during a replay have the same epoch in every later read."""
 
     async def followed(run: StartedRun) -> list[EventFrame]:
-        async with aclosing(client.follow(run.conversation_id)) as events:
+        async with (
+            deadline("the client did not receive four events"),
+            aclosing(client.follow(run.conversation_id)) as events,
+        ):
             return [await anext(events) for _ in range(4)]
 
     async def played(run: StartedRun, round_trips: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.gateway.passthrough.conftest import StartPassing, to
 from tests.support.model_server import ModelServer
 from tests.support.node import installed
+from tests.support.timeouts import deadline
 
 from banksman.gateway.passthrough.normaliser import ChatNormaliser
 from banksman.model_server.script import RawReply, Reply, ToolCall
@@ -220,7 +221,8 @@ async def test_the_javascript_sdk_reads_every_deviation(base_url: str, tmp_path:
 
 async def output_of(folder: Path, *command: str) -> bytes:
     process = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=asyncio.subprocess.PIPE)
-    output, _ = await process.communicate()
+    async with deadline(f"{' '.join(command)} did not end"):
+        output, _ = await process.communicate()
     assert process.returncode == 0, command
     return output
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.gateway.passthrough.test_requests import upstream_of
 from tests.support.model_server import ModelServer
+from tests.support.timeouts import deadline
 from tests.support.web_server import web_server
 
 from banksman.gateway.asgi import streaming
@@ -95,13 +96,14 @@ async def test_comments_come_between_events_and_never_within_one() -> None:
         yield b"2\n\n"
 
     kept = streaming.kept_alive(pieces(), 0.01)
-    before = [await anext(kept) for _ in range(3)]
-    silent.set()
-    begun = [piece async for piece in _until(kept, b"data: ")][-1]
-    async with asyncio.TaskGroup() as tasks:
-        ending = tasks.create_task(_next(kept))
-        _, waiting = await asyncio.wait((ending,), timeout=0.1)
+    async with deadline("a piece of the second event was not forwarded"):
+        before = [await anext(kept) for _ in range(3)]
         silent.set()
+        begun = [piece async for piece in _until(kept, b"data: ")][-1]
+        async with asyncio.TaskGroup() as tasks:
+            ending = tasks.create_task(_next(kept))
+            _, waiting = await asyncio.wait((ending,), timeout=0.1)
+            silent.set()
     assert before == [b"data: 1\n\n", b": keep-alive\n\n", b": keep-alive\n\n"]
     assert begun == b"data: " and waiting == {ending}
     assert ending.result() == b"2\n\n"

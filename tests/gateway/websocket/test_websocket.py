@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.gateway.conftest import Agent, GatewayFactory, Served, Socket, key_of
-from tests.support.timeouts import WAIT_TIMEOUT_S
+from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from banksman.bus.jetstream import last_message
@@ -388,10 +388,11 @@ async def test_a_client_above_its_rate_is_warned_and_then_closed(gateway: Served
         for number in range(300):
             await socket.connection.send(json.dumps({"type": "ping", "t": number}))
         codes: set[str] = set()
-        with pytest.raises(ConnectionClosed) as closed:
-            while True:
-                frame = json.loads(await socket.connection.recv())
-                codes.add(frame.get("code", frame["type"]))
+        async with deadline("the gateway did not close the connection"):
+            with pytest.raises(ConnectionClosed) as closed:
+                while True:
+                    frame = json.loads(await socket.connection.recv())
+                    codes.add(frame.get("code", frame["type"]))
     assert codes == {"pong", "rate_limited"}
     assert closed.value.rcvd and closed.value.rcvd.code == 4429
 
@@ -514,7 +515,8 @@ async def test_welcome_precedes_replies_to_frames_sent_with_hello(gateway: Serve
     async with gateway.raw() as connection:
         for frame in ({"type": "hello", "id": "1"}, {"type": "conversation.create", "id": new_id("f")}):
             await connection.send(json.dumps(frame))
-        types = [json.loads(await connection.recv())["type"] for _ in range(2)]
+        async with deadline("two replies did not arrive"):
+            types = [json.loads(await connection.recv())["type"] for _ in range(2)]
     assert types == ["welcome", "ack"]
 
 

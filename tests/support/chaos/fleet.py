@@ -39,11 +39,13 @@ from tests.support.chaos.versions import CURRENT
 from tests.support.model_server import ModelServer
 from tests.support.nats import servers as default_servers
 from tests.support.polling import eventually, scripted_delay
+from tests.support.timeouts import deadline
 
 START_S = 90.0
 """Seconds until the whole system must be ready, on a busy machine."""
 RESTART_AFTER_S = 0.2
-END_S = 40.0
+END_S = 90.0
+"""Seconds until a process must have ended, on a busy machine."""
 LEDGER_SERVER = "ledger"
 """The tool server whose only tool writes to a ledger outside of every workspace."""
 OPTIONAL = ("workflows", LEDGER_SERVER)
@@ -121,14 +123,16 @@ class Member:
     async def ended(self) -> int:
         """Wait until the current process has ended; return its exit code."""
         seen = len(self.exit_codes)
-        while len(self.exit_codes) == seen:
-            await self._change()
+        async with deadline(f"{self.name} did not end", END_S):
+            while len(self.exit_codes) == seen:
+                await self._change()
         return self.exit_codes[-1]
 
     async def begun(self, starts: int) -> None:
         """Wait until it has started `starts` times."""
-        while self.starts < starts:
-            await self._change()
+        async with deadline(f"{self.name} did not start {starts} times", START_S):
+            while self.starts < starts:
+                await self._change()
 
     async def restart(self) -> int:
         """Stop it regularly, as a supervisor does; it restarts. Return the exit code."""

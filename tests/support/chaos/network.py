@@ -13,6 +13,7 @@ from typing import Literal
 
 from tests.support.chaos.fleet import Fleet, Member
 from tests.support.supervised import cleaned_up_by
+from tests.support.timeouts import deadline
 
 Loss = Literal["all", "in", "out"]
 """
@@ -131,7 +132,8 @@ async def is_ready(member: Member, cable: Cable) -> bool:
         "ip", "netns", "exec", cable.name, "bash", "-c", _READY, port,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-    printed, _ = await process.communicate()
+    async with deadline(f"{member.name} did not respond within its namespace"):
+        printed, _ = await process.communicate()
     return printed.strip() == b"200"
 
 

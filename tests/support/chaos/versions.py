@@ -15,6 +15,7 @@ from typing import Literal
 
 from banksman.cli.local.nats import LocalNats
 from tests.support.paths import ROOT
+from tests.support.timeouts import deadline
 
 _ROOTS = (
     "shared",
@@ -81,7 +82,9 @@ class Version:
         arguments = (str(nats.data.path), str(nats.port), str(nats.http_port), step)
         command = (sys.executable, "-c", _CONFIGURE, *arguments)
         process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **self.environment})
-        if code := await process.wait():
+        async with deadline(f"{self.name} did not end the step {step} of the broker"):
+            code = await process.wait()
+        if code:
             raise subprocess.CalledProcessError(code, command)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.support.fixtures import SecuredNats
 from tests.support.polling import let_others_run, scripted_delay
+from tests.support.timeouts import deadline
 from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import WAIT_S, Runners, until, wait_for_end, wait_for_start
 
@@ -151,10 +152,11 @@ async def test_call_that_begins_renews_the_lease_of_an_idle_holder(runners_nats:
 
         async def renewed_soon() -> bool:
             active.clear()
-            before = await stored.get()
-            active.add("call")
-            lease.call_began()
-            return (await stored.get() - before).total_seconds() < IDLE_RENEW_EVERY_S - 0.2
+            async with deadline("the lease was not renewed", WAIT_S):
+                before = await stored.get()
+                active.add("call")
+                lease.call_began()
+                return (await stored.get() - before).total_seconds() < IDLE_RENEW_EVERY_S - 0.2
 
         # On a busy machine a single renewal may be late; without the tested behaviour every renewal is late.
         await until(renewed_soon, within_s=WAIT_S)
@@ -176,9 +178,10 @@ async def test_lasting_command_renews_the_lease_of_an_idle_runner(
         await owner.bus.ready()
 
         async def renewed_soon() -> bool:
-            before = await stored.get()
-            command = await owner.accepted(owner.request("bash", command="sleep 7826.5"))
-            after = await stored.get()
+            async with deadline("the lease was not renewed", WAIT_S):
+                before = await stored.get()
+                command = await owner.accepted(owner.request("bash", command="sleep 7826.5"))
+                after = await stored.get()
             await owner.cancel(command)
             await owner.result(command)
             return after - before < IDLE_RENEW_EVERY_S - 0.2
@@ -204,12 +207,13 @@ async def test_holder_reports_soon_that_its_calls_have_ended(runners_nats: Secur
         keeping = asyncio.create_task(lease.keep())
 
         async def reported_soon() -> bool:
-            active.add("call")
-            while (busy := await stored.get())[1] == 0:
-                pass
-            active.clear()
-            while (idle := await stored.get())[1] == 1:
-                busy = idle
+            async with deadline("the lease did not report its calls and their end", WAIT_S):
+                active.add("call")
+                while (busy := await stored.get())[1] == 0:
+                    pass
+                active.clear()
+                while (idle := await stored.get())[1] == 1:
+                    busy = idle
             return idle[0] - busy[0] < IDLE_RENEW_EVERY_S - 0.2
 
         # On a busy machine a single renewal may be late; without the tested behaviour every renewal is late.
