@@ -62,7 +62,7 @@ def call(stage: Stage, id: str, name: str, arguments: dict[str, Any], **result: 
         stage.event("tool_call.completed", completed)
 
 
-def say(stage: Stage, text: str, **fields: Any) -> None:
+def reply(stage: Stage, text: str, **fields: Any) -> None:
     """Complete a message of the agent."""
     number = len(stage.frames)
     stage.event(
@@ -79,7 +79,7 @@ def finish(
     stage.event("run.finished", {**data, "error": error})
 
 
-def ask(stage: Stage, *items: dict[str, Any]) -> None:
+def request_approval(stage: Stage, *items: dict[str, Any]) -> None:
     """Request a decision on calls."""
     for item in items:
         call(stage, item["tool_call_id"], item["name"], item["arguments"])
@@ -132,18 +132,18 @@ def conversation(stage: Stage) -> None:
     stage.event("iteration.started", {"n": 1, "max": 10})
     call(stage, "r1", "read_file", {"path": "load.py"}, content={"content": "mass = 40"})
     call(stage, "r2", "bash", {"command": "false"}, is_error=True, error_kind="tool_error", exit_code=1)
-    say(stage, REPLY)
+    reply(stage, REPLY)
     stage.event("workspace.changed", {"paths": [{"path": "plots/load.png", "change": "created"}]})
     stage.event("protocol.retry", {"attempt": 1, "max": 3, "error": "A brace is missing."})
     stage.event("input.requested", {"request_id": "i1", "message": "Which crane?", "schema": FORM})
     items = [command(1), write("notes.md", "one\ntwo\n", "one\nthree\n")]
-    ask(stage, *items)
+    request_approval(stage, *items)
 
 
 def ended(stage: Stage) -> None:
     """Runs that ended in each way other than success, and one of a workflow."""
     start(stage)
-    say(stage, "The first half of a", partial=True)
+    reply(stage, "The first half of a", partial=True)
     text = "The run was cancelled."
     finish(stage, "cancelled", text, {"code": "cancelled", "message": text})
     stage.event(

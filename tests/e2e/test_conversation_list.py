@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.async_api import expect
 
-from tests.e2e.scenes import finish, say, start
+from tests.e2e.scenes import finish, reply, start
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 from tests.support.polling import eventually
@@ -50,7 +50,7 @@ async def test_a_user_pins_archives_searches_and_exports(stage: Stage) -> None:
 
 async def test_a_link_shows_a_conversation_without_controls(stage: Stage) -> None:
     start(stage)
-    say(stage, "It is 40 t.")
+    reply(stage, "It is 40 t.")
     finish(stage)
     async with opened(stage.url) as page:
         await page.goto(f"{stage.url}/#/read/c1")

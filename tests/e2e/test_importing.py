@@ -6,14 +6,14 @@ import json
 
 from playwright.async_api import FilePayload, expect
 
-from tests.e2e.scenes import finish, say, start
+from tests.e2e.scenes import finish, reply, start
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 
 
 async def test_an_exported_conversation_is_imported_and_shown(stage: Stage) -> None:
     start(stage)
-    say(stage, "It is 40 t.")
+    reply(stage, "It is 40 t.")
     finish(stage)
     stage.resources["POST context/conversations/import"] = {"conversation_id": "c1"}
     export = {"conversation": {"title": "Cranes"}, "events": stage.frames}

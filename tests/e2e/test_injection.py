@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.async_api import expect
 
-from tests.e2e.scenes import call, finish, say, start
+from tests.e2e.scenes import call, finish, reply, start
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 
@@ -41,7 +41,7 @@ async def test_no_markup_of_models_tools_and_files_runs(stage: Stage) -> None:
     stage.event("conversation.updated", {"title": NAME}, run_id=None)
     call(stage, "k1", "bash", {"command": NAME}, content={"stdout": REPLY})
     stage.event("workspace.changed", {"paths": [{"path": NAME, "change": "created"}]})
-    say(stage, REPLY)
+    reply(stage, REPLY)
     finish(stage)
     files = "context/conversations/c1/files"
     stage.resources[files] = {"items": [{"path": NAME, "size": 1, "modified_at": "2026-01-02T10:00:00Z"}]}

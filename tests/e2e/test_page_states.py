@@ -98,7 +98,7 @@ async def test_a_request_opens_at_its_top_and_keys_decide_only_what_is_visible(s
         await show(page, stage)
         await page.get_by_role("textbox", name="Message").focus()
         before = len(stage.frames)
-        scenes.ask(stage, *(scenes.command(number) for number in range(6)))
+        scenes.request_approval(stage, *(scenes.command(number) for number in range(6)))
         await stage.send(*stage.frames[before:])
         card = page.get_by_role("group", name="Approve 6 tool calls?")
         await expect(card.get_by_role("heading", name="Approve 6 tool calls?")).to_be_in_viewport(ratio=1)
@@ -122,7 +122,7 @@ async def test_a_request_opens_at_its_top_and_keys_decide_only_what_is_visible(s
 async def test_the_content_of_a_write_is_edited_as_text_and_its_diff_follows(stage: Stage) -> None:
     """R14: no escaped JSON."""
     scenes.start(stage)
-    scenes.ask(stage, scenes.write("notes.md", "one\ntwo\n", 'one\n"two"\n'))
+    scenes.request_approval(stage, scenes.write("notes.md", "one\ntwo\n", 'one\n"two"\n'))
     async with opened(stage.url) as page:
         await show(page, stage)
         await page.get_by_role("button", name="Edit").click()
@@ -140,7 +140,7 @@ async def test_a_successful_workflow_shows_neither_failures_nor_json(stage: Stag
     """R15: its look-up of a missing file is no failure, and its result is shown as names and values."""
     scenes.start(stage, "Create project\nName: demo", model="workflow:create_project")
     scenes.call(stage, "r1", "read_file", {"path": "x"}, is_error=True, error_kind="tool_error")
-    scenes.say(stage, '{"folder": "demo", "files": ["a", "b"]}')
+    scenes.reply(stage, '{"folder": "demo", "files": ["a", "b"]}')
     scenes.finish(stage, content='{"folder": "demo", "files": ["a", "b"]}')
     async with opened(stage.url) as page:
         await show(page, stage)

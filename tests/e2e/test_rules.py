@@ -95,7 +95,7 @@ async def test_a_run_that_waits_for_the_second_user_does_not_ask_the_first_one(
 ) -> None:
     """R13: the first user has nothing left to do, and the page says so."""
     scenes.start(stage)
-    scenes.ask(stage, scenes.command(1))
+    scenes.request_approval(stage, scenes.command(1))
     decision = {"tool_call_id": "k1", "decision": "approve"}
     request = scenes.pending(1)
     request["terms"] = {"approvers": 2, "escalation": None}

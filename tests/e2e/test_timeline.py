@@ -18,7 +18,7 @@ CALL = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
 async def test_a_text_that_resembles_a_call_is_shown_as_text(stage: Stage) -> None:
     """R16, R38: calls are events; the page reads none out of a text."""
     scenes.start(stage)
-    scenes.say(stage, CALL)
+    scenes.reply(stage, CALL)
     scenes.finish(stage, content=CALL)
 
     async with opened(stage.url) as page:
@@ -31,7 +31,7 @@ async def test_a_text_that_resembles_a_call_is_shown_as_text(stage: Stage) -> No
 async def test_a_log_that_was_cut_is_shown_where_it_was_cut(stage: Stage) -> None:
     """R34: not silently shorter; the conversation continues after it."""
     scenes.start(stage)
-    scenes.say(stage, "The load is 40 t.")
+    scenes.reply(stage, "The load is 40 t.")
     scenes.finish(stage, content="The load is 40 t.")
     stage.event("history.cut", {"first_missing": 5, "set_aside": 3}, run_id=None)
     async with opened(stage.url) as page:

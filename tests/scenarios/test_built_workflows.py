@@ -75,6 +75,22 @@ async def ended(http: httpx.AsyncClient, run: Body) -> Body:
     return (await http.get(f"/context/runs/{run['run_id']}", params={"wait_s": 30})).json()
 
 
+async def test_workflows_and_tools_of_one_category_are_listed_with_the_same_category(
+    http: httpx.AsyncClient, name: str
+) -> None:
+    """R27, R41: separate registries, one set of categories."""
+    created = await http.post("/workflows", json={**announce(name), "category": "workspace"})
+    of_workflows = (await http.get("/workflows/categories")).json()["items"]
+    of_tools = (await http.get("/context/tools")).json()["categories"]
+
+    assert created.status_code == 201, created.text
+    [group] = [category for category in of_workflows if category["name"] == "workspace"]
+    [of_workspace] = [category for category in of_tools if category["name"] == "workspace"]
+    workflows = group.pop("workflows")
+    assert name in [workflow["name"] for workflow in workflows]
+    assert group == of_workspace
+
+
 async def test_a_built_workflow_requests_a_value_prompts_waits_for_approval_and_calls_a_tool(
     http: httpx.AsyncClient, client: Client, play: Play, name: str
 ) -> None:

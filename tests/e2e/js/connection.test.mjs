@@ -47,7 +47,7 @@ class Peer {
     this.onopen();
   }
 
-  say(frame) {
+  receive(frame) {
     this.onmessage({ data: JSON.stringify(frame) });
   }
 
@@ -78,7 +78,7 @@ function scene({ random = () => 1 } = {}) {
   });
   const online = () => {
     peers.at(-1).accept();
-    peers.at(-1).say({ type: 'welcome', heartbeat_s: 20 });
+    peers.at(-1).receive({ type: 'welcome', heartbeat_s: 20 });
   };
   return { clock, peers, states, welcomes, frames, connection, online };
 }
@@ -103,7 +103,7 @@ test('a request made while offline is sent after welcome, and again under the sa
   online();
   const second = peers[1].sent.find((frame) => frame.type === 'chat.send');
   assert.equal(second.id, first.id);
-  peers[1].say({ type: 'ack', reply_to: second.id, run_id: 'r' });
+  peers[1].receive({ type: 'ack', reply_to: second.id, run_id: 'r' });
   assert.equal((await answer).run_id, 'r');
 });
 
@@ -121,7 +121,7 @@ test('an error frame rejects the request with its code and message', async () =>
   connection.connect();
   online();
   const answer = connection.request({ type: 'approval.reply' });
-  peers[0].say({ type: 'error', reply_to: peers[0].sent.at(-1).id, code: 'invalid_arguments', message: 'command must be a string', retryable: false });
+  peers[0].receive({ type: 'error', reply_to: peers[0].sent.at(-1).id, code: 'invalid_arguments', message: 'command must be a string', retryable: false });
   await assert.rejects(answer, { code: 'invalid_arguments', message: 'command must be a string' });
 });
 
@@ -145,7 +145,7 @@ test('a pong keeps the connection', () => {
   connection.connect();
   online();
   clock.advance(21);
-  peers[0].say({ type: 'pong' });
+  peers[0].receive({ type: 'pong' });
   clock.advance(19);
   assert.equal(states.at(-1).phase, 'online');
 });
@@ -170,7 +170,7 @@ test('a draining server sets the delay', () => {
   const { connection, peers, online, states } = scene();
   connection.connect();
   online();
-  peers[0].say({ type: 'server.draining', reconnect_after_s: 2.5 });
+  peers[0].receive({ type: 'server.draining', reconnect_after_s: 2.5 });
   peers[0].drop(1012);
   assert.deepEqual(states.at(-1), { phase: 'offline', retryInS: 2.5 });
 });

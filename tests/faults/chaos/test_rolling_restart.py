@@ -21,7 +21,7 @@ REPLICAS = (
 EXIT_S = 30.0
 """Seconds for a service to hand over and end."""
 HARMLESS = {"completed", "rejected", "cancelled"}
-ASKED_FOR = {None, "rejected", "denied", "not_executed", "cancelled"}
+EXPECTED_KINDS = {None, "rejected", "denied", "not_executed", "cancelled"}
 """Error kinds of calls that are expected, and None for success."""
 LOOKS = "read_file"
 """The error by which a workflow detects that a project does not exist yet."""
@@ -54,4 +54,4 @@ async def test_a_rolling_restart_fails_no_run(stage: Stage) -> None:
     runs = verdict.history.runs.values()
     assert {str(run.ends[0].data["status"]) for run in runs} <= HARMLESS
     calls = verdict.history.calls.values()
-    assert {call.error_kind for call in calls if call.requested.data["name"] != LOOKS} <= ASKED_FOR
+    assert {call.error_kind for call in calls if call.requested.data["name"] != LOOKS} <= EXPECTED_KINDS

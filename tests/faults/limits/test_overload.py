@@ -28,7 +28,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(180)
 
-ASKED_FOR = 3 * MAY_WAIT
+REQUESTED = 3 * MAY_WAIT
 IN_FLIGHT = MAY_WAIT
 """Concurrent requests: the maximum accepted above the limit, because they are not counted yet."""
 
@@ -40,7 +40,7 @@ async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage)
     limit = asyncio.Semaphore(IN_FLIGHT)
     async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_limited(http, f"openai:{name}", limit)) for _ in range(ASKED_FOR)]
+            tasks = [group.create_task(_limited(http, f"openai:{name}", limit)) for _ in range(REQUESTED)]
         responses = [task.result() for task in tasks]
         stage.model.open_gate("flood")
         accepted = [response.json()["run_id"] for response in responses if response.status_code == 202]

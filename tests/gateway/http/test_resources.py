@@ -194,8 +194,8 @@ async def test_api_documents_describe_http_nats_and_websocket(gateway: Served) -
     assert "ChatSend" in frames["client"]["$defs"] and "crash_loop" in frames["error_codes"]
 
 
-async def test_tools_are_listed_with_the_categories_that_workflows_share(gateway: Served) -> None:
-    """R27, R41: separate registries, one set of categories. Other tests may register tools too."""
+async def test_tools_are_listed_with_their_categories(gateway: Served) -> None:
+    """R27, R41. Other tests may register tools too."""
     async with gateway.http as http:
         listed = (await http.get("/context/tools")).json()
     categories = {category["name"]: category for category in listed["categories"]}

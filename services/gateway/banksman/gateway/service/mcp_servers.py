@@ -209,11 +209,11 @@ class McpServers:
         server = entry.value.model_copy(update={"needs_sign_in": False})
         resolved = await self._secrets.resolved(tenant, server.id, server.transport)
 
-        async def ask(wanted: RequestToken) -> FileReply:
+        async def request_token(wanted: RequestToken) -> FileReply:
             return await self.ask_runner(tenant, wanted)
 
         allowed = Entry(entry.key, server, entry.revision)
-        transport = await self.access.authorized(tenant, allowed, resolved.transport, ask)
+        transport = await self.access.authorized(tenant, allowed, resolved.transport, request_token)
         return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=resolved.hidden))
 
     async def ask_runner(
