@@ -17,9 +17,7 @@ from banksman.bus.control import CONCURRENCY, PULL_S, ControlPlane, Received, Wo
 from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
-from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
-from banksman.bus.names import api
 from banksman.bus.outcomes import Done, Handler, Outcome, WorkMessage
 from banksman.bus.publish import durable
 from banksman.bus.shared_broker import NoReply
@@ -29,8 +27,8 @@ from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.builders import AckRecorder, Recorder
+from tests.bus.queues import until_empty, waiting
 from tests.support.nats import NatsServer
-from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
@@ -88,17 +86,6 @@ def durable_readers(bus: Bus, queue: str) -> DurableReaders:
         inbox_prefix=inbox_of(bus),
         no_reply=True,
     )
-
-
-async def waiting(bus: Bus, queue: str) -> int:
-    return (await call(bus, api("STREAM.INFO", queue)))["state"]["messages"]
-
-
-async def until_empty(bus: Bus, queue: str) -> None:
-    async def empty() -> bool:
-        return await waiting(bus, queue) == 0
-
-    await eventually(empty, WAIT_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"\xff\xfe", b"", b'{"a": NaN}', b"[" * 5000])

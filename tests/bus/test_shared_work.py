@@ -16,23 +16,9 @@ from banksman.bus.work import HEARTBEAT_S, work
 from banksman.deployment.streams import provision
 from banksman.runtime.shares import Shares
 from tests.bus.builders import AckRecorder, Recorder
-from tests.bus.test_work import queue_topology, until_empty
+from tests.bus.queues import queue_topology, until_empty
 from tests.support.fixtures import connect
 from tests.support.nats import Broker
-
-
-@pytest.fixture
-async def queue(bus: Bus, tenant: str) -> str:
-    """Return the name of a stream, which is also the prefix of its subjects."""
-    await provision(bus, queue_topology(tenant))
-    return tenant
-
-
-@pytest.fixture
-async def patient_queue(bus: Bus, tenant: str) -> str:
-    """A queue that redelivers a message later than any test waits, unless it is given back."""
-    await provision(bus, queue_topology(tenant, ack_wait_s=600))
-    return tenant
 
 
 async def enqueue(bus: Bus, queue: str, tenant: str, *payloads: str) -> None:

@@ -10,26 +10,17 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
-from banksman.bus.jetstream import call
 from banksman.bus.names import api
 from banksman.bus.outcomes import Handler
 from banksman.bus.publish import durable
 from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison
 from banksman.deployment.streams import provision
-from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.builders import AckRecorder, Recorder
+from tests.bus.queues import queue_topology, until_empty, waiting
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
-from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
-
-
-@pytest.fixture
-async def queue(bus: Bus, tenant: str) -> str:
-    """Return the name of a stream, which is also the prefix of its subjects. Its durable is `workers`."""
-    await provision(bus, queue_topology(tenant))
-    return tenant
 
 
 @pytest.fixture
@@ -39,34 +30,9 @@ async def impatient_queue(bus: Bus, tenant: str) -> str:
     return tenant
 
 
-@pytest.fixture
-async def patient_queue(bus: Bus, tenant: str) -> str:
-    """A queue that redelivers messages without in-progress signals later than any test waits."""
-    await provision(bus, queue_topology(tenant, ack_wait_s=600))
-    return tenant
-
-
-def queue_topology(name: str, *, ack_wait_s: int = 3) -> Topology:
-    stream = Stream(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
-    consumer = Consumer(stream=name, durable="workers", filter=f"{name}.>", ack_wait_s=ack_wait_s)
-    return Topology("TEST", (stream,), (consumer,))
-
-
 async def enqueue(bus: Bus, queue: str, *payloads: bytes) -> None:
     for payload in payloads:
         await durable(bus, f"{queue}.work", payload, msg_id=payload.decode())
-
-
-async def waiting(bus: Bus, queue: str) -> int:
-    """Return the number of messages without an ack."""
-    return (await call(bus, api("STREAM.INFO", queue)))["state"]["messages"]
-
-
-async def until_empty(bus: Bus, queue: str) -> None:
-    async def empty() -> bool:
-        return await waiting(bus, queue) == 0
-
-    await eventually(empty, WAIT_TIMEOUT_S)
 
 
 @asynccontextmanager
