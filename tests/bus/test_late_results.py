@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -25,15 +24,11 @@ from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
 from banksman.runtime.shares import Shares
 from tests.bus.builders import finished, now
 from tests.support.fixtures import SecuredNats
-from tests.support.relaying import relaying
+from tests.support.relaying import tickets
+
+__all__ = ["tickets"]
 
 RUNNER = "tool-runner-r1"
-
-
-@pytest.fixture
-async def tickets(secured_nats: SecuredNats) -> AsyncGenerator[CallTickets]:
-    async with relaying(secured_nats) as loaded:
-        yield loaded
 
 
 def late(tenant: str, ticket: str | None = None) -> LateResult:

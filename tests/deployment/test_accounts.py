@@ -39,10 +39,12 @@ from banksman.deployment.topology import StorageBudget, app_topology
 from tests.support.fixtures import ACME, BUDGET, SecuredNats, settings_of
 from tests.support.paths import ROOT
 from tests.support.polling import eventually
-from tests.support.relaying import relaying
+from tests.support.relaying import tickets
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 Connect = Callable[[str], Coroutine[Any, Any, Bus]]
+
+__all__ = ["tickets"]
 
 RUNNER = "tool-runner-r1"
 
@@ -58,13 +60,6 @@ async def connect(secured_nats: SecuredNats) -> AsyncGenerator[Connect]:
     yield as_user
     for bus in opened:
         await bus.close()
-
-
-@pytest.fixture
-async def tickets(secured_nats: SecuredNats) -> AsyncGenerator[CallTickets]:
-    """The tickets of calls, while an agent relays the messages of runners and tool servers."""
-    async with relaying(secured_nats) as loaded:
-        yield loaded
 
 
 def started(attempt: str, runner: str | None = "r1", ticket: str | None = None) -> CallStarted:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from banksman.agent.relay import Relay
 from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.bus.call_tickets import CallTickets
@@ -19,3 +21,10 @@ async def relaying(secured: SecuredNats) -> AsyncGenerator[CallTickets]:
         tickets = await CallTickets.load(bus)
         async with Relay(bus, tickets, TenantRedaction(bus, b"")):
             yield tickets
+
+
+@pytest.fixture
+async def tickets(secured_nats: SecuredNats) -> AsyncGenerator[CallTickets]:
+    """The tickets of calls, while an agent relays the messages of runners and tool servers."""
+    async with relaying(secured_nats) as loaded:
+        yield loaded
