@@ -13,6 +13,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem, check_schema
+from tests.support.deep_values import deep
 from tests.support.polling import eventually
 from tests.support.system import descendants
 from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
@@ -39,13 +40,6 @@ def doubling_in_depth() -> ToolDefinition:
     return tool(
         **{"$defs": {"node": {"anyOf": [child, {**child, "minProperties": 1}]}}, "$ref": "#/$defs/node"}
     )
-
-
-def deep(levels: int) -> JsonObject:
-    value: JsonObject = {}
-    for _ in range(levels):
-        value = {"x": value}
-    return value
 
 
 async def test_event_loop_continues_until_an_endless_check_is_ended(checker: SchemaChecker) -> None:

@@ -9,12 +9,8 @@ from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.client import Client
+from tests.support.replies import bash
 from tests.support.system import System
-
-
-def bash(*commands: str) -> Reply:
-    """Return a reply that calls these commands in parallel."""
-    return Reply(tool_calls=tuple(ToolCall(name="bash", arguments={"command": c}) for c in commands))
 
 
 async def test_a_call_that_needs_approval_waits_for_the_decision(client: Client, play: Play) -> None:

@@ -13,9 +13,10 @@ from banksman import sdk
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import Reply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
+from tests.support.replies import bash
 
 RUN = ".claude/skills/greet/run.sh"
 FILES = [
@@ -26,10 +27,6 @@ FILES = [
     {"path": RUN, "content": '#!/bin/sh\necho "hello $1"\n', "executable": True},
 ]
 TOOLS = {"tools": {"enabled": True}, "approval_policy": [{"tool": "*", "action": "auto"}]}
-
-
-def bash(command: str) -> Reply:
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
 def outputs(outcome: dict[str, Any]) -> list[str]:
@@ -88,6 +85,26 @@ async def test_all_files_of_a_workspace_are_downloaded_as_one_archive(
             "folder/b.txt": b"two",
         }
     assert response.headers["content-disposition"] == "attachment; filename*=UTF-8''Cranes.zip"
+
+
+async def test_files_with_long_paths_are_listed_and_downloaded_completely(
+    client: Client, http: httpx.AsyncClient, nats: sdk.Client
+) -> None:
+    """Their list is longer than one message of the broker."""
+    conversation = await client.create()
+    where = f"/context/conversations/{conversation}"
+    paths = [f"{'/'.join(['d' * 250] * 15)}/{number:03}" for number in range(290)]
+    for path in paths:
+        assert (await http.put(f"{where}/files/{path}", content=b"")).status_code == 201
+
+    listed = (await http.get(f"{where}/files")).json()["items"]
+    archive = await http.get(f"{where}/archive")
+    over_nats = await nats.files(conversation)
+
+    assert [file["path"] for file in listed] == paths
+    assert [file.path for file in over_nats] == paths
+    with zipfile.ZipFile(io.BytesIO(archive.content)) as files:
+        assert files.namelist() == paths
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc/passwd", ".banksman-x"])

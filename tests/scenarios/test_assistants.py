@@ -11,6 +11,7 @@ import pytest
 from banksman.model_server import Reply, ToolCall, Usage
 from tests.scenarios.conftest import PRICED, Play, logged, model_requests
 from tests.support.client import Client, Frame
+from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System
 
 READ = ToolCall(name="read_file", arguments={"path": "none"})
@@ -22,11 +23,6 @@ async def created(http: httpx.AsyncClient, **fields: Any) -> str:
     response = await http.post("/context/assistants", json=fields)
     assert response.status_code == 201, response.text
     return str(response.json()["id"])
-
-
-def bash(*commands: str) -> Reply:
-    """Return a reply that calls these commands in parallel."""
-    return Reply(tool_calls=tuple(ToolCall(name="bash", arguments={"command": c}) for c in commands))
 
 
 def kinds(client: Client, conversation: str) -> list[str | None]:

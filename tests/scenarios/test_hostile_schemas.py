@@ -14,12 +14,12 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
-from banksman.contracts.wire import JsonObject
 from banksman.model_server import Reply
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import call, local, results, when
 from tests.support.client import Client
+from tests.support.deep_values import deep
 from tests.support.system import System
 
 PROMPTLY_S = 2.0
@@ -66,13 +66,6 @@ def doubling() -> dict[str, Any]:
         "$defs": {"node": {"anyOf": both}},
         "properties": {"x": {"$ref": "#/$defs/node"}},
     }
-
-
-def deep(levels: int) -> JsonObject:
-    value: JsonObject = {}
-    for _ in range(levels):
-        value = {"x": value}
-    return value
 
 
 async def test_endless_schema_holds_up_no_agent(

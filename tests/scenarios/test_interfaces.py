@@ -29,16 +29,12 @@ from banksman.model_server import Gate, Reply, ToolCall
 from tests.scenarios.conftest import Play, model_requests, until
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
+from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
 SSE = {"accept": "text/event-stream"}
-
-
-def bash(command: str) -> Reply:
-    """Return a reply that calls one command."""
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
 async def conversation_of(http: httpx.AsyncClient, model: str) -> str:

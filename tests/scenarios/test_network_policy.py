@@ -12,12 +12,7 @@ from banksman.model_server import Reply, ToolCall
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
-
-
-def bash(command: str) -> Reply:
-    """Return a reply that calls one command."""
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
-
+from tests.support.replies import bash
 
 AUTO = [{"action": "auto"}]
 

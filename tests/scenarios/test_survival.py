@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
 
-from banksman.model_server import Gate, Reply, ToolCall
+from banksman.model_server import Gate, Reply
 from tests.scenarios.conftest import Play
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 from tests.support.client import Client
+from tests.support.connections import sockets_connected_to, sockets_of
+from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System, descendants, kill
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -42,11 +43,6 @@ def own_system(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -
         yield system
     finally:
         system.close()
-
-
-def bash(command: str) -> Reply:
-    """Return a reply that calls one command."""
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
 async def test_another_agent_continues_a_run_when_its_agent_is_killed(
@@ -130,23 +126,9 @@ async def _driver(system: System, model: ScriptedModel, name: str) -> int:
     """Return the agent process that waits for the model server with an open connection."""
     port = int(model.url.rpartition(":")[2])
     for pid in descendants(system.pid):
-        if port in _connected_ports(pid):
+        if sockets_connected_to(port) & sockets_of(pid):
             return pid
     raise AssertionError(f"no process waits for {name}")
-
-
-def _connected_ports(pid: int) -> set[int]:
-    """Return the remote ports of a process's established TCP connections."""
-    inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {int(row[2].rpartition(":")[2], 16) for row in rows if row[3] == "01" and row[9] in inodes}
-
-
-def _inode(link: Path) -> str:
-    try:
-        return str(link.readlink()).removeprefix("socket:[").removesuffix("]")
-    except OSError:
-        return ""
 
 
 def _requests_approval_of(frame: dict[str, object], command: str) -> bool:

@@ -15,6 +15,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.work import CancelRun
 from banksman.runs.handlers import on_cancel
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed, WorkflowFunction
+from tests.support.deep_values import deep
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import Meeting, PlayedRunner, events_of, outcome, serving, starting, store, until
 from tests.workflows.test_create_project import agent_ports
@@ -190,13 +191,6 @@ async def _has_progress(bus: Bus, tenant: str, conversation_id: str) -> bool:
     return "workflow.progress" in [event.data.type for event in await events_of(bus, tenant, conversation_id)]
 
 
-def deep() -> JsonObject:
-    value: JsonObject = {}
-    for _ in range(150):
-        value = {"a": value}
-    return value
-
-
 async def _calls(context: WorkflowContext, arguments: JsonObject) -> str:
     await context.tool("write_file", arguments, step="write")
     return "done"
@@ -216,7 +210,7 @@ UNSTORABLE: dict[str, WorkflowFunction] = {
     "a text that is no UTF-8": lambda _: _returns("\ud800"),
     "a long failure": lambda _: _fails("x" * 2_000_000),
     "long arguments": lambda context: _calls(context, {"path": "a", "content": "x" * 2_000_000}),
-    "deep arguments": lambda context: _calls(context, deep()),
+    "deep arguments": lambda context: _calls(context, deep(150)),
     "arguments that are no UTF-8": lambda context: _calls(context, {"path": "\ud800", "content": ""}),
 }
 

@@ -15,11 +15,12 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, api
-from banksman.model_server import Gate, Reply, ToolCall
+from banksman.model_server import Gate, Reply
 from tests.bus.builders import commit
 from tests.faults.broker.commands import banksman
 from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
+from tests.support.replies import bash
 from tests.support.system import ScriptedModel
 
 pytestmark = pytest.mark.timeout(300)
@@ -175,8 +176,3 @@ async def start(fleet: Fleet) -> None:
         server.start()
     for server in fleet.servers:
         await server.ready()
-
-
-def bash(command: str) -> Reply:
-    """Return a reply that calls one command."""
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))

@@ -14,7 +14,7 @@ from banksman.bus.jetstream import ApiError, call
 from banksman.bus.names import RUNNERS, api, kv_stream
 from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology, run_topology
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import Reply
 from tests.faults.broker.stores import (
     Damage,
     cut_the_tail,
@@ -26,6 +26,7 @@ from tests.support.chaos.fleet import OPTIONAL, Fleet
 from tests.support.client import Client
 from tests.support.fixtures import BUDGET, connect, provision_all
 from tests.support.nats import NatsServer
+from tests.support.replies import bash
 from tests.support.system import ScriptedModel
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -106,7 +107,7 @@ async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_br
         done = [await client.create(model.play(f"later-{n}", [Reply(text="Done.")])) for n in range(3)]
         for conversation in done:
             assert (await client.run(conversation, "go"))["status"] == "completed"
-        asking = await client.create(model.play("asking", [_bash("echo approved"), Reply(text="Done.")]))
+        asking = await client.create(model.play("asking", [bash("echo approved"), Reply(text="Done.")]))
         parked = await client.chat(asking, "ask")
         approval_request = await client.approval_request(parked)
         await fleet["nats"].stop()
@@ -122,10 +123,6 @@ async def _up(fleet: Fleet) -> None:
     fleet["nats"].start()
     await fleet["nats"].ready()
     await fleet.ready()
-
-
-def _bash(command: str) -> Reply:
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
 
 
 async def stored(server: NatsServer, subjects: dict[str, str], count: int, size: int) -> dict[str, set[int]]:

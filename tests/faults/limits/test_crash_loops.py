@@ -13,6 +13,7 @@ from banksman.bus.dead import dead_letters
 from banksman.model_server import Gate, Reply
 from tests.scenarios.conftest import nats_url, operator_seed
 from tests.support.client import Client
+from tests.support.connections import sockets_connected_to, sockets_of
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System, kill, scripted_model
 
@@ -72,9 +73,9 @@ async def _kill_agents_of(system: System, deadly: ScriptedModel, ended: asyncio.
 
     def run_has_ended() -> bool:
         # Reading the table of connections is fast, unlike walking over all processes.
-        inodes = _inodes_connected_to(port)
+        inodes = sockets_connected_to(port)
         for pid in system.service_pids("agent") if inodes else ():
-            if pid not in killed and inodes & _inodes_of(pid):
+            if pid not in killed and inodes & sockets_of(pid):
                 kill(pid)
                 killed.add(pid)
         return ended.done()
@@ -89,23 +90,3 @@ async def _dead_letter_reasons(system: System, conversation: str) -> list[str]:
         return [
             one.letter.reason async for one in dead_letters(bus) if one.letter.subject.endswith(conversation)
         ]
-
-
-def _inodes_connected_to(port: int) -> set[str]:
-    """Return the sockets of this machine with an established connection to a remote port."""
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {row[9] for row in rows if row[3] == "01" and int(row[2].rpartition(":")[2], 16) == port}
-
-
-def _inodes_of(pid: int) -> set[str]:
-    try:
-        return {_inode(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
-    except OSError:
-        return set()
-
-
-def _inode(link: Path) -> str:
-    try:
-        return str(link.readlink()).removeprefix("socket:[").removesuffix("]")
-    except OSError:
-        return ""
