@@ -13,10 +13,12 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
+from playwright.async_api import Page, expect
 from starlette.websockets import WebSocketDisconnect
 
 from banksman.cli.ports import free_port
 from banksman.gateway.page.routes import routes
+from tests.support.browser import WAIT_TIMEOUT_MS
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -152,3 +154,10 @@ async def staged() -> AsyncGenerator[Stage]:
     finally:
         server.should_exit = True
         await task
+
+
+async def open_conversation(page: Page, stage: Stage) -> None:
+    """Show the conversation as the log has it now."""
+    await page.goto(f"{stage.url}/#/c/{CONVERSATION}")
+    await page.reload()
+    await expect(page.locator(".run").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)

@@ -12,7 +12,7 @@ from playwright.async_api import Page, expect
 from tests.e2e import mcp_scenes, scenes
 from tests.e2e.assistant_scenes import assistants
 from tests.e2e.run_scenes import OTHER_RUN, runs
-from tests.e2e.stage import RUN, Stage
+from tests.e2e.stage import RUN, Stage, open_conversation
 from tests.e2e.test_rules import POLICY, REMEMBERED
 from tests.e2e.workflow_scenes import BUILT
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
@@ -52,12 +52,6 @@ SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimat
 OVERFLOW = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 View = Callable[[Page, Stage], Awaitable[None]]
-
-
-async def open_conversation(page: Page, stage: Stage) -> None:
-    await page.goto(f"{stage.url}/#/c/c1")
-    await page.reload()
-    await expect(page.locator(".run").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
 
 async def welcome(page: Page, stage: Stage) -> None:

@@ -6,20 +6,13 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.e2e import scenes
-from tests.e2e.stage import Stage
+from tests.e2e.stage import Stage, open_conversation
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
-
-
-async def show(page: Page, stage: Stage) -> None:
-    """Show the conversation as the log has it now."""
-    await page.goto(f"{stage.url}/#/c/c1")
-    await page.reload()
-    await expect(page.locator(".run").first).to_be_visible(timeout=WAIT_TIMEOUT_MS)
 
 
 FETCHED = """() => performance.getEntriesByType('resource')
@@ -58,7 +51,7 @@ async def test_a_long_conversation_draws_the_runs_that_come_near_the_view(stage:
         stage.event("run.started", {"message_id": f"m{number}", "message": f"Question {number}."}, run_id=run)
         stage.event("run.finished", {"status": "completed", "content": f"Reply {number}."}, run_id=run)
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         await expect(page.get_by_text("Reply 999.")).to_be_in_viewport()
         await expect(page.locator(".run")).to_have_count(1000)
         assert await page.locator(".run:not(.far)").count() < 100
@@ -95,7 +88,7 @@ async def test_a_request_opens_at_its_top_and_keys_decide_only_what_is_visible(s
     """R13: it does not take the focus, and a key shows the first hidden call instead of deciding."""
     scenes.start(stage)
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         await page.get_by_role("textbox", name="Message").focus()
         before = len(stage.frames)
         scenes.request_approval(stage, *(scenes.command(number) for number in range(6)))
@@ -124,7 +117,7 @@ async def test_the_content_of_a_write_is_edited_as_text_and_its_diff_follows(sta
     scenes.start(stage)
     scenes.request_approval(stage, scenes.write("notes.md", "one\ntwo\n", 'one\n"two"\n'))
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         await page.get_by_role("button", name="Edit").click()
         content = page.get_by_role("textbox", name="Content")
         await expect(content).to_have_value('one\n"two"\n')
@@ -143,7 +136,7 @@ async def test_a_successful_workflow_shows_neither_failures_nor_json(stage: Stag
     scenes.reply(stage, '{"folder": "demo", "files": ["a", "b"]}')
     scenes.finish(stage, content='{"folder": "demo", "files": ["a", "b"]}')
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         await expect(page.get_by_text("1 tool call: read_file")).to_be_visible()
         await expect(page.locator(".turn.assistant dt")).to_have_text(["Folder", "Files"])
         shown = await page.locator(".run").inner_text()
@@ -158,7 +151,7 @@ async def test_a_rejection_is_no_failure_and_an_ending_is_stated_once(stage: Sta
     text = "The run was stopped because the call of bash was rejected."
     scenes.finish(stage, "rejected", text, {"code": "rejected", "message": text})
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         await expect(page.locator(".status")).to_have_text("1 rejected")
         shown = await page.locator(".run").inner_text()
     assert shown.count(text) == 1 and "failed" not in shown
@@ -168,7 +161,7 @@ async def test_stopped_text_stays_and_its_cancellation_is_stated_once(stage: Sta
     """R37: the text is marked where it was stopped."""
     scenes.ended(stage)
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         run = page.locator(".run").first
         await expect(run.get_by_text("The first half of a")).to_be_visible()
         shown = await run.inner_text()
@@ -179,7 +172,7 @@ async def test_maths_and_images_are_drawn_and_no_address_of_the_model_is_request
     """R36, R38: images of the workspace and of the text; `opened` fails on a request to another host."""
     scenes.conversation(stage)
     async with opened(stage.url) as page:
-        await show(page, stage)
+        await open_conversation(page, stage)
         await expect(page.locator("math mfrac")).to_have_count(1, timeout=WAIT_TIMEOUT_MS)
         await expect(page.locator("annotation")).to_have_count(0)
         for name in ("A chart", "Inline"):

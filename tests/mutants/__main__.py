@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.mutants import page
 from tests.mutants.mutant import BROKEN, Copy, Mutant
 from tests.mutants.table import MUTANTS
+from tests.support.printing import print_line
 
 CHANGED = "changed"
 """The argument that selects the mutants whose source or test changed since they were killed."""
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
             failed = _killed_by(copy, mutant)
             alive += failed is None
             page.record(mutant, None if failed is None else page.kill(mutant, failed, commit))
-    _print(f"{len(chosen) - alive} of {len(chosen)} mutants were killed")
+    print_line(f"{len(chosen) - alive} of {len(chosen)} mutants were killed")
     return 1 if alive else 0
 
 
@@ -39,26 +40,21 @@ def _killed_by(copy: Copy, mutant: Mutant) -> str | None:
     """Return the test that fails because of a mutant; None if none is shown to."""
     label = f"{mutant.requirement} {mutant.name}"
     if problem := mutant.problem(copy.root):
-        _print(f"{label}: NOT APPLIED: {problem}")
+        print_line(f"{label}: NOT APPLIED: {problem}")
         return None
     failed = copy.failure(mutant)
     if not failed:
-        _print(f"{label}: SURVIVED {mutant.test}")
+        print_line(f"{label}: SURVIVED {mutant.test}")
         return None
     if failed.startswith(BROKEN):
-        _print(f"{label}: NOT PROVEN: {failed}")
+        print_line(f"{label}: NOT PROVEN: {failed}")
         return None
     # A test that fails without the mutant too proves nothing.
     if broken := copy.unchanged(mutant.test):
-        _print(f"{label}: NOT PROVEN: {broken} fails without it too")
+        print_line(f"{label}: NOT PROVEN: {broken} fails without it too")
         return None
-    _print(f"{label}: killed by {failed}")
+    print_line(f"{label}: killed by {failed}")
     return failed
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
+from tests.support.definitions import defined_in
 from tests.support.paths import ROOT
 
 LINE = re.compile(r"^- `(?P<file>[\w/.-]+\.py)`: (?P<functions>.+)$", re.MULTILINE)
@@ -21,11 +21,6 @@ def test_request_path_names_existing_functions_and_counts_them() -> None:
     ]
     path += [(found["file"], found["function"]) for found in LAST.finditer(section)]
 
-    assert [step for step in path if step[1] not in functions_of(step[0])] == []
+    assert [step for step in path if step[1] not in defined_in(step[0])] == []
     files, functions = len({file for file, _ in path}), len(set(path))
     assert f"{files} files and {functions} functions" in section
-
-
-def functions_of(file: str) -> set[str]:
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
 
+from tests.support.definitions import defined_in
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 CASE = re.compile(r"^\| (A\d+) \|[^|]*\|(.*)\|$", re.MULTILINE)
 CASES = {f"A{number}" for number in (*range(1, 26), *range(29, 33))}
-
-
-@cache
-def defined_in(path: str) -> set[str]:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_every_test_on_the_security_page_exists() -> None:

@@ -61,7 +61,7 @@ async def test_a_runner_that_dies_after_its_start_executes_the_call_at_most_once
     [result] = client.events(conversation, "tool_call.completed")
     assert outcome["status"] == "completed"
     assert result["data"]["error_kind"] == "unknown_outcome"
-    assert stage.executions(marker) == 0
+    assert stage.fleet.executions(marker) == 0
 
 
 async def test_one_decision_wins_during_a_leader_failure_and_all_users_receive_it(
@@ -91,7 +91,7 @@ async def test_one_decision_wins_during_a_leader_failure_and_all_users_receive_i
     assert [response["already_resolved"] for response in replies].count(False) == 1
     assert len({response["outcome"] for response in replies}) == 1
     expected = {"approved": ("completed", 1), "rejected": ("rejected", 0)}[replies[0]["outcome"]]
-    assert (outcome["status"], stage.executions(marker)) == expected
+    assert (outcome["status"], stage.fleet.executions(marker)) == expected
 
 
 async def test_poison_is_dead_lettered_and_other_messages_are_handled(stage: Stage, marker: str) -> None:
@@ -104,7 +104,7 @@ async def test_poison_is_dead_lettered_and_other_messages_are_handled(stage: Sta
         async with deadline("the poison was not dead-lettered"):
             while not [one async for one in dead_letters(operator) if one.letter.subject == poison]:
                 await operator.ready(WAIT_TIMEOUT_S)
-    assert (outcome["status"], stage.executions(marker)) == ("completed", 1)
+    assert (outcome["status"], stage.fleet.executions(marker)) == ("completed", 1)
 
 
 async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str) -> None:
@@ -118,7 +118,7 @@ async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str)
         stage.model.open_gate(marker)
         outcome = await client.finished(run_id)
         await driver.ready()
-    assert (code, outcome["status"], stage.executions(marker)) == (0, "completed", 1)
+    assert (code, outcome["status"], stage.fleet.executions(marker)) == (0, "completed", 1)
     assert len(client.events(conversation, "run.finished")) == 1
 
 

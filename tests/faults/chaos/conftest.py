@@ -85,10 +85,6 @@ class Stage:
         await until(lambda: any(drives(name) for name in ("agent-1", "agent-2")))
         return next(name for name in ("agent-1", "agent-2") if drives(name))
 
-    def executions(self, marker: str) -> int:
-        """Return how often a command with this marker was executed."""
-        return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
-
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait for a state that sends no event: a log line, a file."""

@@ -149,7 +149,7 @@ async def test_a_running_system_leaks_no_secret(stage: Stage, marker: str) -> No
     async with stage.connected() as client:
         _, run_id = await stage.run(client, pries, Reply(text="done"))
         outcome = await client.finished(run_id)
-    assert (outcome["status"], stage.executions(marker)) == ("completed", 1)
+    assert (outcome["status"], stage.fleet.executions(marker)) == ("completed", 1)
     assert "PATH=" in json.dumps(stage.requests()), "the command saw its environment"
     assert await stage.fleet.leaks(stage.model) == []
 

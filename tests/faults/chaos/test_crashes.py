@@ -42,7 +42,7 @@ async def test_a_model_reply_that_was_not_stored_is_requested_again(stage: Stage
     assert len(first_requests) >= 2, "by the agent that died with the reply, and by another"
     assert len(client.events(conversation, "tool_call.requested")) == 1
     assert len(client.events(conversation, "tool_call.completed")) == 1
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker: str) -> None:
@@ -56,7 +56,7 @@ async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker
 
     assert after["status"] == "completed"
     assert len(terminals(client, conversation)) == 2
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage: Stage, marker: str) -> None:
@@ -74,7 +74,7 @@ async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage:
     assert response["type"] == "ack", response
     assert outcome["status"] == "completed"
     assert len(client.events(conversation, "approval.requested")) == 1
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage: Stage, marker: str) -> None:
@@ -94,7 +94,7 @@ async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage:
     assert len(set(runs)) == 1
     assert outcome["status"] == "completed"
     assert len(other.events(conversation, "run.started")) == 1
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker: str) -> None:
@@ -118,7 +118,7 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
     assert (outcome["status"], after["status"]) == ("completed", "completed")
     assert len(terminals(client, conversation)) == 2
     assert len(client.events(conversation, "tool_call.requested")) == 1
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_a_frozen_owner_does_not_repeat_its_model_request_after_a_takeover(
@@ -169,7 +169,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
         runs.append(await stage.run(client, held, Reply(text="done")))
         approval_request = await client.approval_request(runs[1][1])
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
-        await until(lambda: stage.executions(working) == 1)
+        await until(lambda: stage.fleet.executions(working) == 1)
         broker.freeze()
         try:
             stage.model.open_gate(marker)
@@ -184,7 +184,7 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
     assert response["type"] == "ack", response
     assert [outcome["status"] for outcome in (*outcomes, *after)] == ["completed"] * 6
     assert [len(terminals(client, conversation)) for conversation, _ in runs] == [2, 2, 2]
-    assert [stage.executions(name) for name in (working, thought, parked)] == [1, 1, 1]
+    assert [stage.fleet.executions(name) for name in (working, thought, parked)] == [1, 1, 1]
 
 
 async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, marker: str) -> None:
@@ -205,7 +205,7 @@ async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, 
         await stage.fleet[driver].ready()
 
     assert [outcome["status"] for outcome in outcomes] == ["completed", "completed"]
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_a_cancel_that_races_with_completion_gives_one_terminal_event(

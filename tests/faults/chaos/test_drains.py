@@ -33,7 +33,7 @@ async def test_every_service_drains_in_time_under_full_load(stage: Stage, marker
     async with AsyncExitStack() as clients:
         async with stage.connected(0) as client:
             conversation, long = await stage.run(client, bash(marker, 600), Reply(text="done"))
-            await until(lambda: stage.executions(marker) == 1)
+            await until(lambda: stage.fleet.executions(marker) == 1)
             held = Reply(text="at last").model_copy(update={"gate": Gate(name=marker)})
             _, answering = await stage.run(client, held)
             await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
@@ -54,7 +54,7 @@ async def test_every_service_drains_in_time_under_full_load(stage: Stage, marker
     outcomes = [await _outcome(stage, run_id) for run_id in (long, answering)]
 
     assert outcomes == ["completed", "completed"]
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
     assert max(took_s.values()) <= 2 * EXIT_S, took_s
     if broker == "serves":
         assert {member.exit_codes[-1] for member in members} == {0}

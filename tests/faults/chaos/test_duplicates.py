@@ -66,7 +66,7 @@ async def test_three_redeliveries_of_every_message_in_any_order_change_nothing(
         "tool.call",
     }
     assert after == before
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
     assert [outcome["status"] for outcome in later] == ["completed"] * len(conversations)
 
 

@@ -94,10 +94,6 @@ class Rounds:
         await self.fleet[member].begun(starts + 1)
         await self.fleet[member].ready()
 
-    def executions(self, marker: str) -> int:
-        """Return how often a command with this marker was executed."""
-        return sum(file.read_text().split().count(marker) for file in self.fleet.ledgers())
-
     async def run(self, *replies: Reply, **conversation: Any) -> tuple[str, str]:
         """Start a run; return its conversation and its id."""
         self.number += 1
@@ -128,7 +124,7 @@ async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None
             await played.client.approve(run_id)
             outcome = await played.client.finished(run_id)
             [result] = played.client.events(conversation, "tool_call.completed")
-            kind, times = result["data"]["error_kind"], played.executions(marker)
+            kind, times = result["data"]["error_kind"], played.fleet.executions(marker)
             assert outcome["status"] == "completed", (point, outcome)
             assert times <= 1, f"{point}: executed {times} times"
             if point in CLAIMED:

@@ -38,7 +38,7 @@ async def test_a_run_started_while_the_only_runner_drains_is_executed_by_the_nex
     assert [outcome["status"] for outcome in outcomes] == ["completed"] * 2
     [result] = client.events(conversation, "tool_call.completed")
     assert result["data"]["error_kind"] is None
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1
 
 
 async def test_a_run_started_while_all_its_services_restart_is_executed_by_them(
@@ -55,4 +55,4 @@ async def test_a_run_started_while_all_its_services_restart_is_executed_by_them(
     assert outcome["status"] == "completed"
     [result] = client.events(conversation, "tool_call.completed")
     assert result["data"]["error_kind"] is None
-    assert stage.executions(marker) == 1
+    assert stage.fleet.executions(marker) == 1

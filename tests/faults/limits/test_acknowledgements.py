@@ -74,7 +74,7 @@ async def _killed_after_acknowledgements(stage: Stage, rounds: int) -> None:
             await _nothing_is_open(operator)
             await stage.fleet.ready()
             runs += begun
-            assert [stage.executions(marker) for marker in markers] == [1] * RUNS
+            assert [stage.fleet.executions(marker) for marker in markers] == [1] * RUNS
         ends = [client.events(conversation, "run.finished") for conversation, _ in runs]
         assert [len(found) for found in ends] == [1] * len(runs)
 

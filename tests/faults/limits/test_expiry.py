@@ -91,7 +91,7 @@ async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> 
     replied_before = datetime.now(UTC) < expires
     ended = await client.finished(run_id)
     return Decided(
-        sent_before, replied_before, response.status_code, ended["status"], stage.executions(marker)
+        sent_before, replied_before, response.status_code, ended["status"], stage.fleet.executions(marker)
     )
 
 

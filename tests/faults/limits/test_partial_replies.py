@@ -28,7 +28,7 @@ async def test_every_vendor_accepts_a_lost_a_rejected_and_a_completed_call_of_on
     markers = {vendor: new_id("mark-") for vendor in VENDORS}
     async with stage.connected() as client:
         begun = {vendor: await _begun(stage, client, vendor, markers[vendor]) for vendor in VENDORS}
-        await until(lambda: all(stage.executions(f"{mark}-lost") == 1 for mark in markers.values()))
+        await until(lambda: all(stage.fleet.executions(f"{mark}-lost") == 1 for mark in markers.values()))
         stage.fleet["tool-runner-1"].kill()
         outcomes = {vendor: await client.finished(run_id) for vendor, (_, run_id) in begun.items()}
         for vendor, (conversation, _) in begun.items():
@@ -47,7 +47,7 @@ async def test_every_vendor_accepts_a_lost_a_rejected_and_a_completed_call_of_on
         }
         assert outcomes[vendor]["status"] == "completed"
         assert [done[call_id] for call_id in asked] == ["unknown_outcome", "rejected", None]
-        executed = [stage.executions(f"{markers[vendor]}-{fate}") for fate in FATES]
+        executed = [stage.fleet.executions(f"{markers[vendor]}-{fate}") for fate in FATES]
         assert executed == [1, 0, 1]
         results = _results(vendor, stage.model.requests(_script(markers[vendor]))[1].body)
         assert [("unknown" in text, "rejected" in text, "exit_code" in text) for _, text in results] == [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
 
+from tests.support.definitions import defined_in
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
@@ -14,12 +13,6 @@ CASE = re.compile(r"^\| (A\d\d) \|[^|]*\| (.+) \|$", re.MULTILINE)
 CASES = {f"A{number:02d}" for number in range(1, 41)}
 OF_OTHER_PAGES = {f"A{number:02d}" for number in (5, 13, 14, 17, 18, 29, 30, 31, 32, 33, 36, 39, 40)}
 """Cases of the gateway and of the tool-runner, which this page may name and need not."""
-
-
-@cache
-def defined_in(path: str) -> set[str]:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_every_test_on_the_reliability_page_exists() -> None:

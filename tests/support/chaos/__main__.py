@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support.chaos.verdict import Chaos, chaos
+from tests.support.printing import print_line
 
 
 def main() -> int:
@@ -18,7 +19,7 @@ def main() -> int:
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     directory = options.keep or Path(tempfile.mkdtemp(prefix="banksman-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
-    _print(f"seed {seed}, recording {directory / 'history.jsonl'}")
+    print_line(f"seed {seed}, recording {directory / 'history.jsonl'}")
     config = Chaos(
         seed,
         options.duration,
@@ -28,7 +29,7 @@ def main() -> int:
         servers=options.servers,
     )
     verdict = asyncio.run(chaos(config, directory))
-    _print(str(verdict))
+    print_line(str(verdict))
     return 0 if verdict.good else 1
 
 
@@ -42,11 +43,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--servers", type=int, choices=(1, 3), default=1, help="nats-servers (%(default)s)")
     parser.add_argument("--keep", type=Path, default=None, help="directory for recording, logs and data")
     return parser.parse_args()
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -374,6 +374,10 @@ class Fleet:
         # Unlike pathlib's `glob`, this treats a removed directory as empty.
         return [Path(file) for root in self.roots for file in glob(f"{root}/*/*/{LEDGER_FILE}")]
 
+    def executions(self, marker: str) -> int:
+        """Return how often a command with this marker was executed."""
+        return sum(file.read_text().split().count(marker) for file in self.ledgers())
+
     def log(self) -> str:
         """Return the end of every process's log."""
         return "\n".join(f"--- {member.name}\n{member.log_end}" for member in self.members.values())

@@ -21,6 +21,7 @@ from tests.support.chaos.versions import CURRENT, NoSuchVersion, Version, versio
 from tests.support.history.records import Fault, Recording
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
+from tests.support.printing import print_line
 
 FIRST = ("agent-1", "gateway-1", "tool-runner-1", "workflows")
 SECOND = ("agent-2", "gateway-2", "tool-runner-2", "ledger")
@@ -138,18 +139,13 @@ def main() -> int:
     try:
         base = version_at(options.base, directory / "base", options.without)
     except NoSuchVersion as missing:
-        _print(f"no such version: {missing}")
+        print_line(f"no such version: {missing}")
         return 2
-    _print(f"seed {options.seed}, base {options.base}, recording {directory / 'history.jsonl'}")
+    print_line(f"seed {options.seed}, base {options.base}, recording {directory / 'history.jsonl'}")
     config = Mixed(base, CURRENT, options.seed, options.rate, options.side_by_side, at_once=options.at_once)
     verdict = asyncio.run(mixed(config, directory))
-    _print(str(verdict))
+    print_line(str(verdict))
     return 0 if verdict.good else 1
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

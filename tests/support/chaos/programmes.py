@@ -31,6 +31,7 @@ from tests.support.history.outcomes import needless_timeouts, unknown_outcomes
 from tests.support.history.records import Decide, Fault, Line, Outage, Recording, Send, Start
 from tests.support.model_server import ModelServer
 from tests.support.polling import scripted_delay
+from tests.support.printing import print_line
 
 Name = Literal["stalls", "kills", "held", "away", "failpoints"]
 """
@@ -260,17 +261,12 @@ def main() -> int:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix=f"banksman-{options.name}-"))
     chosen = Programme(options.name, options.seed, options.seconds, options.faults, options.rate)
-    _print(f"{chosen}, recording {directory / 'history.jsonl'}")
+    print_line(f"{chosen}, recording {directory / 'history.jsonl'}")
     verdict = asyncio.run(programme(chosen, directory))
     for one in unknown_outcomes(verdict.history):
-        _print(f"unknown outcome of {one.tool}: {one.cause or 'UNNECESSARY'}")
-    _print(str(verdict))
+        print_line(f"unknown outcome of {one.tool}: {one.cause or 'UNNECESSARY'}")
+    print_line(str(verdict))
     return 0 if verdict.good else 1
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from tests.support.history.checks import breaches
 from tests.support.history.folded import Folded
 from tests.support.history.records import read
 from tests.support.history.summary import summary
+from tests.support.printing import print_line
 
 MAX_SHOWN = 10
 
@@ -18,17 +19,13 @@ def main(files: list[str]) -> int:
     broken = False
     for file in files:
         history = Folded(read(Path(file)))
-        _print(summary(history))
+        print_line(summary(history))
         for name, sentences in breaches(history).items():
             broken = True
-            _print(f"BROKEN {name.replace('_', ' ')}: {len(sentences)}")
+            print_line(f"BROKEN {name.replace('_', ' ')}: {len(sentences)}")
             for sentence in sentences[:MAX_SHOWN]:
-                _print(f"    {sentence}")
+                print_line(f"    {sentence}")
     return int(broken)
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
 
 
 if __name__ == "__main__":
