@@ -19,9 +19,10 @@ from tests.support.usage import counting
 
 from banksman.agent.usage import UsageLedger
 from banksman.bus.connection import Bus
+from banksman.bus.jetstream import purge_subject
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.log import EventLog
-from banksman.bus.names import EVENTS, USAGE
+from banksman.bus.names import EVENTS, USAGE, kv_stream, kv_subject
 from banksman.bus.tail import last_sequence
 from banksman.bus.watch import BucketView
 from banksman.contracts import subjects
@@ -127,6 +128,48 @@ async def test_usage_of_a_purged_log_stays_counted(bus: Bus, tenant: str) -> Non
     async with open_ledger(bus) as second:
         consumed = await second.consumed(tenant, await last_sequence(bus, EVENTS))
         assert consumed.month.input_tokens == 111
+
+
+async def remove_totals(bus: Bus, tenant: str) -> None:
+    """Remove a tenant's totals as `banksman tenants delete` does: watchers are not notified of a purge."""
+    assert await purge_subject(bus, kv_stream(USAGE), kv_subject(USAGE, usage_key(tenant))) == 1
+
+
+async def test_tenant_that_is_created_again_is_counted_from_zero_and_holds_up_no_other_tenant(
+    bus: Bus, tenant: str
+) -> None:
+    other = new_id("t")
+    writer, writer_of_other = Writer(bus, tenant), Writer(bus, other)
+    async with open_ledger(bus) as ledger:
+        await writer.reply("c1", 100)
+        await writer_of_other.reply("c1", 10)
+        await ledger.flush()
+        await remove_totals(bus, tenant)
+
+        last = await writer.reply("c2", 7)
+        await ledger.flush()
+        assert await stored_tokens(bus, tenant) == 7
+        assert (await ledger.consumed(tenant, last)).month.input_tokens == 7
+
+        last = await writer_of_other.reply("c2", 1)
+        await ledger.flush()
+        assert await stored_tokens(bus, other) == 11
+        assert (await ledger.consumed(other, last)).month.input_tokens == 11
+
+
+async def test_agent_that_begins_to_count_does_not_include_removed_totals(bus: Bus, tenant: str) -> None:
+    writer = Writer(bus, tenant)
+    async with AsyncExitStack() as until_removed:
+        first = await until_removed.enter_async_context(open_ledger(bus))
+        await writer.reply("c1", 100)
+        await first.flush()
+        async with open_ledger(bus) as second:
+            await remove_totals(bus, tenant)
+            await until_removed.aclose()
+            last = await writer.reply("c2", 7)
+            assert (await second.consumed(tenant, last)).month.input_tokens == 7
+            await second.flush()
+    assert await stored_tokens(bus, tenant) == 7
 
 
 async def test_concurrent_ledgers_count_each_commit_once(bus: Bus, tenant: str) -> None:

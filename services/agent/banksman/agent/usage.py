@@ -139,6 +139,8 @@ class UsageLedger:
         # In this order, the totals of each tenant reach at least as far as those of all tenants.
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.refresh()
+        # Also without the accounts whose totals were removed, which this process may have stored itself.
+        self._accounts.clear()
         for entry in self._view.entries():
             # `upto` is beyond the end if the logs were restored from a backup older than the bucket.
             totals = entry.value.model_copy(update={"upto": min(entry.value.upto, end)})
@@ -239,6 +241,8 @@ class UsageLedger:
     def _stored(self, key: str, entry: Entry[UsageTotals] | None) -> None:
         if entry is not None:
             self._account(key).restart_from(entry.value, entry.revision, _clock())
+        elif account := self._accounts.get(key):
+            account.restart_from_nothing()
 
     async def _wait_to_write(self) -> None:
         changed = sum(1 for account in self._accounts.values() if account.since)
@@ -271,6 +275,9 @@ class UsageLedger:
             account.restart_from(totals, revision, _clock())
         elif stored := await self._bucket.get_or_drop(key):
             account.restart_from(stored.value, stored.revision, _clock())
+        elif account.revision:
+            # The totals were removed, as those of a deleted tenant are. The next write creates them again.
+            account.restart_from_nothing()
 
 
 def _clock() -> float:

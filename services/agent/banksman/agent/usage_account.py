@@ -67,3 +67,8 @@ class Account:
         while self.since and self.since[0].stream_seq <= totals.upto:
             self.since.popleft()
         self._counted, self._of_since = totals, 0
+
+    def restart_from_nothing(self) -> None:
+        """Continue without stored totals, because they were removed."""
+        self.stored, self.revision, self.stored_at = NOTHING, 0, 0.0
+        self._counted, self._of_since = NOTHING, 0
