@@ -18,7 +18,7 @@ from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import Done, Handler, Outcome, WorkMessage
+from banksman.bus.outcomes import MOST_FAILURES, Done, Handler, Later, Outcome, WorkMessage
 from banksman.bus.publish import durable
 from banksman.bus.shared_broker import NoReply
 from banksman.contracts.calls import CallReply, CallRequest
@@ -190,6 +190,22 @@ async def test_a_message_whose_handler_fails_is_redelivered(bus: Bus, tenant: st
         await until_empty(bus, tenant)
     assert [message.num_delivered for message in recorder.messages] == [1, 2]
     assert (acks.of(1), acks.of(2)) == ([], [b""])
+
+
+async def test_deliveries_without_a_failure_do_not_count_towards_a_dead_letter(bus: Bus, tenant: str) -> None:
+    def decide(message: WorkMessage) -> Outcome:
+        if message.num_delivered <= MOST_FAILURES:
+            return Later()
+        if message.num_delivered == MOST_FAILURES + 1:
+            raise ValueError("a bug")
+        return Done()
+
+    recorder = Recorder(decide)
+    async with consuming(bus, tenant, recorder):
+        await durable(bus, f"{tenant}.x", b"x", msg_id="m1")
+        await until_empty(bus, tenant)
+    assert len(recorder.messages) == MOST_FAILURES + 2
+    assert [stored async for stored in dead_letters(bus, stream=tenant)] == []
 
 
 async def test_a_handler_may_take_longer_than_ack_wait(bus: Bus, tenant: str) -> None:

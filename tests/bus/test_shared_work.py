@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.outcomes import IN_PROGRESS, NAK, Done, Leave, Outcome, WorkMessage, handle
+from banksman.bus.outcomes import IN_PROGRESS, Done, Outcome, WorkMessage
 from banksman.bus.publish import durable
 from banksman.bus.waiting import HOLD_S, MAX_HELD, RETURNS_PER_S, Delivery, WaitingMessages, tenant_of
 from banksman.bus.work import HEARTBEAT_S, work
@@ -148,26 +148,6 @@ async def test_messages_that_run_or_wait_in_a_worker_that_dies_are_handled_by_an
         task.cancel()
         await asyncio.wait({task})
     assert sorted(message.data.decode() for message in other.messages) == sorted(payloads)
-
-
-async def test_waiting_for_a_slot_is_no_failure_of_the_handler(bus: Bus, queue: str) -> None:
-    """A message is dead-lettered after ten failures, and not because it was delivered often."""
-    recorder = Gated()
-    async with Workers(queue) as workers:
-        await enqueue(bus, queue, "flood", "1", "2")
-        workers.add(bus, recorder, 1)
-        await recorder.until(lambda it: len(it.messages) == 1)
-        async with AckRecorder.recording(bus, queue) as acks:
-            await acks.sent(NAK)
-        recorder.gate.set()
-        await recorder.until(lambda it: len(it.messages) == 2)
-    waited = recorder.messages[1]
-    assert (waited.num_delivered > 1, waited.handlings) == (True, 1)
-
-    async def fails(_message: WorkMessage) -> Outcome:
-        raise ValueError("a bug")
-
-    assert await handle(bus, queue, fails, replace(waited, num_delivered=99)) == Leave()
 
 
 # -- the schedule of messages that return to the queue -------------------------------------------------------

@@ -11,11 +11,12 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.names import api
-from banksman.bus.outcomes import Handler
+from banksman.bus.outcomes import MOST_FAILURES, Failures, Handler, handle
 from banksman.bus.publish import durable
 from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
-from banksman.contracts.errors import Fenced, Poison
+from banksman.contracts.errors import Fenced, Poison, Unavailable
 from banksman.deployment.streams import provision
+from banksman.runtime.shares import Shares
 from tests.bus.builders import AckRecorder, Recorder
 from tests.bus.queues import queue_topology, until_empty, waiting
 from tests.support.fixtures import connect
@@ -37,7 +38,7 @@ async def enqueue(bus: Bus, queue: str, *payloads: bytes) -> None:
 
 @asynccontextmanager
 async def working(
-    bus: Bus, queue: str, handler: Handler, *, slots: int = 4, grace_s: float = 5
+    bus: Bus, queue: str, handler: Handler, *, slots: int | Shares = 4, grace_s: float = 5
 ) -> AsyncGenerator[asyncio.Event]:
     """Run a worker while the block runs; yield the event that stops it."""
     stop = asyncio.Event()
@@ -139,6 +140,46 @@ async def test_a_message_whose_handler_raised_is_redelivered(bus: Bus, impatient
         await enqueue(bus, queue, b"1")
         await recorder.until(lambda it: len(it.messages) == 2)
     assert await waiting(bus, queue) == 0
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own slots", "shared slots"])
+async def test_deliveries_without_a_failure_do_not_count_towards_a_dead_letter(
+    bus: Bus, impatient_queue: str, shared: bool
+) -> None:
+    """A stall of the broker causes many deliveries; the first error after it is no reason to give up."""
+    queue = impatient_queue
+
+    def decide(message: WorkMessage) -> Outcome:
+        if message.num_delivered <= MOST_FAILURES:
+            return Later()
+        if message.num_delivered == MOST_FAILURES + 1:
+            raise ValueError("a bug")
+        return Done()
+
+    recorder = Recorder(decide)
+    async with working(bus, queue, recorder, slots=Shares(4) if shared else 4):
+        await enqueue(bus, queue, b"1")
+        await until_empty(bus, queue)
+    assert [message.num_delivered for message in recorder.messages] == list(range(1, MOST_FAILURES + 3))
+    assert [stored async for stored in dead_letters(bus, stream=queue)] == []
+
+
+async def test_a_message_is_dead_lettered_after_ten_failures_among_other_deliveries(
+    bus: Bus, queue: str
+) -> None:
+    failures, results = Failures(), list[Outcome]()
+
+    async def fails_or_waits(message: WorkMessage) -> Outcome:
+        if message.num_delivered % 2:
+            raise ValueError("a bug")
+        raise Unavailable("no response")
+
+    for number in range(1, 2 * MOST_FAILURES):
+        message = WorkMessage(f"{queue}.work", b"1", {}, stream_seq=7, num_delivered=number)
+        results.append(await handle(bus, queue, fails_or_waits, message, failures))
+    assert results == [Leave()] * (2 * MOST_FAILURES - 2) + [Done()]
+    (dead,) = [stored.letter async for stored in dead_letters(bus, stream=queue)]
+    assert (dead.stream_seq, dead.reason) == (7, "not handled in 10 deliveries: ValueError: a bug")
 
 
 async def test_a_delayed_message_is_redelivered_after_its_delay(bus: Bus, patient_queue: str) -> None:

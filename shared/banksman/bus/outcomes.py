@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,9 +23,12 @@ ACK_BUDGET_S = 10.0
 """Seconds for which an ack is repeated. After that the message is redelivered, and its handler, which is safe
 to repeat, has no further effect."""
 MOST_FAILURES = 10
-"""Failed deliveries, in about 30 s, after which a message is dead-lettered. Temporary faults (no broker,
-storage full) do not count. A message of a newer version is left to other processes for the same number of
-deliveries."""
+"""Failed deliveries to one process, about 3 s apart, after which a message is dead-lettered. Temporary faults
+(no broker, storage full) do not count. A message of a newer version is left to other processes for the same
+number of deliveries."""
+MAX_COUNTED = 10_000
+"""Maximum number of messages of a consumer whose failures a process counts: as many as the server delivers
+without an ack, so that no failing message is forgotten between two of its deliveries."""
 DEAD_LETTER_RETRY_S = 30.0
 """Seconds until a poison message is redelivered if it could not be dead-lettered."""
 
@@ -48,9 +52,8 @@ class WorkMessage:
     headers: Mapping[str, str]
     stream_seq: int
     num_delivered: int
-    """The server's count of deliveries; a crash of the server loses the latest ones."""
-    handlings: int | None = None
-    """How often this process handled the message, this time included; None means `num_delivered`."""
+    """The server's count of deliveries; a crash of the server loses the latest ones. It includes those that
+    were refused, delayed or left, so it is no count of failures."""
     without_slot: Callable[[], AbstractAsyncContextManager[None]] = field(default=nullcontext, compare=False)
     """Returns a context in which the handler has no slot, for a handler that only waits."""
 
@@ -79,8 +82,47 @@ dead-letters and acks the message, and `Fenced` or `Refused`, which count as `Le
 the message is redelivered, and dead-lettered after `MOST_FAILURES` failures."""
 
 
-async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) -> Outcome:
-    """Run a handler and return the outcome of its message; raises only on cancellation."""
+class Failures:
+    """How often this process failed to handle each message of a consumer."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[int, int] = OrderedDict()
+        """By stream sequence; the latest failure is last."""
+
+    def add(self, stream_seq: int) -> int:
+        """Count a failure of a message, and return the number of its failures."""
+        number = self._counts.pop(stream_seq, 0) + 1
+        self._counts[stream_seq] = number
+        if len(self._counts) > MAX_COUNTED:
+            self._counts.popitem(last=False)
+        return number
+
+    def forget(self, stream_seq: int) -> None:
+        """Forget a message, because it is not delivered again."""
+        self._counts.pop(stream_seq, None)
+
+
+async def handle(
+    bus: Bus, stream: str, handler: Handler, message: WorkMessage, failures: Failures
+) -> Outcome:
+    """Run a handler and return the outcome of its message; raises only on cancellation.
+
+    Args:
+        bus: The connection.
+        stream: The stream of the message.
+        handler: The handler.
+        message: The message.
+        failures: The failures of the consumer's messages in this process, which are counted here.
+    """
+    outcome = await _outcome(bus, stream, handler, message, failures)
+    if isinstance(outcome, Done):
+        failures.forget(message.stream_seq)
+    return outcome
+
+
+async def _outcome(
+    bus: Bus, stream: str, handler: Handler, message: WorkMessage, failures: Failures
+) -> Outcome:
     try:
         return await handler(message)
     except (Fenced, Refused) as pause:
@@ -94,7 +136,7 @@ async def handle(bus: Bus, stream: str, handler: Handler, message: WorkMessage) 
         if isinstance(error, Poison) and error.subject == message.subject:
             return await _dead_letter(bus, stream, message, error.reason)
         logger.exception("%s: handling message %d failed", message.subject, message.stream_seq)
-        tries = message.num_delivered if message.handlings is None else message.handlings
+        tries = failures.add(message.stream_seq)
         if tries >= MOST_FAILURES:
             why = f"not handled in {tries} deliveries: {type(error).__name__}: {error}"
             return await _dead_letter(bus, stream, message, why)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -26,7 +27,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.declared_parameters import DeclaredParameters
 from banksman.bus.envelope import error_envelope
 from banksman.bus.lasting_pulls import LastingPulls
-from banksman.bus.outcomes import IN_PROGRESS, Outcome, WorkMessage, handle, send_status, settle
+from banksman.bus.outcomes import IN_PROGRESS, Failures, Outcome, WorkMessage, handle, send_status, settle
 from banksman.bus.work import HEARTBEAT_S
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
@@ -60,9 +61,11 @@ class SharedConnectionBroker(NatsBroker):
         """By subject: the function called in place of FastStream's dispatch."""
         self._bus = bus
         self._intake = intake
+        failures: defaultdict[tuple[str, str], Failures] = defaultdict(Failures)
+        """By stream and consumer."""
 
         def rules(msg: Any, /, *, context: ContextRepo) -> _Rules:
-            return _Rules(msg, context=context, bus=bus)
+            return _Rules(msg, context=context, bus=bus, failures=failures)
 
         super().__init__(
             bus.settings.urls,
@@ -144,9 +147,18 @@ class NoReply(Exception):
 class _Rules(BaseMiddleware[Any, Any]):
     """Middleware of each handler: sends error envelopes for requests, settles messages of streams."""
 
-    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus) -> None:
+    def __init__(
+        self,
+        msg: Any,
+        /,
+        *,
+        context: ContextRepo,
+        bus: Bus,
+        failures: Mapping[tuple[str, str], Failures],
+    ) -> None:
         super().__init__(msg, context=context)
         self._bus = bus
+        self._failures = failures
 
     async def consume_scope(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> Any:
         if isinstance(self.context.get_local("handler_"), CoreSubscriber):
@@ -160,7 +172,8 @@ class _Rules(BaseMiddleware[Any, Any]):
                 # The server permits the reply only on the connection that received the request.
                 msg.reply_to = ""
             return response
-        await _settle(self._bus, call_next, msg)
+        metadata = msg.raw_message.metadata
+        await _settle(self._bus, call_next, msg, self._failures[metadata.stream, metadata.consumer])
         return None
 
 
@@ -184,7 +197,9 @@ async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -
     return reply.model_dump_json().encode() if isinstance(reply, BaseModel) else reply
 
 
-async def _settle(bus: Bus, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> None:
+async def _settle(
+    bus: Bus, call_next: Callable[[Any], Any], msg: StreamMessage[Msg], failures: Failures
+) -> None:
     raw = msg.raw_message
 
     async def handler(_message: WorkMessage) -> Outcome:
@@ -192,7 +207,7 @@ async def _settle(bus: Bus, call_next: Callable[[Any], Any], msg: StreamMessage[
 
     message = work_message(raw)
     async with _held(bus, raw.reply):
-        outcome = await handle(bus, raw.metadata.stream, handler, message)
+        outcome = await handle(bus, raw.metadata.stream, handler, message, failures)
         await settle(bus, message, raw.reply, outcome)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from banksman.bus.outcomes import (
     IN_PROGRESS,
     NAK,
     Done,
+    Failures,
     Handler,
     Later,
     Leave,
@@ -50,8 +50,6 @@ HEARTBEAT_S = 0.8
 lost."""
 LOOK_AHEAD = 8
 """Minimum number of messages of a pull where tenants share the slots."""
-MAX_COUNTED = 1_000
-"""Maximum number of messages whose handlings a process counts."""
 
 
 async def work(
@@ -119,8 +117,7 @@ class _Worker:
         self._slots = slots
         self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
         self._without_slot = without_slot
-        self._handlings: OrderedDict[int, int] = OrderedDict()
-        """How often a handler ran, by message. A message that waits for a slot is delivered many times."""
+        self._failures = Failures()
         self._pulls = Pulls(bus, stream, durable, self._wanted)
         self._in_work: dict[int, _InWork] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -223,15 +220,7 @@ class _Worker:
         while self._waiting is not None and not self._stopping and (found := self._waiting.next()):
             self._waiting.shares.take(found.tenant)
             waited = found.message.stream_seq != arrived
-            self._start(_InWork(self._counted(found.message), found.reply, found.tenant, waited))
-
-    def _counted(self, message: WorkMessage) -> WorkMessage:
-        """Return a message with the number of times that this process handled it, this time included."""
-        number = self._handlings.pop(message.stream_seq, 0) + 1
-        self._handlings[message.stream_seq] = number
-        if len(self._handlings) > MAX_COUNTED:
-            self._handlings.popitem(last=False)
-        return replace(message, handlings=number)
+            self._start(_InWork(found.message, found.reply, found.tenant, waited))
 
     async def _handle(self, item: _InWork) -> None:
         try:
@@ -239,9 +228,7 @@ class _Worker:
                 # Part of `ack_wait` has passed while the message waited for a slot.
                 await send_status(self._bus, item.reply, IN_PROGRESS)
             message = replace(item.message, without_slot=partial(self._giving_back, item))
-            outcome = await handle(self._bus, self._stream, self._handler, message)
-            if isinstance(outcome, Done):
-                self._handlings.pop(item.message.stream_seq, None)
+            outcome = await handle(self._bus, self._stream, self._handler, message, self._failures)
             await settle(self._bus, item.message, item.reply, outcome)
         except asyncio.CancelledError:
             # The handler has stopped, so another process need not wait until `ack_wait` expires.

@@ -18,7 +18,7 @@ from banksman.bus.errors import LogDamaged
 from banksman.bus.jetstream import call
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import EVENTS, RUNS, api
-from banksman.bus.outcomes import Done, Later, WorkMessage, handle
+from banksman.bus.outcomes import Done, Failures, Later, WorkMessage, handle
 from banksman.bus.publish import durable
 from banksman.bus.tail import last_sequence
 from banksman.contracts import subjects
@@ -226,7 +226,7 @@ async def test_work_for_a_damaged_log_stays_in_its_queue(
 
         for delivery in range(1, 100):
             message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, delivery)
-            outcome = await handle(bus, RUNS, handler, message)
+            outcome = await handle(bus, RUNS, handler, message, Failures())
             assert isinstance(outcome, Later) and outcome.delay_s > 0
         assert len([record for record in caplog.records if ": kept: " in record.message]) == 1
         assert [letter async for letter in dead_letters(bus)] == []

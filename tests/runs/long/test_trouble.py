@@ -10,7 +10,7 @@ from typing import Any
 from banksman.agent.worker import Worker
 from banksman.bus.connection import Bus
 from banksman.bus.names import RUNS
-from banksman.bus.outcomes import Done, Outcome, handle
+from banksman.bus.outcomes import Done, Failures, Outcome, handle
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.work import RenameConversation
@@ -88,13 +88,15 @@ async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly
     bus = agent.log.bus
     faulty = with_faults(agent, lambda commit: not commit.claim)
     named: dict[str, Any] = {"tenant": agent.tenant, "conversation_id": agent.conversation}
-    outcomes: list[Outcome] = []
+    failures, outcomes = Failures(), list[Outcome]()
     for number in range(1, DELIVERIES + 1):
-        outcomes.append(await handle(bus, RUNS, faulty.on_work, replace(message, num_delivered=number)))
+        delivery = replace(message, num_delivered=number)
+        outcomes.append(await handle(bus, RUNS, faulty.on_work, delivery, failures))
         await agent.signal(RenameConversation(**named, title=f"{number}", request_id=f"r{number}"))
     assert Done() not in outcomes, "the message of an open run was removed, so no process could end the run"
 
-    assert await handle(bus, RUNS, agent.worker.on_work, replace(message, num_delivered=99)) == Done()
+    last = replace(message, num_delivered=99)
+    assert await handle(bus, RUNS, agent.worker.on_work, last, failures) == Done()
     (outcome,) = await agent.events(RunFinished)
     assert outcome.content == "Here I am."
 
