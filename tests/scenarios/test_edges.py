@@ -88,7 +88,7 @@ async def test_an_unreadable_frame_closes_the_connection_with_its_code(
     [
         ("chat.send", {"conversation_id": "c-nobody", "content": "hi"}),
         ("subscribe", {"conversation_id": "c-nobody"}),
-        ("run.cancel", {"run_id": "c-nobody-r1"}),
+        ("run.cancel", {"run_id": "c-nobody-0123456789ab"}),
         ("conversation.create", {"assistant": "nobody"}),
         ("input.reply", {"request_id": "nobody", "value": 1}),
     ],

@@ -35,7 +35,7 @@ def acknowledge(frame: ClientFrame) -> Ack:
     return Ack(
         reply_to=str(frame.id),
         conversation_id="c1",
-        run_id="c1-r1",
+        run_id="c1-0123456789ab",
         message_id="m1",
         outcome="approved",
         resolved_by="ada",
@@ -81,8 +81,8 @@ async def texts(count: int, events: AsyncGenerator[EventFrame]) -> list[tuple[in
 async def test_each_request_is_a_websocket_frame_on_its_subject(client: Client, fake: FakeGateway) -> None:
     decision = ItemDecision(tool_call_id="k1", decision="approve")
     assert await client.create_conversation(title="Report", request_id="q1") == "c1"
-    assert await client.send("c1", "hello", request_id="q2") == StartedRun("c1-r1", "m1")
-    await client.cancel("c1-r1", reason="enough", request_id="q3")
+    assert await client.send("c1", "hello", request_id="q2") == StartedRun("c1-0123456789ab", "m1")
+    await client.cancel("c1-0123456789ab", reason="enough", request_id="q3")
     reply = await client.reply("a1", decisions=[decision], digests=["d1"], request_id="q4")
     assert reply.resolved_by == "ada"
     await client.start_workflow("create_project", {"name": "demo"}, conversation_id="c1", request_id="q5")
@@ -119,7 +119,7 @@ async def test_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gate
     sending = asyncio.create_task(client.send("c1", "hello"))
     await client.ready()
     async with FakeGateway(gateway, TENANT, acknowledge).open() as fake, asyncio.timeout(WAIT_TIMEOUT_S):
-        assert (await sending).run_id == "c1-r1"
+        assert (await sending).run_id == "c1-0123456789ab"
 
     assert len({request_id for _, request_id, _ in fake.requests}) == 1
 
@@ -194,7 +194,7 @@ async def test_client_receives_approval_requests_of_its_tenant_only(client: Clie
         return ApprovalRequest(
             tenant=tenant,
             conversation_id="c1",
-            run_id="c1-r1",
+            run_id="c1-0123456789ab",
             approval_id=new_id("a"),
             expires_at=datetime.now(UTC),
             items=(),

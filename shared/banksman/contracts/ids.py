@@ -13,6 +13,8 @@ TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 TOKEN_RULE = "1 to 64 letters, digits, '-' or '_'"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_RANDOM_CHARS = 12
+"""Length of the random part at the end of an id."""
 
 
 def check_token(value: str, field: str) -> str:
@@ -34,12 +36,12 @@ def is_token(value: str) -> bool:
 
 def new_id(prefix: str) -> str:
     """Return a new id that sorts by creation time: prefix, 9 characters of milliseconds, 12 random ones."""
-    return f"{prefix}{_base32(time.time_ns() // 1_000_000, 9)}{_base32(secrets.randbits(60), 12)}"
+    return f"{prefix}{_base32(time.time_ns() // 1_000_000, 9)}{_base32(secrets.randbits(60), _RANDOM_CHARS)}"
 
 
 def run_id_for(conversation_id: str) -> str:
     """Return a new run id. It begins with the conversation's id, so a run id identifies its log."""
-    return f"{conversation_id}-{_base32(secrets.randbits(60), 12)}"
+    return f"{conversation_id}-{_base32(secrets.randbits(60), _RANDOM_CHARS)}"
 
 
 def conversation_of(run_id: str) -> str:
@@ -49,14 +51,14 @@ def conversation_of(run_id: str) -> str:
         BadInput: The id is not a run id.
     """
     conversation_id, dash, rest = check_token(run_id, "run_id").rpartition("-")
-    if not dash or not conversation_id or not rest:
-        raise BadInput("run_id", run_id, "a conversation's id, '-' and 12 characters")
+    if not dash or not conversation_id or len(rest) != _RANDOM_CHARS:
+        raise BadInput("run_id", run_id, f"a conversation's id, '-' and {_RANDOM_CHARS} characters")
     return conversation_id
 
 
 def approval_id_for(run_id: str) -> str:
     """Return a new approval id. It begins with the run's id, so an approval id identifies its log."""
-    return f"{run_id}-{_base32(secrets.randbits(60), 12)}"
+    return f"{run_id}-{_base32(secrets.randbits(60), _RANDOM_CHARS)}"
 
 
 def conversation_of_approval(approval_id: str) -> str | None:

@@ -111,6 +111,13 @@ test('a delta that differs from the shown text begins the rest again, as after a
   assert.deepEqual(texts(live), ['Bonjour le monde']);
 });
 
+test('a cancel before the first other event of a run shows no run, and the run as stopping from its start', () => {
+  const log = recorder();
+  const early = foldAll([log.stored('run.cancel_requested', { by: 'user' })]);
+  assert.deepEqual([early.runs, isBusy(early)], [[], false]);
+  assert.equal(activity(fold(early, started(log)).runs[0]), 'Stopping');
+});
+
 test('a stopped run shows the stored part of its reply, and the cancellation once', () => {
   const log = recorder();
   const conversation = foldAll([

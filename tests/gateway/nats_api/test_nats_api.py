@@ -44,6 +44,13 @@ async def test_a_nats_client_starts_a_run_and_reads_its_events(client: Client, a
     assert (start.run_id, start.user, outcome.content) == (run.run_id, "nats", "Done.")
 
 
+async def test_a_cancel_of_an_unknown_run_over_nats_is_refused(client: Client) -> None:
+    conversation = await client.create_conversation()
+    with pytest.raises(RemoteError) as refused:
+        await client.cancel(f"{conversation}-aaaaaaaaaaaa")
+    assert refused.value.code == "not_found"
+
+
 async def test_a_replay_during_the_first_commit_has_one_log_epoch(
     client: Client, agent: Agent, bus: Bus
 ) -> None:

@@ -36,7 +36,7 @@ async def test_every_frame_accepts_the_conversation_of_its_envelope(gateway: Ser
 async def test_a_frame_whose_envelope_names_another_conversation_is_refused(
     gateway: Served, kind: str, field: str
 ) -> None:
-    ids = {"run_id": "c1-r", "approval_id": "c1-r-a", "request_id": "c1-r-i"}
+    ids = {"run_id": "c1-0123456789ab", "approval_id": "c1-r-a", "request_id": "c1-r-i"}
     more: dict[str, Any] = {"approval.reply": {"all": "approve"}, "input.reply": {"value": 1}}.get(kind, {})
     async with gateway.socket() as socket:
         refused = await socket.request(kind, conversation_id="c2", **{field: ids[field]}, **more)

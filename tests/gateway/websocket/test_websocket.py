@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
-from banksman.contracts.events import MessageCompleted
+from banksman.contracts.events import CancelRequested, MessageCompleted
 from banksman.contracts.ids import new_id
 
 
@@ -227,6 +227,47 @@ async def test_cancelling_a_run_stores_a_signal(gateway: Served, agent: Agent, t
     assert message is not None
     signal = json.loads(message.data)
     assert (signal["type"], signal["run_id"], signal["reason"]) == ("cancel", ack["run_id"], "enough")
+
+
+async def test_a_cancel_of_an_unknown_run_is_refused_and_stores_nothing(gateway: Served, tenant: str) -> None:
+    async with gateway.socket() as socket:
+        conversation = await socket.create()
+        unknown = await socket.request("run.cancel", run_id=f"{conversation}-aaaaaaaaaaaa")
+        malformed = await socket.request("run.cancel", run_id=f"{conversation}-abc")
+        stored = await last_message(gateway.bus, RUNS, subjects.run_signal(tenant, conversation))
+    assert (unknown["code"], malformed["code"]) == ("not_found", "bad_request")
+    assert malformed["details"]["field"] == "run_id"
+    assert stored is None
+
+
+async def test_a_stored_cancel_of_an_unknown_run_leaves_its_conversation_idle(
+    gateway: Served, agent: Agent
+) -> None:
+    async with gateway.socket() as socket, gateway.http as http:
+        conversation = await socket.create()
+        await agent.commit(conversation, f"{conversation}-aaaaaaaaaaaa", CancelRequested(by="user"))
+        subscribed = await socket.request("subscribe", conversation_id=conversation)
+        read = (await http.get(f"/context/conversations/{conversation}")).json()
+        runs = (await http.get(f"/context/conversations/{conversation}/runs")).json()["items"]
+    assert "active_run" not in subscribed
+    assert (read["status"], runs) == ("idle", [])
+
+
+async def test_a_run_that_was_cancelled_before_its_start_is_cancelling_from_its_start(
+    gateway: Served, agent: Agent
+) -> None:
+    async with gateway.socket() as socket, gateway.http as http:
+        conversation = await socket.create()
+        await socket.request("chat.send", conversation_id=conversation, content="hi")
+        start = await agent.started(conversation)
+        await agent.commit(conversation, start.run_id, CancelRequested(by="user"))
+        repeated = await socket.request("run.cancel", run_id=start.run_id)
+        await agent.begin(start)
+        subscribed = await socket.request("subscribe", conversation_id=conversation)
+        read = (await http.get(f"/context/runs/{start.run_id}")).json()
+    assert repeated["type"] == "ack"
+    assert subscribed["active_run"] == {"run_id": start.run_id, "status": "cancelling"}
+    assert read["status"] == "cancelling"
 
 
 async def test_a_steering_message_is_sent_to_the_open_run(gateway: Served, agent: Agent, tenant: str) -> None:

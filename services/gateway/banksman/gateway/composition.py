@@ -114,11 +114,11 @@ async def compose(
     remembered = RememberedDecisions(bus, conversations, views, queue, backlog)
     decisions = Decisions(approvals, conversations, tools, schemas, clock, key, remembered)
     client_requests = ClientRequests(
-        views=views,
         conversations=conversations,
         created=created,
         assistants=assistants,
         prompts=prompts,
+        runs=runs_of_tenants,
         run_starts=RunStarts(
             views=views,
             conversations=conversations,

@@ -117,7 +117,6 @@ async def cancel_open_run(
     request_id: RequestId,
 ) -> OperatorCancelled:
     """Cancel a run of any tenant. The reason is in its log, and in the audit trail of the tenant."""
-    await gateway.runs.get(tenant, run_id)
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
     # The log shows the tenant's users that none of them cancelled the run.
     operator = replace(caller, tenant=tenant, user=f"operator {caller.user}")

@@ -140,7 +140,6 @@ async def cancel_run(
     body: StrictBody[CancelBody] = CancelBody(),  # noqa: B008  # frozen
 ) -> AcceptedRequest:
     """Cancel a run."""
-    await gateway.runs.get(caller.tenant, run_id)
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
     return AcceptedRequest.of(await gateway.requests.handle(caller, frame))
 

@@ -90,7 +90,6 @@ async def read_run(request: Request[args.ReadRun]) -> JsonObject:
 async def cancel_run(request: Request[args.CancelRun]) -> JsonObject:
     """Cancel a run."""
     given, gateway = request.arguments, request.gateway
-    await gateway.runs.get(request.caller.tenant, given.run_id)
     frame = RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
     await gateway.requests.handle(request.caller, frame)
     return {"run_id": given.run_id, "next": STILL_OPEN}

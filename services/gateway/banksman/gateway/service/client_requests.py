@@ -30,8 +30,8 @@ from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.model_catalog import model_name
 from banksman.gateway.service.request_checks import Request, check_conversation
 from banksman.gateway.service.run_starts import RunStarts
+from banksman.gateway.service.runs import Runs
 from banksman.gateway.service.tenant_store import TenantStore
-from banksman.gateway.service.views import Views
 from banksman.gateway.service.workflow_starts import WorkflowStarts
 from banksman.runs.ports import Clock
 
@@ -51,11 +51,11 @@ class ClientRequests:
     Every request has an id: a repeated request returns the ids of the first one, and has no further effect.
     """
 
-    views: Views
     conversations: Conversations
     created: CreatedConversations
     assistants: TenantStore[Assistant]
     prompts: TenantStore[SystemPrompt]
+    runs: Runs
     run_starts: RunStarts
     workflow_starts: WorkflowStarts
     decisions: Decisions
@@ -148,10 +148,9 @@ class ClientRequests:
 
     async def _cancel(self, caller: Caller, request: RunCancel) -> Ack:
         conversation_id = conversation_of(request.run_id)
-        await self.conversations.get(caller.tenant, conversation_id)
-        view = await self.views.read(caller.tenant, conversation_id)
-        run = view.runs.get(request.run_id)
-        if run is None or not run.finished_in:
+        # A cancel of a run that is only queued is stored; an agent ends the run when its start arrives.
+        run = await self.runs.find(caller.tenant, request.run_id)
+        if not run.finished_in:
             await self.backlog.check_signal(caller.tenant)
             signal = CancelRun(
                 tenant=caller.tenant,

@@ -95,6 +95,8 @@ class ConversationView:
     """Open requests for a value by request id."""
     outputs: dict[str, int] = field(default_factory=dict[str, int])
     """Maps a tool call id to the stream sequence of the commit with its result."""
+    _cancelled_early: dict[str, int] = field(default_factory=dict[str, int])
+    """Maps the id of a run without any other event to the number of its `run.cancel_requested`."""
     _last_seqs: list[int] = field(default_factory=list[int])
     _stream_seqs: list[int] = field(default_factory=list[int])
 
@@ -139,6 +141,9 @@ class ConversationView:
                 self.outputs[result.tool_call_id] = stream_seq
             case UnknownEvent():
                 pass
+            case CancelRequested() if event.run_id is not None and event.run_id not in self.runs:
+                # The run may only be queued. In a log of an earlier version it may not exist at all.
+                self._cancelled_early.setdefault(event.run_id, event.seq)
             case _ if event.run_id is not None:
                 self._apply_to_run(self._run(event, event.run_id), event, stream_seq)
             case _:
@@ -146,7 +151,9 @@ class ConversationView:
 
     def _run(self, event: Event, run_id: str) -> RunView:
         if run_id not in self.runs:
-            self.runs[run_id] = RunView(run_id, "queued", event.ts, event.seq)
+            cancelled_at = self._cancelled_early.pop(run_id, None)
+            status = "queued" if cancelled_at is None else "cancelling"
+            self.runs[run_id] = RunView(run_id, status, event.ts, cancelled_at or event.seq)
         return self.runs[run_id]
 
     def _apply_to_run(self, run: RunView, event: Event, stream_seq: int) -> None:

@@ -64,6 +64,16 @@ class Runs:
             BadInput: The id is not a run id.
             NotFound: This tenant has no such run.
         """
+        run = await self.find(tenant, run_id)
+        return await self._found(tenant, conversation_of(run_id), run)
+
+    async def find(self, tenant: str, run_id: str) -> RunView:
+        """Return a run that is stored in its log, or in a queue.
+
+        Raises:
+            BadInput: The id is not a run id.
+            NotFound: This tenant has no such run.
+        """
         conversation_id = await self.conversation(tenant, run_id)
         run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
@@ -73,7 +83,7 @@ class Runs:
             run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
         if run is None:
             raise NotFound("run", run_id)
-        return await self._found(tenant, conversation_id, run)
+        return run
 
     async def of_conversation(self, tenant: str, conversation_id: str) -> list[FoundRun]:
         """Return the runs of a conversation in the order of their requests, without their outcomes.

@@ -17,7 +17,7 @@ export const AWAITING_SECOND = 'awaiting_second';
 
 /** @param {string} id */
 export function emptyConversation(id) {
-  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], links: [], lastAt: null };
+  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], links: [], cancelledEarly: [], lastAt: null };
 }
 
 /**
@@ -39,7 +39,9 @@ export function fold(conversation, frame) {
   const place = placement(conversation, frame);
   if (place === 'duplicate') return conversation;
   if (place === 'ephemeral') return applyEvent(conversation, frame);
-  const folded = applyEvent(inLogOrder(conversation, frame.run_id), frame);
+  const folded = isEarlyCancel(conversation, frame)
+    ? { ...conversation, cancelledEarly: [...conversation.cancelledEarly, frame.run_id] }
+    : applyEvent(inLogOrder(conversation, frame.run_id), frame);
   return { ...folded, lastSeq: frame.seq, lastAt: frame.ts ?? null, logEpoch: frame.log_epoch ?? conversation.logEpoch };
 }
 
@@ -126,6 +128,15 @@ export function outcomeOf({ status, error }) {
   return { title, text: plain ? '' : reasonOf(`reason.${error.code}`, error.message), code: status === 'failed' ? (error?.code ?? null) : null };
 }
 
+/** A request to cancel shows no run: the run may be queued still, or not exist. */
+function isEarlyCancel(conversation, frame) {
+  return frame.type === 'run.cancel_requested' && !runOf(conversation, frame.run_id);
+}
+
+function newRun({ cancelledEarly }, runId) {
+  return { ...emptyRun(runId), cancelling: cancelledEarly.includes(runId) };
+}
+
 function runOf(conversation, runId) {
   return conversation.runs.find((run) => run.id === runId) ?? null;
 }
@@ -137,7 +148,7 @@ function findApproval(conversation, approvalId) {
 function withRun(conversation, runId, change) {
   if (!runId) return conversation;
   const at = conversation.runs.findIndex((run) => run.id === runId);
-  const before = at < 0 ? emptyRun(runId) : conversation.runs[at];
+  const before = at < 0 ? newRun(conversation, runId) : conversation.runs[at];
   const after = change(before);
   if (after === before && at >= 0) return conversation;
   const runs = at < 0 ? [...conversation.runs, after] : conversation.runs.with(at, after);
@@ -151,7 +162,7 @@ function withRun(conversation, runId, change) {
  */
 function inLogOrder(conversation, runId) {
   if (!runId) return conversation;
-  const run = runOf(conversation, runId) ?? emptyRun(runId);
+  const run = runOf(conversation, runId) ?? newRun(conversation, runId);
   if (run.logged) return conversation;
   const others = conversation.runs.filter((other) => other.id !== runId);
   const at = others.findLastIndex((other) => other.logged) + 1;
