@@ -189,10 +189,12 @@ class _FileOperation(Stored):
 
 
 class FileList(_FileOperation):
-    """Lists the files below a path."""
+    """Lists the first files below a path, sorted by path; the reply may have fewer than `limit`."""
 
     op: Literal["list"] = "list"
     path: str = ""
+    after: str = Field(default="", exclude_if=lambda after: not after)
+    """Lists only paths that sort after this one. Older runners ignore it."""
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 

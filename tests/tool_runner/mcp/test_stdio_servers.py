@@ -85,12 +85,17 @@ async def test_a_program_runs_in_the_workspace_without_network_and_its_secrets_a
 
 async def test_a_changed_description_is_noticed_before_the_call(servers: McpServers, runner: Runner) -> None:
     tool = await found(servers, runner, "write")
+    titled = await found(servers, runner, "titled")
     behave(runner, "changed")
     refused = await call(servers, runner, tool)
+    behave(runner, "changed title")
+    retitled = await call(servers, runner, titled)
     behave(runner, "many")
     removed = await call(servers, runner, tool)
 
-    assert (refused.error_kind, removed.error_kind) == ("denied", "denied")
+    # Without a description, models read the title.
+    assert titled.description == "The tool titled."
+    assert (refused.error_kind, retitled.error_kind, removed.error_kind) == ("denied", "denied", "denied")
     assert "administrator must approve" in str(refused.value["error"])
     assert calls(runner) == []
 
@@ -101,6 +106,7 @@ async def test_a_changed_description_is_noticed_before_the_call(servers: McpServ
         ("no start", "the program needs a licence"),
         ("text", "text that is not a message"),
         ("long line", "more than 1048576 bytes"),
+        ("pings", "more than 10000 messages"),
     ],
 )
 async def test_a_program_that_breaks_the_protocol_is_reported(
@@ -113,6 +119,24 @@ async def test_a_program_that_breaks_the_protocol_is_reported(
         await servers.list_tools(PROGRAM, runner.workspace)
     assert outcome.error_kind == "unavailable"
     assert reason in str(outcome.value["error"])
+
+
+async def test_a_secret_is_hidden_where_an_error_is_cut(servers: McpServers, runner: Runner) -> None:
+    behave(runner, "cut secret")
+    with pytest.raises(ListingFailed) as failed:
+        await servers.list_tools(PROGRAM, runner.workspace)
+    assert "xxx" in str(failed.value)
+    assert TOKEN[-4:] not in str(failed.value)
+
+
+async def test_messages_of_a_program_are_not_logged(
+    servers: McpServers, runner: Runner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK logs invalid notifications with their content, which may have the tenant's secrets."""
+    behave(runner, "invalid notification")
+    with caplog.at_level("DEBUG"):
+        await servers.list_tools(PROGRAM, runner.workspace)
+    assert TOKEN not in caplog.text
 
 
 async def test_a_program_that_ends_or_floods_in_a_call_leaves_an_unknown_outcome(

@@ -15,6 +15,33 @@ LENT = 3, 12
 """Commands and places of the queue that a tenant gets while it is alone: three quarters."""
 
 
+async def test_searches_take_places_of_commands(runners: Runners, runners_nats: SecuredNats) -> None:
+    """A search starts a sandbox too, and its query can occupy a core until its time limit."""
+    runner = runners.start(
+        BANKSMAN_TOOL_RUNNER__LIMITS=f'{{"sandbox": {{"max_concurrent_calls": {COMMANDS}}}}}',
+    )
+    async with owning(runners_nats, runner) as flood, owning(runners_nats, runner) as quiet:
+        requests = [
+            request.model_copy(update={"conversation_id": new_id("c")})
+            for request in [
+                *(flood.request("bash", command="sleep 600") for _ in range(LENT[0])),
+                flood.request("search_code", query="crane"),
+            ]
+        ]
+        *commands, search = [await flood.accepted(request) for request in requests]
+        for request in commands:
+            await flood.started(request)
+        # This search is requested later, and ends.
+        other = await quiet.call("search_code", query="crane")
+        waiting = await flood.slots.read(flood.tenant, search.attempt)
+        for request in commands:
+            await flood.cancel(request)
+        found = await flood.result(search)
+
+    assert waiting.finished is None
+    assert (found.is_error, other.is_error) == (False, False)
+
+
 async def test_a_tenant_that_floods_a_runner_leaves_commands_and_queue_for_others(
     runners: Runners, runners_nats: SecuredNats
 ) -> None:

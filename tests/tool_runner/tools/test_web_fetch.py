@@ -113,6 +113,20 @@ async def test_long_body_is_cut_and_stored_in_the_workspace(runner: Runner) -> N
     ).read_bytes() == outcome.output
 
 
+class TestSmallWorkspace:
+    @pytest.fixture
+    def limits(self, small_workspace: RunnerLimits) -> RunnerLimits:
+        return small_workspace
+
+    async def test_pages_are_stored_only_within_the_limit_of_the_workspace(self, runner: Runner) -> None:
+        """A conversation that only fetches runs no command, which would measure the workspace."""
+        async with serving(replying(b"x" * 600_000, "Content-Type: text/plain")) as server:
+            outcomes = [await fetch(runner, egress(server), server.url()) for _ in range(3)]
+        stored = list(runner.workspace.directory.rglob("*.txt"))
+        assert ["full_output_path" in outcome.value for outcome in outcomes] == [True, False, False]
+        assert [path.stat().st_size for path in stored] == [600_000]
+
+
 async def test_content_that_is_not_text_is_only_described(runner: Runner) -> None:
     async with serving(replying(b"\x89PNG" * 10, "Content-Type: image/png")) as server:
         outcome = await fetch(runner, egress(server), server.url())

@@ -7,6 +7,7 @@ import os
 import stat
 import struct
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import link_stays
+from banksman.tool_runner.workspaces.archive_names import MAX_PATHS_BYTES, link_stays
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
 
@@ -213,6 +214,48 @@ def test_more_files_than_a_workspace_may_have_are_refused(target: Path) -> None:
 def test_more_bytes_than_a_workspace_may_have_are_refused(target: Path) -> None:
     members = [entry(f"f{number}", b"x" * 400_000) for number in range(3)]
     refused(packed(*members), target, because="more than 1000000 bytes", entries=3, size=1_200_000)
+
+
+def test_a_snapshot_keeps_no_entries_in_memory(tmp_path: Path) -> None:
+    """A path of 4,000 bytes costs a command 8 bytes; with each, tarfile would keep 18 KB of the runner."""
+    top = long_paths(tmp_path / "source", files=1_000)
+    tracemalloc.start()
+    with open(os.devnull, "wb") as nowhere:
+        contents = write_archive(top, nowhere, EVERYTHING)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert contents.entries == 1_015
+    assert peak < 5_000_000
+
+
+def test_a_snapshot_has_a_limited_size_of_all_paths(target: Path, tmp_path: Path) -> None:
+    """Both sides need the paths: the writer those of files with several names, the reader all of them."""
+    top = long_paths(tmp_path / "source", files=MAX_PATHS_BYTES // 3_700)
+    with pytest.raises(SnapshotRefused, match="paths have more than"), open(os.devnull, "wb") as nowhere:
+        write_archive(top, nowhere, EVERYTHING)
+
+    parents = ["/".join(["d" * 250] * depth) for depth in range(1, 16)]
+    members = [directory(name) for name in parents]
+    members += [link(f"{parents[-1]}/{number}", "0") for number in range(MAX_PATHS_BYTES // 3_700)]
+    with pytest.raises(SnapshotRefused, match="paths have more than"):
+        expected = Contents(len(members), 0)
+        read_archive(io.BytesIO(packed(*members)), target, ME, EVERYTHING, expected=expected)
+
+
+def long_paths(top: Path, *, files: int) -> Path:
+    """Create a tree with a number of empty files, whose paths have about 3,770 bytes."""
+    fd = -1
+    for name in (str(top), *["d" * 250] * 15):
+        parent = fd if fd >= 0 else None
+        os.mkdir(name, dir_fd=parent)
+        below = os.open(name, os.O_RDONLY, dir_fd=parent)
+        if fd >= 0:
+            os.close(fd)
+        fd = below
+    for number in range(files):
+        os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    return top
 
 
 def test_directories_that_are_too_deep_are_refused(target: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -297,7 +298,7 @@ def test_no_path_writes_outside_the_workspace(tree: Path, path: str) -> None:
 async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) -> None:
     (tree / "dir" / ".banksman-0123.tmp").write_text("half")
     (tree / "dir" / ".hidden").write_text("")
-    entries = files.listing(tree, max_entries=100)
+    entries = files.listing(tree, max_entries=100).entries
     assert [entry.path for entry in entries] == [
         "bad-utf8",
         "dir/.hidden",
@@ -306,7 +307,59 @@ async def test_a_listing_shows_regular_files_only(runner: Runner, tree: Path) ->
         "sparse",
     ]
     assert {entry.path: entry.size_bytes for entry in entries}["dir/inside.txt"] == 6
-    assert len(files.listing(tree, max_entries=2)) == 2
+    cut = files.listing(tree, max_entries=2)
+    assert ([entry.path for entry in cut.entries], cut.more) == (["bad-utf8", "dir/.hidden"], True)
+    rest = files.listing(tree, after="dir/.hidden", max_entries=3)
+    assert ([entry.path for entry in rest.entries], rest.more) == (
+        ["dir/inside.txt", "ok.txt", "sparse"],
+        False,
+    )
+
+
+def test_a_listing_of_long_paths_has_a_limited_size(tmp_path: Path) -> None:
+    """A command creates a path of 4,000 bytes with a name of 4: many of them must fit into a reply."""
+    names = [f"{number:04}" for number in range(600)]
+    top = nested(tmp_path, ["d" * 250] * 15, names)
+    tracemalloc.start()
+    found: list[str] = []
+    more, pages = True, 0
+    while more:
+        listed = files.listing(tmp_path, after=found[-1] if found else "", max_entries=10_000)
+        found += [entry.path for entry in listed.entries]
+        more, pages = listed.more, pages + 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found == [f"{top}/{name}" for name in names]
+    assert pages == 1 + sum(len(path) for path in found) // files.MAX_LISTED_BYTES
+    assert peak < sum(len(path) for path in found) + 3 * files.MAX_LISTED_BYTES
+
+
+def test_a_listing_leaves_out_paths_that_no_request_can_open(tmp_path: Path) -> None:
+    """Commands can create them by changing the directory; each would take 128 KB of the runner's memory."""
+    nested(tmp_path, ["🏗" + "d" * 240] * 120, [f"{number}" for number in range(300)])
+    (tmp_path / "ok.txt").touch()
+    tracemalloc.start()
+    listed = files.listing(tmp_path, max_entries=10_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert [entry.path for entry in listed.entries] == ["ok.txt"]
+    assert peak < 1_000_000
+
+
+def nested(top: Path, directories: list[str], names: list[str]) -> str:
+    """Create empty files below nested directories; return the path of their directory."""
+    fd = os.open(top, os.O_RDONLY)
+    for directory in directories:
+        os.mkdir(directory, dir_fd=fd)
+        below = os.open(directory, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    for name in names:
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    return "/".join(directories)
 
 
 async def test_temporary_files_of_interrupted_writes_are_deleted(runner: Runner, tree: Path) -> None:

@@ -31,12 +31,12 @@ def add_files(api: Endpoints, gateway: Gateway) -> None:
 
     @api.serve("file", "list", "{conversation_id}", errors=(MISSING,))
     async def list_files(request: ListFiles, message: Received) -> FilePage:
-        """List the files below a path, sorted by path; the first 10,000 of them can be listed."""
+        """List the files below a path, sorted by path; a page may have fewer files than its limit."""
         tenant, conversation_id = await _workspace(gateway, message)
-        found = await gateway.files.list(tenant, conversation_id, request.path)
-        later = sorted((one for one in found if one.path > request.after), key=lambda one: one.path)
-        page = tuple(later[: request.limit])
-        return FilePage(items=page, next=page[-1].path if len(later) > len(page) else None)
+        page, more = await gateway.files.page(
+            tenant, conversation_id, request.path, after=request.after, limit=request.limit
+        )
+        return FilePage(items=page, next=page[-1].path if more and page else None)
 
     @api.serve("file", "read", "{conversation_id}", errors=(MISSING,))
     async def read_file(request: ReadFile, message: Received) -> FileSlice:

@@ -27,6 +27,8 @@ from banksman.runs.placement import Placements
 
 SLICE_BYTES = 512 * 1024
 MAX_LISTED = 10_000
+MAX_PAGES = 10
+"""Maximum pages of one list. A page has at most 768 KiB: only very long paths need more than two."""
 
 
 class Files:
@@ -37,9 +39,30 @@ class Files:
         self._outputs = Objects(outputs, OUTPUTS)
 
     async def list(self, tenant: str, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
-        """Return the files below a path, at most 10,000."""
-        request = FileList(path=path, limit=MAX_LISTED)
-        return (await self._request(tenant, conversation_id, path, request)).items
+        """Return the first files below a path, sorted by path, at most 10,000 and about 8 MiB as JSON."""
+        return (await self._listed(tenant, conversation_id, path))[0]
+
+    async def page(
+        self, tenant: str, conversation_id: str, path: str, *, after: str, limit: int
+    ) -> tuple[tuple[FileEntry, ...], bool]:
+        """Return the first files below a path that sort after a path, and whether more follow."""
+        request = FileList(path=path, after=after, limit=limit)
+        reply = await self._request(tenant, conversation_id, path, request)
+        # A runner of an older version ignores `after`.
+        return tuple(file for file in reply.items if file.path > after), reply.more
+
+    async def _listed(
+        self, tenant: str, conversation_id: str, path: str
+    ) -> tuple[tuple[FileEntry, ...], bool]:
+        found: list[FileEntry] = []
+        for _ in range(MAX_PAGES):
+            after = found[-1].path if found else ""
+            left = MAX_LISTED - len(found)
+            items, more = await self.page(tenant, conversation_id, path, after=after, limit=left)
+            found += items
+            if not items or not more or len(found) >= MAX_LISTED:
+                return tuple(found), more
+        return tuple(found), True
 
     async def read(self, tenant: str, conversation_id: str, path: str) -> AsyncIterator[bytes]:
         """Return a file's bytes in pieces; the first piece is fetched before this returns.
@@ -67,9 +90,11 @@ class Files:
         """Return all files, at most 10,000, as a zip file in pieces.
 
         Raises:
-            BadInput: The files have more than 512 MiB.
+            BadInput: There are more than 10,000 files, or they have more than 512 MiB.
         """
-        files = await self.list(tenant, conversation_id, "")
+        files, more = await self._listed(tenant, conversation_id, "")
+        if more:
+            raise BadInput("workspace", f"more than {len(files)} files", f"at most {MAX_LISTED} files")
         check_size(files)
         return zipped(files, lambda path: self.read(tenant, conversation_id, path))
 
@@ -152,4 +177,5 @@ class Files:
         # A runner reports an error as text, without a code.
         if "not found" in reply.error.lower() or "no such" in reply.error.lower():
             raise NotFound("file", path)
-        raise BadInput("path", path, reply.error)
+        # The runner's text is a sentence about the path.
+        raise BadInput("path", path, f"is refused: {reply.error.removeprefix(f'{path}: ')}")

@@ -12,6 +12,8 @@ MAX_MESSAGE_BYTES: Final = 1024 * 1024
 """Maximum bytes of one message of a server."""
 MAX_RECEIVED_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of all messages of a server during one call."""
+MAX_MESSAGES: Final = 10_000
+"""Maximum messages of a server during one call: each takes time of the process that serves other tenants."""
 MAX_SHOWN_CHARS: Final = 500
 """Maximum characters of a server's text in an error."""
 
@@ -25,9 +27,10 @@ class ServerFailed(Exception):
 
 @dataclass
 class Meter:
-    """Counts the bytes that a server sends during one call."""
+    """Counts the messages that a server sends during one call, and their bytes."""
 
     received: int = 0
+    messages: int = 0
     limit: int = MAX_RECEIVED_BYTES
     """Maximum bytes of the call."""
 
@@ -40,6 +43,16 @@ class Meter:
         self.received += size
         if self.received > self.limit:
             raise ServerFailed(f"the server sent more than {self.limit} bytes")
+
+    def add_messages(self, number: int) -> None:
+        """Count messages.
+
+        Raises:
+            ServerFailed: The server sent too many messages.
+        """
+        self.messages += number
+        if self.messages > MAX_MESSAGES:
+            raise ServerFailed(f"the server sent more than {MAX_MESSAGES} messages")
 
 
 class Connected(Protocol):

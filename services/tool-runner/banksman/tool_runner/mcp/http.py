@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -21,6 +22,8 @@ from banksman.tool_runner.egress.urls import FetchRefused
 from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
 
 _UNAUTHORIZED, _SERVER_ERROR = 401, 500
+_EVENT_DATA = re.compile(rb"[\r\n]data:")
+_EVENT_DATA_BYTES = 6
 
 
 @dataclass
@@ -129,9 +132,14 @@ class _Measured(httpx2.AsyncByteStream):
         self._failed = failed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        begun = b"\n"
         try:
             async for chunk in self._response.aiter_stream():
                 self._meter.add(len(chunk))
+                # Each message of a stream of events begins a line, which two chunks may share.
+                text = begun + chunk
+                self._meter.add_messages(len(_EVENT_DATA.findall(text)))
+                begun = text[1 - _EVENT_DATA_BYTES :]
                 yield chunk
         except ServerFailed as failed:
             raise self._failed(str(failed)) from failed

@@ -94,13 +94,14 @@ class McpServers:
             ListingFailed: The tools cannot be listed.
         """
         connection: Connected | None = None
+        secrets = Redaction((*transport.secrets, *hidden))
         try:
             await import_sdk()
             from banksman.tool_runner.mcp.session import served_tools, session
 
             async with (
                 asyncio.timeout(LIST_S),
-                self._connected(transport, workspace, LIST_S, ANY_HOST) as connection,
+                self._connected(transport, workspace, LIST_S, ANY_HOST, secrets) as connection,
                 session(connection.streams) as opened,
             ):
                 return await served_tools(opened)
@@ -109,7 +110,7 @@ class McpServers:
         except Exception as error:
             text = _reason(connection, first_error(error))
             raise ListingFailed(
-                Redaction((*transport.secrets, *hidden)).of(text),
+                secrets.of(text),
                 needs_sign_in=connection is not None and connection.needs_sign_in,
             ) from error
 
@@ -134,7 +135,8 @@ class McpServers:
 
         target, run = call.target, call.run
         rules = rules_of(run.network)
-        async with self._connected(target.transport, run.workspace, run.timeout_s, rules) as connection:
+        connected = self._connected(target.transport, run.workspace, run.timeout_s, rules, call.secrets)
+        async with connected as connection:
             call.connection = connection
             async with protocol.session(connection.streams) as opened:
                 served = await protocol.served_tool(opened, target.tool)
@@ -148,10 +150,16 @@ class McpServers:
                 call.sent = True
                 result = await protocol.call(opened, target.tool, call.arguments)
         max_chars = self.limits.max_output_chars
+        await run.workspace.meter.before_write()
         return await asyncio.to_thread(outcome_of, result, call.secrets, run.workspace, max_chars)
 
     def _connected(
-        self, transport: McpTransport, workspace: Workspace, timeout_s: float, rules: HostRules
+        self,
+        transport: McpTransport,
+        workspace: Workspace,
+        timeout_s: float,
+        rules: HostRules,
+        secrets: Redaction,
     ) -> AbstractAsyncContextManager[Connected]:
         from banksman.tool_runner.mcp.connection import Meter, ServerFailed
         from banksman.tool_runner.mcp.http import opened
@@ -161,7 +169,7 @@ class McpServers:
             return opened(transport, self.egress, rules, Meter())
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
-        return started(transport, self.sandbox, workspace, timeout_s, Stop(), Meter())
+        return started(transport, self.sandbox, workspace, timeout_s, Stop(), Meter(), secrets)
 
 
 def _timed_out(call: _Call) -> ToolOutcome:
@@ -238,8 +246,9 @@ async def import_sdk() -> None:
 def _imported() -> None:
     # Its `__init__` imports the servers too.
     defer("mcp")
-    # The SDK's client logs the messages of servers.
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+    # The SDK logs the messages of servers, with any secret they contain. Its session uses the second name.
+    for name in ("mcp", "client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     from banksman.tool_runner.mcp import http as http
     from banksman.tool_runner.mcp import results as results
     from banksman.tool_runner.mcp import session as session

@@ -111,13 +111,13 @@ async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
 
 def _served(tool: Tool) -> ServedTool:
     """Return a tool with the digest of all texts that models and administrators read."""
-    description = (tool.description or tool.title or tool.name)[:8_000]
+    description = tool.description or tool.title or tool.name
     read_only = bool(tool.annotations and tool.annotations.read_only_hint)
-    parts = [tool.name, tool.description, tool.input_schema, read_only]
+    parts = [tool.name, description, tool.input_schema, read_only]
     canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return ServedTool(
         name=tool.name[:256],
-        description=description,
+        description=description[:8_000],
         input_schema=tool.input_schema,
         read_only=read_only,
         digest=digest(canonical.encode("utf-8", "surrogatepass")),

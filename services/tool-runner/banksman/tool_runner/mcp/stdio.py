@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from banksman.contracts.mcp import StdioServer
+from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     MAX_SHOWN_CHARS,
@@ -55,7 +56,13 @@ class StdioConnection:
 
 @contextlib.asynccontextmanager
 async def started(
-    server: StdioServer, sandbox: Sandbox, workspace: Workspace, timeout_s: float, stop: Stop, meter: Meter
+    server: StdioServer,
+    sandbox: Sandbox,
+    workspace: Workspace,
+    timeout_s: float,
+    stop: Stop,
+    meter: Meter,
+    secrets: Redaction,
 ) -> AsyncGenerator[StdioConnection]:
     """Run the program in the sandbox while the block runs.
 
@@ -65,7 +72,8 @@ async def started(
         workspace: The directory in which it runs.
         timeout_s: Seconds after which the program is killed.
         stop: Ends the program early.
-        meter: Counts the bytes that the program sends.
+        meter: Counts what the program sends.
+        secrets: The secrets that no error may contain.
 
     Raises:
         ServerFailed: The program did not connect.
@@ -78,7 +86,7 @@ async def started(
         timeout_s,
         listening.set_result,
     )
-    program = _Program(asyncio.create_task(sandbox.run(command, stop=stop)), stop)
+    program = _Program(asyncio.create_task(sandbox.run(command, stop=stop)), stop, secrets)
     connection: StdioConnection | None = None
     try:
         reader, writer = await _accepted(listening, program)
@@ -104,6 +112,7 @@ class _Program:
 
     running: asyncio.Task[SandboxOutcome]
     stop: Stop
+    secrets: Redaction
     _reason: str | None = None
     _closed: bool = False
 
@@ -117,7 +126,7 @@ class _Program:
         await asyncio.wait((self.running,))
         if not self._closed and not self.running.cancelled():
             self._closed = True
-            self._reason = _failure_reason(self.running.result())
+            self._reason = _failure_reason(self.running.result(), self.secrets)
         return self._reason
 
 
@@ -161,6 +170,7 @@ def _pumped(
             try:
                 while line := await reader.readline():
                     meter.add(len(line))
+                    meter.add_messages(1)
                     if line.strip():
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                         await received.send(SessionMessage(message))
@@ -194,9 +204,10 @@ async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:
     await asyncio.wait(tasks)
 
 
-def _failure_reason(outcome: SandboxOutcome) -> str | None:
+def _failure_reason(outcome: SandboxOutcome, secrets: Redaction) -> str | None:
     """Return why a program failed: the limit that killed it, or the end of its standard error."""
-    text = outcome.output.shown().stderr.strip()[-MAX_SHOWN_CHARS:]
+    # Secrets are removed before the cut: the end of a secret would not be recognised without its beginning.
+    text = secrets.of(outcome.output.shown().stderr.strip())[-MAX_SHOWN_CHARS:]
     outcome.output.close()
     if outcome.killed_reason not in (None, "cancelled", "timeout"):
         return f"the program was killed: {outcome.killed_reason}"

@@ -49,9 +49,12 @@ def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
 
 
 def store_output(workspace: Workspace, data: bytes) -> str | None:
-    """Store an output in the workspace; return its path, or None if the workspace is full."""
+    """Store an output in the workspace; return its path, or None if the workspace is full.
+
+    The caller measures the workspace before, if a measurement is due.
+    """
     path = f"{_OUTPUT_DIRECTORY}/{secrets.token_hex(6)}.txt"
-    if workspace.meter.excess() is not None:
+    if workspace.meter.excess() is not None or not workspace.meter.has_room(len(data)):
         return None
     try:
         write_whole(workspace.directory, path, data, workspace.identity)

@@ -68,6 +68,8 @@ class WebFetch:
         shown = await run_until(self._shown(fetched, run.workspace, wants_markdown), run.stop.wait())
         if shown is None:
             return failure("cancelled", "the fetch was cancelled", url=url)
+        if self._is_long(fetched, shown):
+            await run.workspace.meter.before_write()
         return await asyncio.to_thread(self._result, fetched, shown, run.workspace)
 
     async def _shown(self, fetched: Fetched, workspace: Workspace, wants_markdown: bool) -> _Shown:
@@ -102,7 +104,7 @@ class WebFetch:
 
     def _result(self, fetched: Fetched, shown: _Shown, workspace: Workspace) -> ToolOutcome:
         text = shown.text
-        truncated = fetched.truncated or len(text) > self._max_chars
+        truncated = self._is_long(fetched, shown)
         value = _facts(fetched) | {"body": text[: self._max_chars], "truncated": truncated}
         if shown.is_markdown:
             value["format"] = "markdown"
@@ -112,6 +114,10 @@ class WebFetch:
         if whole is not None and (path := store_output(workspace, whole)):
             value |= {"full_output_path": path, "more": self._more(fetched, text, path)}
         return ToolOutcome(value=value, truncated=truncated, output=whole)
+
+    def _is_long(self, fetched: Fetched, shown: _Shown) -> bool:
+        """Return whether the model gets a part of the page, so that the page is stored."""
+        return fetched.truncated or len(shown.text) > self._max_chars
 
     def _more(self, fetched: Fetched, text: str, path: str) -> str:
         bound = "Only the beginning of the page was fetched." if fetched.truncated else ""

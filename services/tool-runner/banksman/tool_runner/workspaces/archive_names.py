@@ -10,6 +10,8 @@ _VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", ALIAS)
 """Directories that every sandbox contains; a virtual environment links to its interpreter there."""
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
+MAX_PATHS_BYTES = 32 * 1024 * 1024
+"""Maximum bytes of all paths of a snapshot: who writes or reads one keeps them in memory."""
 
 
 def parts_of(path: str, max_depth: int) -> list[str] | None:

@@ -16,7 +16,7 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
+from banksman.tool_runner.workspaces.archive_names import MAX_PATHS_BYTES, link_stays, parts_of
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused
 
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
@@ -79,6 +79,7 @@ class _Reader:
     limits: WorkspaceLimits
     entries: int = 0
     size: int = 0
+    paths_bytes: int = 0
     files: set[str] = field(default_factory=set[str])
     directories: dict[str, tarfile.TarInfo] = field(default_factory=dict[str, tarfile.TarInfo])
 
@@ -102,6 +103,9 @@ class _Reader:
         name = member.name
         if parts_of(name, self.limits.max_depth) is None:
             raise SnapshotRefused(f"{name[:100]!r} is not a path inside a workspace")
+        self.paths_bytes += len(os.fsencode(name))
+        if self.paths_bytes > MAX_PATHS_BYTES:
+            raise SnapshotRefused(f"its paths have more than {MAX_PATHS_BYTES} bytes together")
         if name in self.files or name in self.directories:
             raise SnapshotRefused(f"{name[:100]!r} occurs twice")
         with self._parent(name) as (parent, last):

@@ -9,12 +9,12 @@ import tarfile
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import zstandard
 
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
+from banksman.tool_runner.workspaces.archive_names import MAX_PATHS_BYTES, link_stays, parts_of
 from banksman.tool_runner.workspaces.modes import change_mode
 
 LEVEL = 1
@@ -45,8 +45,9 @@ class _Writer:
     limits: WorkspaceLimits
     entries: int = 0
     size: int = 0
+    paths_bytes: int = 0
     linked: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-    """The first name of each file that has several."""
+    """The first name of each file that has several names."""
 
     def add(self, name: str, entry: os.DirEntry[str], directory: int) -> None:
         status = entry.stat(follow_symlinks=False)
@@ -54,14 +55,14 @@ class _Writer:
         if stat.S_ISDIR(status.st_mode):
             member.type = tarfile.DIRTYPE
             self._count(0)
-            self.archive.addfile(member)
+            self._append(member)
             with _opened(entry.name, directory, _DIRECTORY) as fd:
                 self.add_all(fd, f"{name}/")
         elif stat.S_ISLNK(status.st_mode):
             member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=directory)
             if link_stays(name, member.linkname):
                 self._count(0)
-                self.archive.addfile(member)
+                self._append(member)
         elif stat.S_ISREG(status.st_mode):
             self._add_file(member, status, entry.name, directory)
 
@@ -72,19 +73,28 @@ class _Writer:
                 name = f"{prefix}{entry.name}"
                 if parts_of(name, self.limits.max_depth) is None:
                     raise SnapshotRefused(f"{name[:100]!r} is deeper or longer than a snapshot allows")
+                self.paths_bytes += len(os.fsencode(name))
+                if self.paths_bytes > MAX_PATHS_BYTES:
+                    raise SnapshotRefused(f"its paths have more than {MAX_PATHS_BYTES} bytes together")
                 self.add(name, entry, directory)
 
     def _add_file(self, member: tarfile.TarInfo, status: os.stat_result, name: str, directory: int) -> None:
-        first = self.linked.setdefault((status.st_dev, status.st_ino), member.name)
-        if status.st_nlink > 1 and first != member.name:
-            member.type, member.linkname = tarfile.LNKTYPE, first
-            self._count(0)
-            self.archive.addfile(member)
-            return
+        if status.st_nlink > 1:
+            first = self.linked.setdefault((status.st_dev, status.st_ino), member.name)
+            if first != member.name:
+                member.type, member.linkname = tarfile.LNKTYPE, first
+                self._count(0)
+                self._append(member)
+                return
         with _opened(name, directory, _FILE) as fd, os.fdopen(fd, "rb", closefd=False) as file:
             member.size = os.fstat(fd).st_size
             self._count(member.size)
-            self.archive.addfile(member, file)
+            self._append(member, file)
+
+    def _append(self, member: tarfile.TarInfo, file: BinaryIO | None = None) -> None:
+        self.archive.addfile(member, file)
+        # tarfile keeps every member it has written. None is needed again, and there may be 100,000.
+        cast(Any, self.archive).members.clear()
 
     def _count(self, size: int) -> None:
         self.entries += 1

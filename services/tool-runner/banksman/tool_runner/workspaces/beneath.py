@@ -19,7 +19,7 @@ _MAX_LINKS = 40
 """The kernel's own limit (path_resolution(7))."""
 _MAX_STEPS = 20_000
 """Directories opened for one path; each `..` walks again from the top."""
-_MAX_PATH_BYTES = 4095
+MAX_PATH_BYTES = 4095
 
 
 def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
@@ -68,7 +68,7 @@ def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: in
         raise ValueError("embedded null byte")
     if not name:
         _fail(errno.ENOENT, path)
-    if len(name) > _MAX_PATH_BYTES:
+    if len(name) > MAX_PATH_BYTES:
         _fail(errno.ENAMETOOLONG, path)
     if name.startswith(b"/"):
         _fail(errno.EXDEV, path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import os
 import posixpath
@@ -14,13 +15,13 @@ import secrets
 import stat
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from banksman.contracts.assistant_files import RESERVED_PREFIX
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.workspaces.beneath import open_beneath
+from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
 
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
@@ -33,6 +34,13 @@ _NEW_FILE_MODE = 0o644
 _NEW_PROGRAM_MODE = 0o755
 _NEW_DIRECTORY_MODE = 0o755
 _MAX_DEPTH = 128
+MAX_VISITED = 100_000
+"""Maximum entries of a workspace that one listing reads."""
+MAX_LISTED_BYTES = 768 * 1024
+"""Maximum bytes of the files of one listing as JSON: a reply over NATS has at most 1 MiB."""
+_ENTRY_BYTES = 128
+"""Maximum bytes of a listed file as JSON without its path."""
+_LAST_SECOND = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
 class PathRefused(Exception):
@@ -61,6 +69,15 @@ class FileEntry:
     """Relative to the workspace, with `/`."""
     size_bytes: int
     modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Files of a workspace, sorted by path."""
+
+    entries: tuple[FileEntry, ...]
+    more: bool
+    """True if more files follow, or the workspace has more than `MAX_VISITED` entries."""
 
 
 def relative(path: str) -> str:
@@ -117,6 +134,9 @@ def write_whole(
         # Each parent keeps a descriptor open until the file is written.
         if len(parents) > _MAX_DEPTH:
             raise PathRefused(path, f"a file may have at most {_MAX_DEPTH} directories above it")
+        # Each component is opened on its own, so the kernel would create a path that it never opens again.
+        if len("/".join((*parents, name)).encode()) > MAX_PATH_BYTES:
+            raise PathRefused(path, _REASONS[errno.ENAMETOOLONG])
         directory = owner.enter_context(_opened(workspace))
         for parent in parents:
             directory = _descend(directory, parent, identity)
@@ -142,17 +162,31 @@ def delete(workspace: Path, path: str) -> None:
             os.close(directory)
 
 
-def listing(workspace: Path, *, max_entries: int) -> list[FileEntry]:
-    """List at most `max_entries` regular files, sorted by path; links are neither listed nor followed."""
-    found: list[FileEntry] = []
+def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> Listing:
+    """List the first regular files by path; links are neither listed nor followed.
+
+    Args:
+        workspace: The directory of the workspace.
+        below: A directory or a file; empty for the whole workspace.
+        after: Only paths that sort after this one are listed.
+        max_entries: Maximum number of files. All together have at most `MAX_LISTED_BYTES` as JSON.
+
+    Raises:
+        PathRefused: `below` cannot be a path of the workspace.
+        OSError: The workspace cannot be opened.
+    """
+    top = posixpath.normpath(relative(below)) if below else "."
+    first = _FirstFiles(max_entries)
     with _opened(workspace) as root:
-        for _, entry, path in _walk(root, "", 1):
-            with contextlib.suppress(OSError):
-                if _is_listed(entry):
-                    found.append(_entry(path, entry.stat(follow_symlinks=False)))
-            if len(found) >= max_entries:
+        for visited, (_, entry, path) in enumerate(_walk(root, "", 1)):
+            if visited == MAX_VISITED:
+                first.more = True
                 break
-    return sorted(found, key=lambda entry: entry.path)
+            if path > after and (top == "." or path == top or path.startswith(f"{top}/")):
+                with contextlib.suppress(OSError):
+                    if _is_listed(entry):
+                        first.add(_entry(path, entry.stat(follow_symlinks=False)))
+    return first.listing()
 
 
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
@@ -233,10 +267,15 @@ def _replace(directory: int, name: str, content: bytes, mode: int, identity: San
 
 
 def _walk(directory: int, prefix: str, depth: int) -> Iterator[tuple[int, os.DirEntry[str], str]]:
-    """Yield each entry with the descriptor of its directory and its printable path; follow no links."""
+    """Yield each entry with the descriptor of its directory and its printable path; follow no links.
+
+    Entries whose paths are too long to be opened are left out, so that no path takes more memory than that.
+    """
     with os.scandir(directory) as entries:
         for entry in entries:
             path = f"{prefix}{_printable(entry.name)}"
+            if len(path.encode()) > MAX_PATH_BYTES:
+                continue
             yield directory, entry, path
             with contextlib.suppress(OSError):
                 if entry.is_dir(follow_symlinks=False) and depth < _MAX_DEPTH:
@@ -251,12 +290,50 @@ def _below(parent: int, name: str, path: str, depth: int) -> Iterator[tuple[int,
         os.close(fd)
 
 
+@dataclass
+class _FirstFiles:
+    """The first files by path, of all that are added in any order. It holds at most twice its limits."""
+
+    max_entries: int
+    more: bool = False
+    """True if a file was left out."""
+    _entries: list[FileEntry] = field(default_factory=list[FileEntry])
+    _bytes: int = 0
+
+    def add(self, entry: FileEntry) -> None:
+        self._entries.append(entry)
+        self._bytes += _json_bytes(entry)
+        if len(self._entries) > 2 * self.max_entries or self._bytes > 2 * MAX_LISTED_BYTES:
+            self._cut()
+
+    def listing(self) -> Listing:
+        self._cut()
+        return Listing(tuple(self._entries), self.more)
+
+    def _cut(self) -> None:
+        self._entries.sort(key=lambda entry: entry.path)
+        kept = size = 0
+        for entry in self._entries[: self.max_entries]:
+            if size + _json_bytes(entry) > MAX_LISTED_BYTES:
+                break
+            kept, size = kept + 1, size + _json_bytes(entry)
+        self.more = self.more or kept < len(self._entries)
+        del self._entries[kept:]
+        self._bytes = size
+
+
+def _json_bytes(entry: FileEntry) -> int:
+    return len(json.dumps(entry.path, ensure_ascii=False).encode()) + _ENTRY_BYTES
+
+
 def _is_listed(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(_PRIVATE_PREFIX) and entry.is_file(follow_symlinks=False)
 
 
 def _entry(path: str, status: os.stat_result) -> FileEntry:
-    return FileEntry(path, status.st_size, datetime.fromtimestamp(status.st_mtime, tz=UTC))
+    # Some file systems store times that Python's dates do not have.
+    modified = min(max(status.st_mtime, 0.0), _LAST_SECOND)
+    return FileEntry(path, status.st_size, datetime.fromtimestamp(modified, tz=UTC))
 
 
 def _require_regular(path: str, status: os.stat_result) -> None:

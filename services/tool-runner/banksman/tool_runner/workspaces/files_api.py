@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import posixpath
 from typing import Protocol, assert_never
 
 from banksman.contracts.calls import (
@@ -29,9 +28,6 @@ from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.uploads import Uploads
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
-
-MAX_LISTED = 100_000
-"""Maximum entries of a workspace that one listing reads."""
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete
 WorkspaceRequest = _OneFile | FindMcpTools
@@ -152,18 +148,14 @@ class FilesApi:
 
 
 def _listed(workspace: Workspace, request: FileList) -> FileReply:
-    found = files.listing(workspace.directory, max_entries=MAX_LISTED)
-    below = posixpath.normpath(relative(request.path)) if request.path else "."
-    chosen = [entry for entry in found if below == "." or _is_below(entry.path, below)]
+    found = files.listing(
+        workspace.directory, below=request.path, after=request.after, max_entries=request.limit
+    )
     items = tuple(
         FileEntry(path=entry.path, size=entry.size_bytes, modified_at=entry.modified)
-        for entry in chosen[: request.limit]
+        for entry in found.entries
     )
-    return FileReply(items=items, more=len(chosen) > request.limit or len(found) >= MAX_LISTED)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")
+    return FileReply(items=items, more=found.more)
 
 
 def _read(workspace: Workspace, request: FileRead) -> FileReply:

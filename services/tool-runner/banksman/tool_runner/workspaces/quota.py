@@ -249,6 +249,10 @@ class QuotaMeter:
         """Return a sentence about the limit that the last measurement found exceeded, else None."""
         return self.usage.excess(self._limits)
 
+    def has_room(self, size: int) -> bool:
+        """Return whether a file of `size` bytes fits, by the last measurement."""
+        return self.usage.disk_bytes + size <= self._limits.max_bytes
+
     def _outgrown(self) -> bool:
         """Return whether the workspace may have grown beyond a limit since the last measurement began."""
         if self._free is None:

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
-from banksman.contracts.workspace_tools import BASH, WEB_FETCH
+from banksman.contracts.workspace_tools import BASH, SEARCH_CODE, WEB_FETCH
 from banksman.contracts.workspaces import (
     WorkspacePlacement,
     WorkspaceReport,
@@ -22,6 +22,9 @@ from banksman.tool_runner.workspaces.installing import Installer
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
+
+_COMMANDS = (BASH.name, SEARCH_CODE.name)
+"""Tools that run a program in the sandbox."""
 
 
 def takes_workspace(tool: str) -> bool:
@@ -60,7 +63,7 @@ class Turns:
                 await held.enter_async_context(self.workspace(tenant, conversation))
             else:
                 await held.enter_async_context(self._fetches.place(tenant))
-            if tool == BASH.name:
+            if tool in _COMMANDS:
                 await held.enter_async_context(self._commands.place(tenant))
             yield held
 
