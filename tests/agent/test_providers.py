@@ -526,6 +526,50 @@ async def test_lone_surrogates_in_a_reply_are_replaced(
     assert reply.text == shown.message == "a\ufffdb"
 
 
+SURROGATES: dict[str, tuple[str, ...]] = {
+    "openai": (
+        'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c\\ud800","function":'
+        '{"name":"bash\\ud800","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}\n\n',
+        "data: [DONE]\n\n",
+    ),
+    "anthropic": (
+        'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":'
+        '{"type":"thinking","thinking":"x\\ud800","signature":"s\\ud800"}}\n\n',
+        'event: content_block_start\ndata: {"type":"content_block_start","index":1,"content_block":'
+        '{"type":"redacted_thinking","data":"d\\ud800"}}\n\n',
+        'event: content_block_start\ndata: {"type":"content_block_start","index":2,"content_block":'
+        '{"type":"tool_use","id":"c\\ud800","name":"bash\\ud800"}}\n\n',
+        'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+    ),
+}
+
+
+async def test_no_field_of_a_reply_prevents_that_it_is_stored(
+    server: ModelServer, provider: Provider, vendor: str
+) -> None:
+    model = server.play("surrogates", [RawReply(raw_chunks=SURROGATES[vendor])])
+
+    reply = await complete(provider, make_request(model))
+
+    assert [(call.provider_call_id, call.name) for call in reply.calls] == [("c\ufffd", "bash\ufffd")]
+    json.dumps(reply.provider_state, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "Mon, 01 Jan 2024 00:00:00 +99999999999999999999"],
+)
+async def test_an_absurd_date_in_retry_after_is_ignored(
+    server: ModelServer, provider: Provider, vendor: str, date: str
+) -> None:
+    busy = RawReply(
+        raw_chunks=("{}",), status=429, content_type="application/json", headers={"retry-after": date}
+    )
+    model = server.play("busy", [busy, RawReply(raw_chunks=ENDINGS[vendor])], by="count")
+
+    assert (await complete(provider, make_request(model))).text == "done"
+
+
 SLOPPY = (
     'data: {"id":"1","model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"id":"c1","function":'
     '{"name":"bash","arguments":{"command":"ls"}}}]}}]}\n\n',

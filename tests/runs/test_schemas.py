@@ -226,6 +226,29 @@ def test_problem_names_the_argument_and_the_reason(value: JsonObject, parameter:
         assert problem is None
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("k" * 70_000, {"properties": {"a": {}}, "additionalProperties": False}),
+        ("k" * 70_000, {"additionalProperties": {"type": "integer"}}),
+        ("中" * 12_000, {"additionalProperties": {"type": "integer"}}),
+    ],
+)
+async def test_a_problem_with_a_long_name_is_reported_with_its_beginning(
+    checker: SchemaChecker, name: str, rule: dict[str, Any]
+) -> None:
+    """A model chooses the names in its arguments, and a reply of the process is limited."""
+    nested = tool(properties={"x": rule})
+    apart = await checker.argument_problem(TENANT, nested, {"x": {name: "no number"}})
+    within = argument_problem(nested.input_schema, {"x": {name: "no number"}})
+    next_one = await checker.argument_problem(TENANT, nested, {"x": 3})
+
+    assert apart is not None and apart == within
+    assert apart.parameter.startswith(f"x.{name[:900]}") and apart.parameter.endswith("…")
+    assert len(apart.parameter) < 1_100
+    assert next_one is None
+
+
 TEXTS: list[tuple[dict[str, Any], Any, str]] = [
     ({"type": "string"}, 3, "x must be a string, got 3"),
     ({"type": ["string", "null"]}, 3, "x must be a string or null, got 3"),

@@ -7,6 +7,7 @@ after a crash is the same as a loop that begins.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Protocol, assert_never
 
 from banksman.contracts.errors import CallerMistake, Refused
@@ -14,7 +15,7 @@ from banksman.contracts.events import EventBody
 from banksman.runs.approvals import close_request, open_request, publish_requests, resolution
 from banksman.runs.coordinator import ToolCallCoordinator
 from banksman.runs.outcome import Ending, finished
-from banksman.runs.owner import Build, Ownership, nothing
+from banksman.runs.owner import Build, Draft, Ownership, nothing
 from banksman.runs.state import Conversation
 from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, Record, RequestModel, next_step
 
@@ -29,11 +30,11 @@ class Model(Protocol):
         ...
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the ending of the run if a reply is too large for the log; None to raise `error`.
+        """Return the ending of the run if the log cannot store a reply; None to raise `error`.
 
         Args:
-            error: Why the reply cannot be stored or encoded.
-            reply: What `complete` returned.
+            error: Why the reply cannot be read, encoded or stored.
+            reply: What `complete` returned; `nothing` if it raised `error`.
 
         Returns:
             The ending, and the `Build` to commit in place of the reply: its usage was paid for.
@@ -82,13 +83,13 @@ async def _request_model(owned: Ownership, model: Model) -> None:
         reply = await model.complete(owned)
         await _record_reply(owned, reply)
     except (CallerMistake, ValueError) as error:
-        # The run ends, because the next reply would be as large as this one.
+        # The run ends, because the next reply would probably fail as this one does.
         ended = model.too_large(error, reply)
         if ended is None:
             raise
         ending, instead = ended
         logger.warning("%s: the reply is not recorded: %s", owned.state.conversation_id, error)
-        await _record_reply(owned, lambda state: (*instead(state), *_end(owned, state, ending)))
+        await _record_reply(owned, partial(_ended, owned, ending, instead))
 
 
 async def _record_reply(owned: Ownership, reply: Build) -> None:
@@ -133,8 +134,15 @@ async def _close_approval(owned: Ownership, approval_id: str) -> None:
     await owned.commit(lambda state: resolution(stored, request) if open_request(state, approval_id) else ())
 
 
-def _end(owned: Ownership, state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
-    """Return the terminal event; none if the run ends for a stronger reason (a cancel, its time limit)."""
-    if state.run is None or not isinstance(next_step(state, owned.ports.clock.now()), RequestModel):
-        return ()
-    return (finished(state.run, ending.status, ending.message, ending),)
+def _ended(owned: Ownership, ending: Ending, instead: Build, state: Conversation) -> tuple[EventBody, ...]:
+    """Return the events in place of a reply and the terminal event.
+
+    Without the terminal event if the run ends for a stronger reason (a cancel, its time limit).
+    """
+    bodies, now = tuple(instead(state)), owned.ports.clock.now()
+    if state.run is None or not isinstance(next_step(state, now), RequestModel):
+        return bodies
+    # The terminal event includes the usage that the events before it record.
+    draft = Draft(state, now)
+    draft.add(state.run.run_id, bodies)
+    return (*bodies, finished(draft.state.run or state.run, ending.status, ending.message, ending))

@@ -16,8 +16,13 @@ import sys
 from typing import Any, NotRequired, TypedDict
 
 from banksman.runs.schema_rules import Fault, UnusableSchema, schema_fault, value_fault
+from banksman.runs.schema_texts import Path
 
 _PR_SET_PDEATHSIG = 1
+
+MAX_PATH_CHARS = 1_000
+"""Maximum characters of all parts of a path together. A model chooses the names in its arguments, and asyncio
+reads a line of at most 64 KiB."""
 
 
 class Request(TypedDict):
@@ -33,6 +38,7 @@ class Reply(TypedDict, total=False):
     """The result of one check; empty if there is no fault."""
 
     path: list[str | int]
+    """The path to the fault. It ends with the part that exceeds its maximum, cut."""
     expected: str
     unusable: str
     """Why the schema cannot be applied."""
@@ -76,7 +82,18 @@ def reply_to(request: Request) -> Reply:
 
 
 def _described(fault: Fault | None) -> Reply:
-    return {} if fault is None else {"path": list(fault.path), "expected": fault.expected}
+    return {} if fault is None else {"path": _shortened(fault.path), "expected": fault.expected}
+
+
+def _shortened(path: Path) -> list[str | int]:
+    kept: list[str | int] = []
+    room = MAX_PATH_CHARS
+    for part in path:
+        if len(str(part)) > room:
+            return [*kept, f"{str(part)[:room]}…"]
+        kept.append(part)
+        room -= len(str(part))
+    return kept
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -13,41 +13,33 @@ from banksman.agent.catalog import ToolCatalog
 from banksman.agent.compactor import Compactor
 from banksman.agent.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.deltas import Deltas
+from banksman.agent.failed_replies import UnusableReply, failure, unrecorded
 from banksman.agent.model_request import complete_with_fallback, unless_cancelled
+from banksman.agent.paid_replies import PaidReply, PartialReply, paid_events, partial_events
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import (
     Calls,
     Final,
+    ModelReply,
     ModelRequest,
     Protocol,
     RequestedCall,
     truncated_text,
 )
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.replies import (
-    PartialReply,
-    Reply,
-    end_events,
-    failure_events,
-    paid_events,
-    partial_events,
-)
+from banksman.agent.replies import Reply, end_events
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
 from banksman.bus.connection import Bus
-from banksman.bus.errors import MessageTooLarge
 from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import (
     BanksmanError,
-    ErrorCode,
     NotFound,
     ProviderFailed,
-    ProviderTimedOut,
     Refused,
 )
-from banksman.contracts.events import EventBody
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
@@ -57,12 +49,12 @@ from banksman.prompting.enhance import enhance
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
 from banksman.runs.outcome import Ending
-from banksman.runs.owner import Build, Ownership, nothing
+from banksman.runs.owner import Build, Ownership
 from banksman.runs.placement import Placements
 from banksman.runs.pricing import cost
 from banksman.runs.schemas import SchemaChecker
 from banksman.runs.state import Conversation, Run
-from banksman.runs.steps import deadline_of, timed_out
+from banksman.runs.steps import deadline_of
 from banksman.runtime.failpoints import reach
 
 logger = logging.getLogger(__name__)
@@ -115,20 +107,11 @@ class ModelStep:
             raise
         except BanksmanError as error:
             logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
-            return partial(_failure, owned, error, None)
+            return partial(failure, owned, error, None)
 
     def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the ending of a run whose reply does not fit into a commit; None for any other error.
-
-        Only the usage of such a reply is recorded.
-        """
-        if not isinstance(error, MessageTooLarge):
-            return None
-        text = (
-            f"The model's reply and the details of its calls take {error.size} bytes: too many for the log."
-        )
-        consumed = partial(paid_events, reply=reply) if isinstance(reply, Reply) else nothing
-        return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), consumed
+        """See `unrecorded`."""
+        return unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
         """Send the request and stream the text of its reply; return the `Build` of the commit."""
@@ -150,7 +133,7 @@ class ModelStep:
                 if not deltas.streamed:
                     raise
                 logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
-                return partial(_failure, owned, refusal, await self._partial(owned, prepared, deltas))
+                return partial(failure, owned, refusal, await self._partial(owned, prepared, deltas))
             if reply is None:
                 return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
             return reply
@@ -174,22 +157,39 @@ class ModelStep:
         Raises:
             ProviderFailed: The model's API failed permanently, or the run timed out.
             BadInput: A model is unknown.
+            UnusableReply: An unforeseen error prevents that the reply is read and checked.
         """
-        run, clock = owned.run, owned.ports.clock
+        run = owned.run
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
         request = complete_with_fallback(
             self.providers,
             (run.settings.model, *run.settings.fallback_models),
             prepared.request,
             deltas=deltas,
-            deadline_s=(deadline_of(run) - clock.now()).total_seconds(),
+            deadline_s=(deadline_of(run) - owned.ports.clock.now()).total_seconds(),
         )
         await owned.confirm()
-        completion = await unless_cancelled(owned, request)
+        try:
+            completion = await unless_cancelled(owned, request)
+        except ValueError as error:
+            streamed = await self._partial(owned, prepared, deltas)
+            raise UnusableReply(partial(partial_events, reply=streamed)) from error
         if completion is None:
             return None
         await reach("agent.reply_received")
-        written = completion.reply
+        usage = completion.reply.usage
+        usage = usage.model_copy(update={"cost_usd": cost(completion.model, usage, self.settings.prices)})
+        paid = PaidReply(deltas.message_id, completion.model, completion.provider, usage)
+        try:
+            return await self._checked(owned, prepared, deltas, completion.reply, paid)
+        except ValueError as error:
+            raise UnusableReply(partial(paid_events, reply=paid)) from error
+
+    async def _checked(
+        self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply
+    ) -> Reply:
+        """Return the reply with what its commit needs to know about its calls."""
+        run, clock = owned.run, owned.ports.clock
         reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
         await deltas.end(is_final=isinstance(reading, Final))
         calls = reading.calls if isinstance(reading, Calls) else ()
@@ -200,16 +200,14 @@ class ModelStep:
         return Reply(
             reading=reading,
             text=truncated_text(written.text or ""),
-            message_id=deltas.message_id,
+            message_id=paid.message_id,
             approval_id=approval_id_for(run.run_id),
             requested_at=now,
             expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
             call_ids=call_ids,
-            usage=written.usage.model_copy(
-                update={"cost_usd": cost(completion.model, written.usage, self.settings.prices)}
-            ),
-            model=completion.model,
-            provider=completion.provider,
+            usage=paid.usage,
+            model=paid.model,
+            provider=paid.provider,
             provider_state=written.provider_state,
             tools=tools,
             problems=await argument_problems(self.schemas, owned.state.tenant, executed, call_ids, tools),
@@ -274,19 +272,3 @@ class ModelStep:
         if entry is None:
             raise NotFound("system prompt", prompt_id)
         return entry.value.content
-
-
-def _failure(
-    owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
-) -> tuple[EventBody, ...]:
-    text = () if streamed is None else partial_events(state, streamed)
-    run = state.run
-    if run is None:
-        return (*text, *failure_events(state, error))
-    if streamed is not None and text:
-        # The outcome is in the same commit as the text, so the folded usage does not include the text yet.
-        run = replace(run, usage=run.usage + streamed.usage)
-        state = replace(state, run=run)
-    # The request ends at the run's deadline by a local timer, possibly a moment early by the broker's clock.
-    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
-    return (*text, *(end_events(state, timed_out(run)) if late else failure_events(state, error)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
+from banksman.agent.paid_replies import PaidReply, paid_events
 from banksman.agent.protocols.base import Calls, Final, Malformed, Reading, RequestedCall
 from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode
@@ -67,6 +68,11 @@ class Reply:
     approvals_full: str | None
     """Why the tenant may store no further approval request; None if it may."""
 
+    @property
+    def paid(self) -> PaidReply:
+        """What the vendor charges for."""
+        return PaidReply(self.message_id, self.model, self.provider, self.usage)
+
     def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
         """Return the events of the reply; without its calls if the run was cancelled meanwhile."""
         run = state.run
@@ -74,7 +80,7 @@ class Reply:
             return ()
         if run.cancel is not None:
             text = None if isinstance(self.reading, Malformed) else self.reading.text
-            return paid_events(state, self, text)
+            return paid_events(state, self.paid, text)
         match self.reading:
             case Final(text, finish_reason):
                 return (_message(run, self, text).model_copy(update={"finish_reason": finish_reason}),)
@@ -84,46 +90,6 @@ class Reply:
                 return _call_events(state, run, self, text, calls)
             case _:
                 assert_never(self.reading)
-
-
-def paid_events(state: Conversation, reply: Reply, text: str | None = None) -> tuple[EventBody, ...]:
-    """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
-    if state.run is None:
-        return ()
-    message = _message(state.run, reply, text)
-    return (message.model_copy(update={"finish_reason": "unknown", "provider_state": None}),)
-
-
-@dataclass(frozen=True, slots=True)
-class PartialReply:
-    """The text that was streamed before the run ended."""
-
-    text: str
-    message_id: str
-    model: str
-    """The model that was requested first, as `provider:model`."""
-    usage: Usage
-    """An estimate: vendors report the usage at the end of a reply."""
-
-
-def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
-    """Return the streamed text as a message, once; nothing if no text was streamed."""
-    # The broker may have stored a commit although it reported an error. The commit of this message leaves the
-    # model request open, so the loop may build it again.
-    stored = any(getattr(message, "message_id", None) == reply.message_id for message in state.history)
-    if state.run is None or stored or not reply.text:
-        return ()
-    message = MessageCompleted(
-        message_id=reply.message_id,
-        role="assistant",
-        content=reply.text,
-        finish_reason="unknown",
-        model=reply.model,
-        protocol=state.run.settings.tool_protocol,
-        usage=reply.usage,
-        partial=True,
-    )
-    return (message,)
 
 
 def failure_events(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:

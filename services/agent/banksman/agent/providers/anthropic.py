@@ -157,11 +157,11 @@ class _Thinking:
 
     def param(self) -> JsonObject:
         if self.redacted is not None:
-            return {"type": "redacted_thinking", "data": self.redacted}
+            return {"type": "redacted_thinking", "data": well_formed(self.redacted)}
         return {
             "type": "thinking",
             "thinking": well_formed("".join(self.text)),
-            "signature": "".join(self.signature),
+            "signature": well_formed("".join(self.signature)),
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from banksman.agent.protocols.base import ModelReply
 from banksman.agent.providers.base import DeltaSink
-from banksman.agent.providers.collect import ReplyBuilder
+from banksman.agent.providers.collect import ReplyBuilder, well_formed
 from banksman.agent.providers.loose_json import as_count, as_list, as_object, as_text
 from banksman.agent.providers.retries import TransientFault
 from banksman.contracts.events import FinishReason
@@ -59,7 +59,7 @@ class ReplyReader:
         return self._builder.reply(self._finish_reason or "length", self._raw_finish_reason, self._usage)
 
     def _take_calls(self, event: JsonObject) -> None:
-        self.run_id = as_text(event.get("run_id")) or None
+        self.run_id = well_formed(as_text(event.get("run_id"))) or None
         for index, call in enumerate(map(as_object, as_list(event.get("tool_calls")))):
             function = as_object(call.get("function"))
             arguments = function.get("arguments")

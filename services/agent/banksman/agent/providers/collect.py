@@ -40,7 +40,7 @@ class _Call:
     def raw(self) -> RawCall:
         written = without_secrets("".join(self.written))
         arguments = written if self.parsed is None else content_without_secrets(self.parsed)
-        return RawCall(self.id or None, well_formed(self.name), arguments)
+        return RawCall(well_formed(self.id or "") or None, well_formed(self.name), arguments)
 
 
 class ReplyBuilder:

@@ -219,7 +219,7 @@ def _number(text: str | None) -> float | None:
 def _until(date: str) -> float | None:
     try:
         moment = parsedate_to_datetime(date)
-    except ValueError:
+    except (ValueError, OverflowError):  # The latter for numbers that are no C integer.
         return None
     zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (zoned - datetime.now(UTC)).total_seconds())
