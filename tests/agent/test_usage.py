@@ -205,11 +205,13 @@ async def test_another_agent_continues_the_count_when_the_counting_agent_is_kill
         for ledger in (ledger_of_one, ledger_of_other):
             assert (await ledger.consumed(tenant, last)).month.input_tokens == 100
 
-        async def only_one() -> bool:
-            return len(await connections_that_count(own_nats)) == 1
+        async def only_one() -> int | None:
+            # If both began to count, one notices the other when it has a further commit to record.
+            await writer.reply("c2", 0)
+            counts = await connections_that_count(own_nats)
+            return counts[0] if len(counts) == 1 else None
 
-        await eventually(only_one)
-        (counts,) = await connections_that_count(own_nats)
+        counts = await eventually(only_one)
         doomed, left = (one, ledger_of_other) if one.nc.client_id == counts else (other, ledger_of_one)
         await doomed.close()
         last = await writer.reply("c1", 10)
