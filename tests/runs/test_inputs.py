@@ -19,11 +19,13 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
+from banksman.contracts.fitting import json_bytes
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonValue
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.approvals import SYSTEM, input_digests, open_requests, problem, resolution, sign
 from banksman.runs.fold import apply_events
+from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.state import Conversation
 from banksman.runs.steps import CloseApproval, Park, Record, next_step
 
@@ -91,6 +93,22 @@ def test_a_signed_value_resolves_the_request_with_the_result_of_its_step() -> No
     assert isinstance(resolved, InputResolved) and (resolved.value, resolved.by) == (7, "ann")
     assert isinstance(completed, ToolCallCompleted)
     assert completed.result.content == {"success": True, "value": 7}
+    assert open_requests(folded(resolved, completed)) == ()
+
+
+@pytest.mark.parametrize(("bytes_of_value", "stored"), [(RESULT_BYTES, True), (RESULT_BYTES + 1, False)])
+def test_a_value_is_stored_up_to_the_limit_of_results(bytes_of_value: int, stored: bool) -> None:
+    """A larger one, which an older gateway accepted, fails the step: the commit must hold the value twice."""
+    value = "y" * (bytes_of_value - len('""'))
+
+    resolved, completed = resolution(reply(value), request())
+
+    assert isinstance(resolved, InputResolved) and isinstance(completed, ToolCallCompleted)
+    assert resolved.value == (value if stored else None)
+    assert (completed.result.is_error, completed.result.error_kind) == (
+        (False, None) if stored else (True, "output_limit")
+    )
+    assert json_bytes(resolved) + json_bytes(completed) < 1024 * 1024
     assert open_requests(folded(resolved, completed)) == ()
 
 

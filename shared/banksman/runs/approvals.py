@@ -22,11 +22,13 @@ from banksman.contracts.events import (
     InputResolved,
     ToolCallCompleted,
 )
+from banksman.contracts.fitting import json_bytes
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonValue
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.first_approvals import unconfirmed
+from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
 
@@ -127,16 +129,21 @@ def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBod
 
 
 def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[EventBody, ...]:
-    step = request.tool_call_id or ""
+    step, value = request.tool_call_id or "", reply.value
     match reply.outcome:
+        case "approved" if (size := json_bytes(value)) > RESULT_BYTES:
+            # Gateways refuse such a value, but an older one may have stored it. A commit that holds it twice,
+            # in the reply and in the result, would be too large: the run could neither continue nor end.
+            text = f"The provided value has {size} bytes of JSON; at most {RESULT_BYTES} are stored."
+            outcome, value, result = "provided", None, failed(step, "output_limit", text)
         case "approved":
             outcome = "provided"
-            result = ToolResult(tool_call_id=step, content={"success": True, "value": reply.value})
+            result = ToolResult(tool_call_id=step, content={"success": True, "value": value})
         case "expired":
             outcome, result = "expired", failed(step, "timeout", "Nobody provided the value in time.")
         case _:
             outcome, result = "cancelled", failed(step, "cancelled", "The request for a value was withdrawn.")
-    resolved = InputResolved(request_id=request.request_id, value=reply.value, by=reply.by, outcome=outcome)
+    resolved = InputResolved(request_id=request.request_id, value=value, by=reply.by, outcome=outcome)
     return resolved, ToolCallCompleted(result=result)
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Poison
 from banksman.contracts.events import InputOutcome, InputRequested
+from banksman.contracts.fitting import json_bytes
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.service.decisions import Decisions
 from banksman.gateway.service.stored_replies import ApprovalSlots, open_again, readable, valid_reply
 from banksman.runs.approvals import input_digests, sign
+from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
 
@@ -61,7 +63,7 @@ class Inputs:
         Raises:
             NotFound: This tenant has no such request, or its value is no longer stored.
             NotReady: The request is in the log and not stored yet, or an invalid reply is being removed.
-            BadInput: The value does not fit the schema.
+            BadInput: The value does not fit the schema, or is larger than a result of a call may be.
             Conflict: The request has expired.
         """
         return await self.decisions.when_stored(
@@ -80,6 +82,8 @@ class Inputs:
         now = self.clock.now()
         if now > request.expires_at:
             raise Conflict(f"the request for a value expired at {request.expires_at.isoformat()}")
+        if (size := json_bytes(value)) > RESULT_BYTES:
+            raise BadInput("value", None, f"at most {RESULT_BYTES} bytes of JSON; it has {size}")
         await self._check(tenant, request.input, value)
         reply = ApprovalReply(
             tenant=tenant,
