@@ -19,10 +19,10 @@ MAX_STEPS = 20_000
 class Scenario(World):
     """One conversation, `c`, and its runs in the order of their starts."""
 
-    def start(self, *plans: Plan) -> None:
+    def start(self, *plans: Plan, content: str = "go") -> None:
         """Start runs as a client, one after another."""
         for plan in plans:
-            self.client_starts("c", f"q{next(self.ids)}", plan)
+            self.client_starts("c", f"q{next(self.ids)}", plan, content)
             self._serve()
 
     def _serve(self) -> None:

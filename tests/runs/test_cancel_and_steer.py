@@ -408,6 +408,23 @@ def test_a_deletion_ends_the_open_run_and_all_queued_runs(state: Reach) -> None:
     scenario.end()
 
 
+def test_a_conversation_is_deleted_whose_queued_starts_exceed_one_commit() -> None:
+    """P7: each claim ends as many queued runs as fit."""
+    scenario = Scenario()
+    for _ in range(7):
+        scenario.start(NEEDS_APPROVAL, content="x" * 250_000)
+    scenario.run()
+    assert len(scenario.state.queue) == 6
+
+    scenario.delete("c")
+    scenario.run(seconds=30)
+
+    assert {end.status for end in scenario.invariants.ended.values()} == {"cancelled"}
+    assert len(scenario.invariants.ended) == 7
+    assert scenario.situations["delete: purged"] == 1
+    scenario.end()
+
+
 def test_a_start_after_the_purge_finds_the_conversation_deleted() -> None:
     """P1. An accepted run has a terminal event here too."""
     scenario = Scenario()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from banksman.contracts.events import EventBody, Owner, RunQueued, RunStarted
+from banksman.contracts.events import Commit, EventBody, Owner, RunQueued, RunStarted
 from banksman.contracts.work import RunWork, StartRun
 from banksman.runs.approvals import publish_requests
 from banksman.runs.outcome import never_started
-from banksman.runs.owner import Draft, Extent, Ownership, append
+from banksman.runs.owner import Draft, Extent, Ownership, append, append_fitting
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation
 from banksman.runs.steps import CANCELLED, DELETED, next_in_queue
@@ -149,20 +149,24 @@ async def _claim(
     """Append the claim and return the ownership; None if another commit came first."""
     # The epoch is above that of each earlier claim, which fences earlier owners at their next read or append.
     owner = Owner(agent=ports.agent, owner_epoch=state.owner_epoch + 1, work_seq=work_seq)
-    draft = Draft(state, ports.clock.now())
-    draft.add(run_id, bodies)
-    # The first iteration joins the claim, which saves a durable write.
-    draft.follow(Extent(follows=True, starts_next=start_next))
     # The first commit of a log names its epoch.
     log_epoch = state.log_epoch or ports.clock.new_id("l")
-    commit = draft.to_commit(
-        ports.clock.new_id("e"),
-        log_epoch,
-        None if draft.needs_no_owner else owner,
-        claim=owner.owner_epoch,
-        after_reconnect=ports.reconnected(),
-    )
-    stored = await ports.log.append(state, commit, folded=draft.state)
+
+    def drafted(extent: Extent) -> tuple[Draft, Commit]:
+        draft = Draft(state, ports.clock.now())
+        draft.add(run_id, bodies)
+        # The first iteration joins the claim, which saves a durable write.
+        draft.follow(extent)
+        commit = draft.to_commit(
+            ports.clock.new_id("e"),
+            log_epoch,
+            None if draft.needs_no_owner else owner,
+            claim=owner.owner_epoch,
+            after_reconnect=ports.reconnected(),
+        )
+        return draft, commit
+
+    commit, stored = await append_fitting(ports, state, drafted, start_next=start_next)
     if stored is None:
         return None
     took_over = state.owner is not None
@@ -173,7 +177,7 @@ async def _claim(
         took_over=took_over,
         start_next=start_next,
         workspace=None if stored.run is None else stored.run.settings.workspace,
-        confirmed_at=draft.now,
+        confirmed_at=commit.ts,
     )
     if not owned.holds:
         # This claim parked or ended the run, so no loop follows that would publish the request.

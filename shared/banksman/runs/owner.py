@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from banksman.contracts.errors import CallerMistake, Fenced, Refused
 from banksman.contracts.events import (
@@ -166,33 +167,29 @@ class Ownership:
             Fenced: A higher claim owns the run.
             CallerMistake: The events of `build` do not fit one message.
         """
-        extents = [extent for extent in EXTENTS if self.start_next or not extent.starts_next]
         while True:
             self._check_fence()
             # Built again in each round: after a cancel or a decision of others, other events follow.
-            draft, bodies = Draft(self.state, self.ports.clock.now()), tuple(build(self.state))
-            draft.add(self.run.run_id, bodies)
-            draft.follow(extents[0])
-            # A run that ends or parks gives up its owner in the same commit, so that no crash leaves a run
-            # owned that nothing drives.
-            owner = None if draft.needs_no_owner else self.owner
-            if not draft.events and owner == self.state.owner:
+            bodies = tuple(build(self.state))
+            commit, stored = await append_fitting(
+                self.ports, self.state, partial(self._drafted, bodies), start_next=self.start_next
+            )
+            if stored is self.state:
                 return
-            commit = draft.to_commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
-            try:
-                stored = await self.ports.log.append(self.state, commit, folded=draft.state)
-            except CallerMistake:
-                # Only what may be recorded later is left out: `follow` adds it to a commit of its own.
-                smaller = [extent for extent in extents[1:] if bodies or extent.follows]
-                if not smaller:
-                    raise
-                extents = smaller
-                continue
             if stored is not None:
-                self.state, self.confirmed_at = stored, draft.now
+                self.state, self.confirmed_at = stored, commit.ts
                 return await self._committed(commit)
             # Another commit came first: a cancel, a decision, a steer, or a higher claim.
             await self.refresh()
+
+    def _drafted(self, bodies: tuple[EventBody, ...], extent: Extent) -> tuple[Draft, Commit]:
+        draft = Draft(self.state, self.ports.clock.now())
+        draft.add(self.run.run_id, bodies)
+        draft.follow(extent)
+        # A run that ends or parks gives up its owner in the same commit, so that no crash leaves a run owned
+        # that nothing drives.
+        owner = None if draft.needs_no_owner else self.owner
+        return draft, draft.to_commit(self.ports.clock.new_id("e"), self.state.log_epoch, owner)
 
     async def refresh(self) -> None:
         """Fold in the commits of others.
@@ -272,6 +269,47 @@ class Ownership:
         # Different, and not only higher: a log that was restored from a backup may end with a lower epoch.
         if self.state.owner_epoch != self.owner.owner_epoch:
             raise Fenced(self.state.conversation_id, self.owner.owner_epoch, self.state.owner_epoch)
+
+
+async def append_fitting(
+    ports: Ports,
+    state: Conversation,
+    drafted: Callable[[Extent], tuple[Draft, Commit]],
+    *,
+    start_next: bool,
+) -> tuple[Commit, Conversation | None]:
+    """Append a commit of the largest extent that fits one message.
+
+    Only what may be recorded later is left out: `Draft.follow` adds it to a commit of its own.
+
+    Args:
+        ports: The ports of this process.
+        state: The state that the commit follows.
+        drafted: Returns the commit of an extent, and its draft.
+        start_next: Whether the commit may start the next queued run.
+
+    Returns:
+        The commit, and the state after it: None when another commit came first, `state` itself when there is
+        nothing to record.
+
+    Raises:
+        CallerMistake: Not even the smallest commit that records anything fits one message.
+    """
+    too_large: CallerMistake | None = None
+    for extent in EXTENTS:
+        if extent.starts_next and not start_next:
+            continue
+        draft, commit = drafted(extent)
+        if not commit.events and not commit.claim and commit.owner == state.owner:
+            if too_large is not None:
+                raise too_large
+            return commit, state
+        try:
+            return commit, await ports.log.append(state, commit, folded=draft.state)
+        except CallerMistake as error:
+            too_large = error
+    assert too_large is not None
+    raise too_large
 
 
 async def append(
