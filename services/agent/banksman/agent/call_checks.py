@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
+from pydantic import ValidationError
+
 from banksman.agent.protocols.base import RequestedCall
 from banksman.contracts.calls import FileRead
-from banksman.contracts.errors import BanksmanError
+from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.placement import Placements
 from banksman.runs.schemas import ArgumentProblem, SchemaChecker
@@ -12,6 +17,8 @@ from banksman.runs.state import Conversation
 
 MAX_DIFF_BYTES = 100_000
 """Maximum bytes that are read of an existing file, to show the changes of a write."""
+OLD_CONTENTS_S = 3.0
+"""Maximum seconds for reading the existing files of all calls of a reply."""
 
 
 async def argument_problems(
@@ -35,20 +42,32 @@ async def argument_problems(
 async def old_contents(
     placements: Placements, state: Conversation, calls: tuple[RequestedCall, ...]
 ) -> dict[str, str]:
-    """Return the contents of the files that calls would overwrite, for the approver to compare, by path."""
+    """Return the contents of the files that calls would overwrite, for the approver to compare, by path.
+
+    Of a file that is new or was not read within `OLD_CONTENTS_S`, the approver sees the new content only.
+    """
+    written = (call.arguments or {} for call in calls if call.name == "write_file")
+    paths = [path for one in written if isinstance(path := one.get("path"), str)]
     found: dict[str, str] = {}
-    for call in calls:
-        path = (call.arguments or {}).get("path")
-        if call.name == "write_file" and isinstance(path, str) and path not in found:
-            text = await _old_content(placements, state, path)
-            found |= {} if text is None else {path: text}
+    # The reply is not recorded yet, and a cancel of its run is not noticed meanwhile.
+    with contextlib.suppress(TimeoutError, Unavailable):
+        async with asyncio.timeout(OLD_CONTENTS_S):
+            for path in dict.fromkeys(paths):
+                text = await _old_content(placements, state, path)
+                found |= {} if text is None else {path: text}
     return found
 
 
 async def _old_content(placements: Placements, state: Conversation, path: str) -> str | None:
+    """Return the content of a file; None if it cannot be read.
+
+    Raises:
+        Unavailable: No runner serves the workspace now, so none of its files can be read.
+    """
     request = FileRead(path=path[:4096], max_bytes=MAX_DIFF_BYTES)
     try:
-        reply = await placements.files(state.tenant, state.conversation_id, request)
-    except BanksmanError:
-        return None  # A new file, or no runner: the approver sees the new content only.
-    return reply.text
+        return (await placements.files(state.tenant, state.conversation_id, request)).text
+    except Unavailable:
+        raise
+    except (BanksmanError, ValidationError):
+        return None
