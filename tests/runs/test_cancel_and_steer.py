@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from banksman.contracts.events import RunFinished
+from banksman.contracts.events import RunFinished, ToolCallCompleted
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import RenameConversation
 from tests.runs.plans import CallPlan, Plan, calls, needing_approval
@@ -114,6 +114,26 @@ def test_a_second_cancel_changes_nothing(state: Reach) -> None:
     scenario.run(seconds=3)
     assert scenario.story().count("run.cancel_requested") <= 1
     assert ended(scenario, run_id).status == "cancelled"
+    scenario.end()
+
+
+@pytest.mark.parametrize("letter", ["r", "語", "😀", "\0"])
+def test_a_long_reason_cancels_a_thousand_open_calls(letter: str) -> None:
+    """P7: the event of the run has the whole reason, the results of its calls have the beginning."""
+    reason, count = letter * 2_000, 1_000
+    scenario = Scenario()
+    scenario.start(Plan((calls(*[needing_approval()] * count),)))
+    scenario.run()
+    run_id = scenario.open_run.run_id
+
+    scenario.cancel(run_id, reason=reason)
+    scenario.run()
+
+    results = [body.result for body in scenario.bodies() if isinstance(body, ToolCallCompleted)]
+    error = ended(scenario, run_id).error
+    assert error is not None and error.message == reason
+    assert len(results) == count
+    assert all(reason.startswith(str(one.content["error"]).rstrip("…")) for one in results)
     scenario.end()
 
 

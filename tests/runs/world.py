@@ -393,9 +393,11 @@ class World:
     def signal(self, request_id: str, signal: RunSignal) -> None:
         self.broker.publish("signals", f"signal:{request_id}", signal)
 
-    def cancel(self, run_id: str, request_id: str | None = None) -> None:
+    def cancel(self, run_id: str, request_id: str | None = None, *, reason: str | None = None) -> None:
         conversation_id = run_id.partition("-")[0]
-        cancel = CancelRun(tenant=TENANT, conversation_id=conversation_id, run_id=run_id, by="ann")
+        cancel = CancelRun(
+            tenant=TENANT, conversation_id=conversation_id, run_id=run_id, reason=reason, by="ann"
+        )
         self.signal(request_id or f"cancel-{run_id}", cancel)
 
     def steer(self, conversation_id: str, number: int, plan: Plan) -> str:

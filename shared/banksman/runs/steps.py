@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import EventBody, IterationStarted, RunStarted, ToolCallCompleted
+from banksman.contracts.fitting import first_fitting
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.outcome import Ending, answer_text, finished
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
@@ -36,6 +37,11 @@ DELETED = Ending(
     "The run ended because its conversation was deleted.",
     "cancelled",
 )
+
+MAX_REASON_BYTES = 240
+"""Maximum bytes of JSON of the reason for which a call was not executed, in its result."""
+REASON_CHARS = (200, 100, 50, 25)
+"""Characters of a longer reason: the most that fit are used. Scripts differ in their bytes per character."""
 
 UNREAD: frozenset[ErrorKind | None] = frozenset({"invalid_arguments", "unknown_tool"})
 """Error kinds of calls that were never passed to a tool, because of a mistake of the model."""
@@ -195,7 +201,16 @@ def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
 def _unexecuted(call: OpenCall, ending: Ending) -> ToolCallCompleted:
     if call.gate == "rejected" or call.arguments_error is not None:
         return _refusal(call)
-    return ToolCallCompleted(result=failed(call.call.id, ending.call_kind, ending.message))
+    return ToolCallCompleted(result=failed(call.call.id, ending.call_kind, _short(ending.message)))
+
+
+def _short(reason: str) -> str:
+    """Return a reason in the length for the result of a call.
+
+    One commit ends up to a thousand calls; the event of the run has the whole reason.
+    """
+    cut = (f"{reason[:chars]}…" for chars in REASON_CHARS if len(reason) > chars)
+    return first_fitting((reason, *cut), MAX_REASON_BYTES)
 
 
 def _cannot_run(call: OpenCall) -> bool:
