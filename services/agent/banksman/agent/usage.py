@@ -267,16 +267,17 @@ class UsageLedger:
             await self._write(ALL_TENANTS, total, total.until(min(upto, covered)))
 
     async def _write(self, key: str, account: Account, totals: UsageTotals) -> None:
-        if account.revision:
-            revision = await self._bucket.update(key, totals, account.revision)
+        if expected := account.revision:
+            revision = await self._bucket.update(key, totals, expected)
         else:
             revision = await self._bucket.create(key, totals)
         if revision is not None:
             account.restart_from(totals, revision, _clock())
         elif stored := await self._bucket.get_or_drop(key):
             account.restart_from(stored.value, stored.revision, _clock())
-        elif account.revision:
-            # The totals were removed, as those of a deleted tenant are. The next write creates them again.
+        elif expected and account.revision == expected:
+            # The totals were removed, as those of a deleted tenant are, and the next write creates them again.
+            # At another revision, a concurrent `flush` has created them already.
             account.restart_from_nothing()
 
 
