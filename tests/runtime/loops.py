@@ -25,7 +25,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
 from banksman.bus.names import RUNNERS, TOOLS
-from banksman.bus.outcomes import Done, Outcome, WorkMessage
+from banksman.bus.outcomes import Continued, Done, Outcome, WorkMessage
 from banksman.bus.publish import durable
 from banksman.bus.slots import CallSlots
 from banksman.bus.watch import BucketView
@@ -122,29 +122,41 @@ async def working(bus: Bus) -> AsyncGenerator[object]:
         stop.set()
 
 
-@asynccontextmanager
-async def handling(bus: Bus) -> AsyncGenerator[object]:
+def handling(bus: Bus) -> AbstractAsyncContextManager[object]:
     """A FastStream handler that has a message of a stream until the block ends."""
-    stream = Stream(name="LOOPS", subjects=("LOOPS.>",), retention="workqueue", max_bytes=10_000_000)
-    consumer = Consumer(stream="LOOPS", durable="readers", filter="LOOPS.*", ack_wait_s=2)
+    return _handling(bus, "HANDLED", continues=False)
+
+
+def continuing(bus: Bus) -> AbstractAsyncContextManager[object]:
+    """A FastStream handler whose rest has a message of a stream until the block ends."""
+    return _handling(bus, "CONTINUED", continues=True)
+
+
+@asynccontextmanager
+async def _handling(bus: Bus, queue: str, *, continues: bool) -> AsyncGenerator[object]:
+    stream = Stream(name=queue, subjects=(f"{queue}.>",), retention="workqueue", max_bytes=10_000_000)
+    consumer = Consumer(stream=queue, durable="readers", filter=f"{queue}.*", ack_wait_s=2)
     await provision(bus, Topology("TEST", (stream,), (consumer,)))
     router, release = NatsRouter(), asyncio.Event()
 
     @router.subscriber(
-        "LOOPS.*",
-        stream=JStream("LOOPS", declare=False),
+        f"{queue}.*",
+        stream=JStream(queue, declare=False),
         durable="readers",
         pull_sub=one_at_a_time(bus),
         ack_policy=AckPolicy.MANUAL,
         inbox_prefix=inbox_of(bus),
         no_reply=True,
     )
-    async def handle(message: Work) -> Outcome:
+    async def handle(message: Work) -> Outcome | Continued:
+        return Continued(rest) if continues else await rest()
+
+    async def rest() -> Outcome:
         await release.wait()
         return Done()
 
     async with ControlPlane(bus, router, title="test") as control:
-        await durable(bus, "LOOPS.one", b"{}", msg_id="loops-one")
+        await durable(bus, f"{queue}.one", b"{}", msg_id="loops-one")
         yield control
         release.set()
 
@@ -229,6 +241,7 @@ LOOPS: dict[str, Component] = {
     "bucket-runners": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), check_s=0.1),
     "bucket-runners-expiry": lambda bus: BucketView(Bucket(bus, RUNNERS, RunnerLease), ttl_s=0.1),
     "clock": lambda bus: BrokerClock(bus, request_every_s=0.1),
+    "continued message": continuing,
     "example tools": workflows_with_example_tools,
     "heads": heads,
     "heartbeat": handling,

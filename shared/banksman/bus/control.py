@@ -10,6 +10,7 @@ connection that the service has, and adds what FastStream's defaults lack (see `
 - A request whose handler raises gets an error envelope. FastStream sends no reply.
 - The outcome that a handler returns settles a message of a stream. FastStream's default policy deletes a
   message whose handler raises.
+- A handler of a stream that returns `Continued` makes room for the next message: see `bus.continuations`.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ class ControlPlane:
 
         Args:
             bus: The connection, which stays open at the end.
-            router: The handlers. Handlers of a durable consumer return an `Outcome`; other handlers return a
-                model, bytes or None.
+            router: The handlers. Handlers of a durable consumer return an `Outcome` or `Continued`; other
+                handlers return a model, bytes or None.
             title: The service's name in the AsyncAPI document.
             version: The version in that document.
             description: The text in that document.

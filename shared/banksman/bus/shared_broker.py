@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, cast
 
@@ -24,11 +23,11 @@ from pydantic import BaseModel
 
 from banksman.bus.client import subscribe
 from banksman.bus.connection import Bus
+from banksman.bus.continuations import Continuations, held
 from banksman.bus.declared_parameters import DeclaredParameters
 from banksman.bus.envelope import error_envelope
 from banksman.bus.lasting_pulls import LastingPulls
-from banksman.bus.outcomes import IN_PROGRESS, Failures, Outcome, WorkMessage, handle, send_status, settle
-from banksman.bus.work import HEARTBEAT_S
+from banksman.bus.outcomes import Continued, Failures, Leave, Outcome, WorkMessage, handle, settle
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -63,9 +62,10 @@ class SharedConnectionBroker(NatsBroker):
         self._intake = intake
         failures: defaultdict[tuple[str, str], Failures] = defaultdict(Failures)
         """By stream and consumer."""
+        continuations = self._continuations = Continuations(bus)
 
         def rules(msg: Any, /, *, context: ContextRepo) -> _Rules:
-            return _Rules(msg, context=context, bus=bus, failures=failures)
+            return _Rules(msg, context=context, bus=bus, failures=failures, continuations=continuations)
 
         super().__init__(
             bus.settings.urls,
@@ -94,7 +94,10 @@ class SharedConnectionBroker(NatsBroker):
         """Stop the handlers, and leave the connection open."""
         # FastStream would drain the connection stored here.
         self._connection = None
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + HANDLERS_END_S
         await super().stop(exc_type, exc_val, exc_tb)
+        await self._continuations.stop(max(0.0, ends_at - clock()))
 
 
 class _WithIntake:
@@ -155,10 +158,12 @@ class _Rules(BaseMiddleware[Any, Any]):
         context: ContextRepo,
         bus: Bus,
         failures: Mapping[tuple[str, str], Failures],
+        continuations: Continuations,
     ) -> None:
         super().__init__(msg, context=context)
         self._bus = bus
         self._failures = failures
+        self._continuations = continuations
 
     async def consume_scope(self, call_next: Callable[[Any], Any], msg: StreamMessage[Msg]) -> Any:
         if isinstance(self.context.get_local("handler_"), CoreSubscriber):
@@ -173,7 +178,8 @@ class _Rules(BaseMiddleware[Any, Any]):
                 msg.reply_to = ""
             return response
         metadata = msg.raw_message.metadata
-        await _settle(self._bus, call_next, msg, self._failures[metadata.stream, metadata.consumer])
+        failures = self._failures[metadata.stream, metadata.consumer]
+        await _settle(self._bus, call_next, msg, failures, self._continuations)
         return None
 
 
@@ -198,27 +204,29 @@ async def respond(handling: Awaitable[BaseModel | bytes | None], subject: str) -
 
 
 async def _settle(
-    bus: Bus, call_next: Callable[[Any], Any], msg: StreamMessage[Msg], failures: Failures
+    bus: Bus,
+    call_next: Callable[[Any], Any],
+    msg: StreamMessage[Msg],
+    failures: Failures,
+    continuations: Continuations,
 ) -> None:
-    raw = msg.raw_message
+    raw, message = msg.raw_message, work_message(msg.raw_message)
+    if continuations.runs(message, raw.reply):
+        return
+    rest: Continued | None = None
 
     async def handler(_message: WorkMessage) -> Outcome:
-        return await call_next(msg)
+        nonlocal rest
+        outcome = await call_next(msg)
+        if isinstance(outcome, Continued):
+            rest = outcome
+            return Leave()
+        return outcome
 
-    message = work_message(raw)
-    async with _held(bus, raw.reply):
-        outcome = await handle(bus, raw.metadata.stream, handler, message, failures)
-        await settle(bus, message, raw.reply, outcome)
-
-
-@asynccontextmanager
-async def _held(bus: Bus, reply: str) -> AsyncGenerator[None]:
-    """Keep the server from redelivering a message while the block runs."""
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            await send_status(bus, reply, IN_PROGRESS)
-
-    async with bus.background.running("heartbeat", beat):
-        yield
+    stream = raw.metadata.stream
+    async with held(bus, lambda: raw.reply):
+        outcome = await handle(bus, stream, handler, message, failures)
+        if rest is None:
+            await settle(bus, message, raw.reply, outcome)
+        else:
+            await continuations.start(stream, rest, message, raw.reply, failures)

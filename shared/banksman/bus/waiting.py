@@ -48,16 +48,38 @@ class Delivery:
     """The time of arrival, by the clock of the event loop."""
 
 
+class ReturnTimes:
+    """The times at which messages that go back to their queue are delivered again, in seconds."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, str]] = []
+        """A heap with the due times of returned messages and their tenants."""
+        self._last_due: dict[str, float] = {}
+        """The due time of the last returned message, by tenant."""
+
+    def delay_s(self, tenant: str, now: float) -> float:
+        """Return the delay of a message; the messages of a tenant come back one after another."""
+        while self._due and self._due[0][0] <= now:
+            at, of = heapq.heappop(self._due)
+            if self._last_due.get(of) == at:
+                del self._last_due[of]
+        due = max(
+            now + HOLD_S,
+            now + len(self._due) / ALL_RETURNS_PER_S,
+            self._last_due.get(tenant, 0.0) + 1 / RETURNS_PER_S,
+        )
+        self._last_due[tenant] = due
+        heapq.heappush(self._due, (due, tenant))
+        return math.ceil((due - now) / _GRAIN_S) * _GRAIN_S
+
+
 class WaitingMessages:
     """The deliveries without a slot. Times are seconds of the event loop's clock."""
 
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
         self._held: dict[int, Delivery] = {}
-        self._due: list[tuple[float, str]] = []
-        """A heap with the due times of returned messages and their tenants."""
-        self._last_due: dict[str, float] = {}
-        """The due time of the last returned message, by tenant."""
+        self._returns = ReturnTimes()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -83,7 +105,7 @@ class WaitingMessages:
         while len(self._held) > MAX_HELD:
             ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
             youngest = max(seq for seq, one in self._held.items() if one.tenant == crowding)
-            found.append((self._held.pop(youngest), self._delay_s(crowding, now)))
+            found.append((self._held.pop(youngest), self._returns.delay_s(crowding, now)))
         return found
 
     def expired(self, now: float) -> list[Delivery]:
@@ -95,18 +117,3 @@ class WaitingMessages:
         """Remove and return all deliveries."""
         held, self._held = list(self._held.values()), {}
         return held
-
-    def _delay_s(self, tenant: str, now: float) -> float:
-        """Return the delay of a message in seconds; the messages of a tenant come back one after another."""
-        while self._due and self._due[0][0] <= now:
-            at, of = heapq.heappop(self._due)
-            if self._last_due.get(of) == at:
-                del self._last_due[of]
-        due = max(
-            now + HOLD_S,
-            now + len(self._due) / ALL_RETURNS_PER_S,
-            self._last_due.get(tenant, 0.0) + 1 / RETURNS_PER_S,
-        )
-        self._last_due[tenant] = due
-        heapq.heappush(self._due, (due, tenant))
-        return math.ceil((due - now) / _GRAIN_S) * _GRAIN_S

@@ -25,7 +25,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.log import EventLog
 from banksman.bus.names import RUNNERS
-from banksman.bus.outcomes import Done, WorkMessage
+from banksman.bus.outcomes import Continued, Done, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, ToolSettings
 from banksman.contracts.calls import RunnerLease
@@ -94,7 +94,8 @@ class Agent:
         """Handle a signal."""
         subject = subjects.run_signal(self.tenant, self.conversation)
         message = WorkMessage(subject, signal.model_dump_json().encode(), {}, 1, 1)
-        assert await self.worker.on_signal(signal, message) == Done()
+        outcome = await self.worker.on_signal(signal, message)
+        assert (await outcome.rest() if isinstance(outcome, Continued) else outcome) == Done()
 
     async def history(self) -> list[Event]:
         """Return every event of the log."""

@@ -13,7 +13,7 @@ from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
 from banksman.bus.decoding import check_subject
-from banksman.bus.outcomes import Done, Outcome
+from banksman.bus.outcomes import Continued, Done, Outcome
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.mcp import OfferedTools, OfferTools
@@ -45,7 +45,7 @@ def agent_router(
         no_reply=True,
         title="run signals",
     )
-    async def signal(signal: RunSignal, message: Work) -> Outcome:
+    async def signal(signal: RunSignal, message: Work) -> Outcome | Continued:
         """Handle a cancel, a steering message, a renaming or a deletion without the queue of runs."""
         return await worker.on_signal(signal, message)
 

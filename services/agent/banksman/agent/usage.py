@@ -276,8 +276,8 @@ class UsageLedger:
         elif stored := await self._bucket.get_or_drop(key):
             account.restart_from(stored.value, stored.revision, _clock())
         elif expected and account.revision == expected:
-            # The totals were removed, as those of a deleted tenant are, and the next write creates them again.
-            # At another revision, a concurrent `flush` has created them already.
+            # The totals were removed, as those of a deleted tenant are. The next write creates them again. At
+            # another revision, a concurrent `flush` has created them already.
             account.restart_from_nothing()
 
 

@@ -20,7 +20,7 @@ from banksman.bus.approval_slots import (
     fired_timer,
 )
 from banksman.bus.decoding import check_subject, decoded
-from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
+from banksman.bus.outcomes import Continued, Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (
@@ -148,8 +148,11 @@ class Worker:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
 
-    async def on_signal(self, signal: RunSignal, message: WorkMessage) -> Outcome:
+    async def on_signal(self, signal: RunSignal, message: WorkMessage) -> Outcome | Continued:
         """Handle a signal. Idempotent by the id of its run, message, request, approval or conversation.
+
+        The rest of a deletion may take seconds, because it waits for a runner, and continues beside the next
+        signals.
 
         Raises:
             Poison: The message came on another subject.
@@ -174,13 +177,19 @@ class Worker:
                 tombstone = await handlers.on_delete(self.ports, signal)
                 if tombstone is None:
                     return Later(DELETE_RETRY_S)
-                # Before the purge: a process that starts later counts the usage of tenants from the logs.
-                usage = self.model_step.tenants.usage
-                await usage.flush()
-                freed = await self.log.size(signal.tenant, signal.conversation_id, before=tombstone)
-                await usage.release(signal.tenant, freed)
-                await self.ports.runners.forget(signal.tenant, signal.conversation_id)
-                await self.log.purge(signal.tenant, signal.conversation_id, before=tombstone)
+                return Continued(partial(self._remove, signal, before=tombstone))
+        return Done()
+
+    async def _remove(self, deletion: DeleteConversation, *, before: int) -> Outcome:
+        """Remove the workspace and the log of a deleted conversation, up to the tombstone `before`."""
+        tenant, conversation_id = deletion.tenant, deletion.conversation_id
+        # Before the purge: a process that starts later counts the usage of tenants from the logs.
+        usage = self.model_step.tenants.usage
+        await usage.flush()
+        freed = await self.log.size(tenant, conversation_id, before=before)
+        await usage.release(tenant, freed)
+        await self.ports.runners.forget(tenant, conversation_id)
+        await self.log.purge(tenant, conversation_id, before=before)
         return Done()
 
     async def on_invalid_decision(self, message: WorkMessage, reason: str) -> Outcome:
