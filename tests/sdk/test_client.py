@@ -115,6 +115,16 @@ async def test_refused_request_raises_the_gateways_code_and_message(
     assert not refused.value.retryable
 
 
+async def test_a_text_with_half_of_a_character_is_refused_before_it_is_sent(
+    client: Client, fake: FakeGateway
+) -> None:
+    with pytest.raises(BadInput, match="content"):
+        await client.send("c1", "a\udcff")
+    with pytest.raises(BadInput):
+        await client.start_workflow("create_project", {"name": "\ud800"})
+    assert fake.requests == []
+
+
 async def test_request_waits_for_a_gateway_and_keeps_its_id(client: Client, gateway: Bus) -> None:
     sending = asyncio.create_task(client.send("c1", "hello"))
     await client.ready()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from banksman.contracts.assistants import ConversationSettings, RunOverrides
-from banksman.contracts.errors import Unavailable
+from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.events import ItemDecision, Remember, RunFinished
 from banksman.contracts.frames import (
     Ack,
@@ -22,10 +25,14 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.ids import conversation_of, new_id
 from banksman.contracts.messages import Content
+from banksman.contracts.validation_errors import bad_input
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.work import ApprovalRequest
 from banksman.sdk.events import EventFrame, LiveFrame
 from banksman.sdk.resources import Resources
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,9 @@ class Client(Resources):
     """Requests of a tenant to the platform, over NATS or over the websocket and HTTP.
 
     Requests take a `request_id`. A request that is repeated with the same id within 24 hours has no further
-    effect and gets the same reply. All raise `RemoteError` with the gateway's error, and `Unavailable` if no
-    gateway responds within 30 seconds; `asyncio.timeout` sets a shorter time.
+    effect and gets the same reply. All raise `BadInput` if a field is invalid, `RemoteError` with the error
+    of the gateway, and `Unavailable` if no gateway responds within 30 seconds; `asyncio.timeout` sets a
+    shorter time.
     """
 
     @property
@@ -74,7 +82,8 @@ class Client(Resources):
         request_id: str | None = None,
     ) -> str:
         """Create a conversation and return its id."""
-        frame = ConversationCreate(
+        frame = _checked(
+            ConversationCreate,
             type="conversation.create",
             id=request_id or new_id("q"),
             title=title,
@@ -108,7 +117,8 @@ class Client(Resources):
             variables: Variables of the system prompt's template.
             attachments: Paths of workspace files that the message refers to.
         """
-        frame = ChatSend(
+        frame = _checked(
+            ChatSend,
             type="chat.send",
             id=request_id or new_id("q"),
             conversation_id=conversation_id,
@@ -126,7 +136,9 @@ class Client(Resources):
     ) -> None:
         """Cancel a run, given as an object or by id. `outcome` waits for its end."""
         run_id = run if isinstance(run, str) else run.run_id
-        frame = RunCancel(type="run.cancel", id=request_id or new_id("q"), run_id=run_id, reason=reason)
+        frame = _checked(
+            RunCancel, type="run.cancel", id=request_id or new_id("q"), run_id=run_id, reason=reason
+        )
         await self._transport.send(frame, conversation_of(run_id))
 
     async def reply(
@@ -147,7 +159,8 @@ class Client(Resources):
             An ack. If `already_resolved` is True, an earlier decision applies, and the ack has its `outcome`
             and `resolved_by`.
         """
-        frame = ApprovalDecision(
+        frame = _checked(
+            ApprovalDecision,
             type="approval.reply",
             id=request_id or new_id("q"),
             approval_id=approval_id,
@@ -164,7 +177,9 @@ class Client(Resources):
         Returns:
             An ack. If `already_resolved` is True, an earlier value applies, or the request was closed.
         """
-        frame = InputReply(type="input.reply", id=request_id or new_id("q"), request_id=input_id, value=value)
+        frame = _checked(
+            InputReply, type="input.reply", id=request_id or new_id("q"), request_id=input_id, value=value
+        )
         return await self._transport.send(frame, input_id)
 
     async def start_workflow(
@@ -176,7 +191,8 @@ class Client(Resources):
         request_id: str | None = None,
     ) -> StartedRun:
         """Start a workflow; with `conversation_id`, in that conversation's workspace."""
-        frame = WorkflowStart(
+        frame = _checked(
+            WorkflowStart,
             type="workflow.start",
             id=request_id or new_id("q"),
             workflow=name,
@@ -240,6 +256,22 @@ class Client(Resources):
         Other clients receive them too. The first decision applies.
         """
         return self._transport.approvals()
+
+
+def _checked(frame: Callable[P, F], *args: P.args, **fields: P.kwargs) -> F:
+    """Return a frame with these fields.
+
+    Raises:
+        BadInput: A field is invalid, such as a text with half of a character.
+    """
+    try:
+        built = frame(*args, **fields)
+        built.model_dump_json()  # pydantic checks the texts inside of JSON values only here
+    except ValidationError as error:
+        raise bad_input(error) from error
+    except PydanticSerializationError as error:
+        raise BadInput("request", None, "texts without lone surrogates") from error
+    return built
 
 
 def _required(value: str | None, field: str) -> str:

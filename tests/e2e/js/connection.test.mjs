@@ -107,6 +107,14 @@ test('a request made while offline is sent after welcome, and again under the sa
   assert.equal((await answer).run_id, 'r');
 });
 
+test('half of a character in a text is replaced, and whole ones are not', () => {
+  const { connection, peers, online } = scene();
+  connection.connect();
+  online();
+  connection.request({ type: 'chat.send', content: [{ type: 'text', text: 'cut \ud83d, whole \ud83d\ude00' }] });
+  assert.equal(peers[0].sent.at(-1).content[0].text, 'cut \ufffd, whole \ud83d\ude00');
+});
+
 test('a request without resend fails with the connection', async () => {
   const { connection, peers, online } = scene();
   connection.connect();

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from tests.gateway.conftest import Agent, Served
+from tests.support.timeouts import deadline
 
 
 async def test_every_frame_accepts_the_conversation_of_its_envelope(gateway: Served, agent: Agent) -> None:
@@ -44,6 +46,27 @@ async def test_a_frame_whose_envelope_names_another_conversation_is_refused(
     assert refused["message"] == (
         "conversation_id: expected 'c1', the conversation of the other id, or nothing, got 'c2'"
     )
+
+
+@pytest.mark.parametrize(
+    ("rest", "reply_to"),
+    [
+        (r'"content": "a\udcff"', "f1"),
+        ('"content": "a", "content": "b"', "f1"),
+        ('"content": NaN', "f1"),
+        ('"content": ' + 200 * "[" + 200 * "]", "f1"),
+        ('"content": ', None),
+        (r'"id": "\udcff", "content": "a"', None),
+    ],
+)
+async def test_a_frame_that_is_no_strict_json_gets_an_error_with_its_id(
+    gateway: Served, rest: str, reply_to: str | None
+) -> None:
+    async with gateway.socket() as socket, deadline("no error arrived"):
+        frame = '{"type": "chat.send", "conversation_id": "c1", "id": "f1", ' + rest + "}"
+        await socket.connection.send(frame)
+        error = json.loads(await socket.connection.recv())
+    assert (error["type"], error["code"], error.get("reply_to")) == ("error", "bad_request", reply_to)
 
 
 @pytest.mark.parametrize("content", ["", " \n", [], [{"type": "text", "text": ""}]])

@@ -38,7 +38,7 @@ from banksman.contracts.frames import (
 from banksman.contracts.ids import new_id
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.websocket.frames import FrameRefused, id_in, parse_frame
+from banksman.gateway.websocket.frames import SHORT_CHARS, FrameRefused, id_in, parse_frame
 from banksman.gateway.websocket.session import CallerSockets, Session
 from banksman.gateway.websocket.subscriptions import Subscriptions
 from banksman.gateway.websocket.transport import (
@@ -158,7 +158,7 @@ class Connection:
             self.end(RATE_LIMITED, "too many frames")
             return
         self._refuse(
-            id_in(text),
+            id_in(text) if len(text) <= SHORT_CHARS else None,
             ErrorCode.RATE_LIMITED,
             f"more than {self._settings.frames_per_s} frames a second",
             retry_after_s=round(self._rate.wait_s, 3),

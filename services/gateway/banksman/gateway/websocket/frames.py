@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast, get_args
-
-from pydantic_core import from_json
+import json
+from typing import Any, cast, get_args
 
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.frames import CLIENT_FRAME, ClientFrame, ErrorFrame, error_frame
 from banksman.contracts.wire import JsonValue, parse_as, strict_json
 
+MAX_ID_CHARS = 128
 SHORT_CHARS = 16 * 1024
 """Maximum characters of a rate-limited frame whose id is read."""
 
@@ -48,20 +48,21 @@ def parse_frame(text: str) -> ClientFrame:
             raise FrameRefused(ErrorFrame(reply_to=reply_to, code=ErrorCode.UNKNOWN_TYPE, message=message))
         return parse_as(CLIENT_FRAME, text, what="frame", request=ClientFrame)
     except BadInput as error:
-        raise FrameRefused(error_frame(error, reply_to)) from error
+        raise FrameRefused(error_frame(error, reply_to or id_in(text))) from error
 
 
 def id_in(text: str) -> str | None:
-    """Return the id of a rate-limited frame for its error frame; None without an id or if too long."""
-    if len(text) > SHORT_CHARS:
-        return None
+    """Return the id of a refused frame, whose JSON may violate a rule of `strict_json`; None without one."""
     try:
-        value = from_json(text)
-    except ValueError:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return _id_of(cast(dict[str, JsonValue], value)) if isinstance(value, dict) else None
 
 
 def _id_of(value: dict[str, JsonValue]) -> str | None:
     found = value.get("id")
-    return found if isinstance(found, str) and len(found) <= 128 else None
+    if not isinstance(found, str) or len(found) > MAX_ID_CHARS:
+        return None
+    # A lone surrogate cannot be sent back.
+    return found if found.isascii() or not any("\ud800" <= one <= "\udfff" for one in found) else None

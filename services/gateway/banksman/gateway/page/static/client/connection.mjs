@@ -14,6 +14,7 @@ const RATE_LIMIT_BACKOFF_S = 5;
 const DEFAULT_HEARTBEAT_S = 20;
 const REQUEST_TIMEOUT_S = 60;
 const OPEN_TIMEOUT_S = 15;
+const LONE_SURROGATE = /\p{Surrogate}/gu;
 
 /** A request failed: by an `error` frame, a timeout or a lost connection. */
 export class RequestError extends Error {
@@ -172,7 +173,7 @@ export class Connection {
   }
 
   #send(frame) {
-    if (this.socket?.readyState === 1) this.socket.send(JSON.stringify(frame));
+    if (this.socket?.readyState === 1) this.socket.send(JSON.stringify(frame, wellFormed));
   }
 
   #restartHeartbeat() {
@@ -228,6 +229,11 @@ export class Connection {
     this.clock.cancel(this.retryTimer);
     this.retryTimer = this.clock.after(seconds, () => this.connect());
   }
+}
+
+/** Replace half of a character, as a cut text may have at its end: the gateway refuses it. */
+function wellFormed(key, value) {
+  return typeof value === 'string' ? value.replace(LONE_SURROGATE, '\uFFFD') : value;
 }
 
 function offline() {
