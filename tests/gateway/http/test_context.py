@@ -90,6 +90,28 @@ async def test_a_run_is_started_and_read_until_its_outcome(gateway: Served, agen
     assert (titled["title"], titled["head_seq"]) == ("hi", 4)
 
 
+async def test_a_path_that_ends_with_a_slash_is_unknown(gateway: Served) -> None:
+    async with gateway.http as http:
+        responses = [await http.get(path) for path in ("/healthz/", "/context/conversations/")]
+    found = [(response.status_code, response.json()["error"]["code"]) for response in responses]
+    assert found == [(404, "unknown_url")] * 2
+
+
+async def test_a_position_beyond_the_last_event_is_refused(gateway: Served, agent: Agent) -> None:
+    """A client that polls notices so that the log was restored from a backup."""
+    async with gateway.http as http:
+        conversation = await _conversation(http)
+        await http.post(f"/context/conversations/{conversation}/runs", json={"content": "hi"})
+        await agent.begin(await agent.started(conversation))
+        path = f"/context/conversations/{conversation}/events"
+        last = await http.get(path, params={"after_seq": 2})
+        beyond = await http.get(path, params={"after_seq": 3})
+    error = beyond.json()["error"]
+    assert (last.status_code, last.json()["items"]) == (200, [])
+    assert (beyond.status_code, error["code"], error["field"]) == (400, "bad_request", "after_seq")
+    assert error["message"] == "after_seq: expected at most 2, the number of the last event, got 3"
+
+
 async def test_a_workflow_run_is_queued_until_a_service_takes_it(gateway: Served) -> None:
     """R112: its start is stored, and no log has it yet."""
     async with gateway.http as http:

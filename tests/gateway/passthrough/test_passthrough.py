@@ -150,6 +150,14 @@ async def test_an_unknown_path_gets_a_hint_with_the_right_path(
     assert hint in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/models"])
+async def test_a_path_without_v1_gets_an_error_in_the_format_of_openai(passing: Served, path: str) -> None:
+    async with passing.http as http:
+        error = (await http.post(path, json={})).json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, "unknown_url")
+
+
 async def test_a_wrong_key_gets_the_error_format_of_each_api(
     start_gateway: GatewayFactory, upstream: ModelServer, tenant: str
 ) -> None:

@@ -95,6 +95,7 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     app.state.keys, app.state.upstreams = keys, upstreams
     app.state.gateway = app.state.connections = app.state.asyncapi = None

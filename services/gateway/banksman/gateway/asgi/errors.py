@@ -142,6 +142,8 @@ def error_body(
     path: str, status: int, code: str, message: str, *, field: str | None = None
 ) -> dict[str, Any]:
     """Return the body of an error response."""
+    if path.startswith(PATHS_WITHOUT_PREFIX):
+        path = f"/v1{path}"
     if path.startswith(ANTHROPIC_PATHS):
         kind = ANTHROPIC_TYPES.get(status, "api_error")
         details = {"details": THREADS_UNSUPPORTED} if field == THREAD else {}

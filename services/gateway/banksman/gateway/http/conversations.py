@@ -8,6 +8,7 @@ from fastapi import Query, Response
 from pydantic_core import to_json
 
 from banksman.contracts.assistants import ConversationRecord
+from banksman.contracts.errors import BadInput
 from banksman.contracts.event_frames import detail_of
 from banksman.contracts.frames import DETAILS, ConversationCreate, Detail
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
@@ -106,9 +107,14 @@ async def list_events(
     limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
     detail: Detail = "full",
 ) -> Response:
-    """List the stored events after `after_seq`, as the frames that the websocket sends."""
+    """List the stored events after `after_seq`, as the frames that the websocket sends.
+
+    A number beyond the last event is refused: the log was restored from a backup, so read it again from 0.
+    """
     await gateway.conversations.get(caller.tenant, conversation_id)
     page = await gateway.views.events(caller.tenant, conversation_id, after_seq=after_seq)
+    if after_seq > page.head_seq:
+        raise BadInput("after_seq", after_seq, f"at most {page.head_seq}, the number of the last event")
     frames: list[bytes] = []
     last, more = after_seq, False
     for event in page.events:
