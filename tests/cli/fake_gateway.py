@@ -21,6 +21,8 @@ class FakeGateway:
     def __init__(self, on_message: Callable[["FakeGateway"], None]) -> None:
         self.frames: list[Frame] = []
         """The client's frames in order of arrival."""
+        self.replies: dict[str, list[Frame]] = {}
+        """Replies to the next frames of a type, in place of an `ack`."""
         self.url = ""
         self._on_message = on_message
         self._client: ServerConnection | None = None
@@ -31,6 +33,15 @@ class FakeGateway:
         self._seq += 1
         position = {"seq": self._seq, "prev_seq": self._seq - 1}
         self._send({"type": type, "conversation_id": CONVERSATION, "run_id": RUN, "data": data, **position})
+
+    def restore(self) -> None:
+        """Number the events from 1 again, as after the restore of an older log."""
+        self._seq = 0
+
+    def drop(self) -> None:
+        """Close the connection of the client."""
+        assert self._client is not None
+        self._client.close()
 
     def received(self, type: str) -> Frame:
         """Wait for the client's first frame of this type and return it."""
@@ -45,9 +56,9 @@ class FakeGateway:
         for text in client:
             frame = json.loads(text)
             self.frames.append(frame)
-            self._send(
-                {"type": "ack", "reply_to": frame["id"], "conversation_id": CONVERSATION, "run_id": RUN}
-            )
+            reply = self.replies.get(frame["type"]) or []
+            ack = {"type": "ack", "conversation_id": CONVERSATION, "run_id": RUN}
+            self._send({"reply_to": frame["id"], **(reply.pop(0) if reply else ack)})
             if frame["type"] == "chat.send":
                 self._on_message(self)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import call_digest
 
+from .conftest import banksman
 from .fake_gateway import FakeGateway, Frame, fake_gateway
 from .terminal import on_terminal
 
@@ -115,3 +116,35 @@ def test_keys_pressed_before_the_confirmation_of_a_reset_delete_nothing(tmp_path
 
     assert code == 1
     assert state.exists()
+
+
+def test_a_message_behind_an_open_approval_request_names_the_request() -> None:
+    def on_message(gateway: FakeGateway) -> None:
+        if [frame["type"] for frame in gateway.frames].count("chat.send") == 1:
+            request_approval(gateway)
+        else:
+            gateway.event("run.queued", position=1, message="again")
+
+    with (
+        fake_gateway(on_message) as gateway,
+        on_terminal("chat", "--url", gateway.url, variables={}) as terminal,
+    ):
+        terminal.wait_for("> ")
+        terminal.press("hello\n")
+        terminal.wait_for("approve?")
+        terminal.press("\n")
+        terminal.wait_for("waiting for you: banksman approve a-1\r\n")
+        terminal.press("again\n")
+        terminal.wait_for("· queued; runs before it: 1\r\n  waiting for you: banksman approve a-1\r\n")
+
+
+def test_a_cancelled_command_shows_its_output_without_an_exit_code() -> None:
+    def on_message(gateway: FakeGateway) -> None:
+        content = {"stdout": "begun\n", "stderr": "", "exit_code": None}
+        gateway.event("tool_call.completed", content=content, is_error=True, error_kind="cancelled")
+        gateway.event("run.finished", status="cancelled", content="")
+
+    with fake_gateway(on_message) as gateway:
+        done = banksman("run", "hello", "--url", gateway.url)
+
+    assert done.stdout == "  [cancelled] begun\n· run cancelled\n"

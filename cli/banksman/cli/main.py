@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
-from banksman.cli.output import Exit, print_failure
+from banksman.cli.output import Exit, discard_unwritten, prepare_streams, print_failure
 from banksman.cli.services import SERVICES, run_service
 from banksman.contracts.errors import BanksmanError, ErrorCode
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Run the command of the command line and return its exit code."""
+    prepare_streams()
     arguments = sys.argv[1:]
     try:
         if len(arguments) == 1 and arguments[0] in SERVICES:
@@ -63,4 +65,10 @@ def command_tree() -> Typer:
 
 
 def _report(message: str, code: str) -> int:
-    return print_failure(message, code, as_json="--json" in sys.argv)
+    try:
+        print_failure(message, code, as_json="--json" in sys.argv)
+    except OSError:
+        with contextlib.suppress(OSError):
+            print_failure(message, code, as_json=False)
+    discard_unwritten()
+    return Exit.CRITICAL

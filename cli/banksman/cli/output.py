@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import unicodedata
 from enum import IntEnum
+from io import TextIOWrapper
 from typing import Any
 
 _CONTROL = frozenset({"Cc", "Cf", "Co", "Cs"})
@@ -21,6 +23,29 @@ class Exit(IntEnum):
     """The command ran, and its result needs attention."""
     CRITICAL = 2
     """The command failed: a wrong argument or setting, or a service that does not respond."""
+
+
+def prepare_streams() -> None:
+    """Make the standard streams usable: each may be closed, or have an encoding that lacks characters."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # In this order, the file gets the descriptor of the closed stream, which no other file gets then.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # until the end
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape" if name == "stdin" else "backslashreplace")
+
+
+def discard_unwritten() -> None:
+    """Discard output that a stream does not take, such as a full disk or a pipe without a reader.
+
+    Python would try to write it again at the end of the process, print a traceback and change the exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_line(text: str = "") -> None:

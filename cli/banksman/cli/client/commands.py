@@ -12,10 +12,10 @@ from banksman.cli.client.address import Address
 from banksman.cli.client.http import Http
 from banksman.cli.client.parameters import read_parameters
 from banksman.cli.client.session import Frame, Session
-from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, follow
+from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, check_message, follow
 from banksman.cli.client.view import JsonView, TextView, View, call_line
 from banksman.cli.output import Exit, clean
-from banksman.contracts.errors import NotFound, Unavailable
+from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
 from banksman.runtime.backoff import Backoff
@@ -39,13 +39,14 @@ def chat(
     as_json: bool = False,
 ) -> Exit:
     """Chat in a new or an existing conversation until Ctrl-D."""
+    view = _view(as_json)
     with Session.to(address) as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
         else:
-            session.subscribe(conversation_id)
+            view.note_open(session.subscribe(conversation_id))
         output.print_error(f"conversation {conversation_id}; Ctrl-C cancels a run, Ctrl-D ends the chat")
-        return chat_loop(session, conversation_id, _view(as_json), ask_user)
+        return chat_loop(session, conversation_id, view, ask_user)
 
 
 def run(
@@ -58,17 +59,21 @@ def run(
     verdict: Literal["approve", "reject"] | None = None,
     as_json: bool = False,
 ) -> Exit:
-    """Send one message and follow its run until it finishes."""
+    """Send one message and follow its run until it finishes.
+
+    Raises:
+        BadInput: the message is empty or not valid text; nothing was sent.
+    """
+    message, view = check_message(text if text != "-" else sys.stdin.read()), _view(as_json)
     with Session.to(address) as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
             if not as_json:
                 output.print_error(f"conversation {conversation_id}")
         else:
-            session.subscribe(conversation_id)
-        message = text if text != "-" else sys.stdin.read()
+            view.note_open(session.subscribe(conversation_id))
         sent = session.request("chat.send", conversation_id=conversation_id, content=message)
-        return follow(session, str(sent["run_id"]), _view(as_json), _decide(verdict)).exit
+        return follow(session, str(sent["run_id"]), view, _decide(verdict)).exit
 
 
 def demo(address: Address, *, as_json: bool = False) -> Exit:
@@ -202,10 +207,18 @@ class _Follower:
         self._view = view
 
     def subscribe(self, session: Session) -> None:
-        """Subscribe to the events after the last one that was shown."""
-        head = session.subscribe(
-            self._conversation_id, after_seq=self._seq, log_epoch=self._log_epoch, detail=self._detail
-        )
+        """Subscribe to the events after the last one that was shown.
+
+        If the log was restored meanwhile, all stored events are shown again.
+
+        Raises:
+            BadInput: no stored event has the number that the user gave.
+        """
+        while (head := self._request(session))["type"] == "resync_required":
+            if not self.subscribed:
+                number = f"the number of a stored event, or 0; {head['reason']}"
+                raise BadInput("--after", self._seq, number)
+            self._restart(head)
         self._log_epoch = str(head["log_epoch"])
         self.subscribed = True
 
@@ -219,9 +232,18 @@ class _Follower:
             if self._is_new(session, frame):
                 self._view.show(frame)
 
+    def _request(self, session: Session) -> Frame:
+        return session.subscribe(
+            self._conversation_id, after_seq=self._seq, log_epoch=self._log_epoch, detail=self._detail
+        )
+
+    def _restart(self, resync: Frame) -> None:
+        output.print_error(f"{clean(str(resync['reason']))}; showing the conversation from its start")
+        self._seq, self._log_epoch = int(resync["oldest_seq"]) - 1, None
+
     def _is_new(self, session: Session, frame: Frame) -> bool:
         if frame["type"] == "resync_required":
-            self._seq, self._log_epoch = int(frame["oldest_seq"]) - 1, None
+            self._restart(frame)
             self.subscribe(session)
             return False
         seq = frame.get("seq")

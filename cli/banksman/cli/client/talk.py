@@ -16,7 +16,7 @@ from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.view import View
 from banksman.cli.output import Exit
 from banksman.cli.prompts import prompt, typed
-from banksman.contracts.errors import ErrorCode
+from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import call_digest
 
@@ -136,6 +136,29 @@ def _shown_digest(item: Frame) -> str:
     return call_digest(item["name"], item["arguments"], policy)
 
 
+def check_message(text: str) -> str:
+    """Return a message that the gateway accepts.
+
+    Raises:
+        BadInput: it is empty, or contains bytes that are no text.
+    """
+    if not text.strip():
+        raise BadInput("message", text, "text; nothing was sent")
+    # Python decodes a byte that is no text to a lone surrogate.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadInput("message", None, "valid UTF-8; nothing was sent")
+    return text
+
+
+def _is_sendable(text: str) -> bool:
+    try:
+        check_message(text)
+    except BadInput as error:
+        output.print_error(str(error))
+        return False
+    return True
+
+
 def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide) -> Exit:
     """Read messages from the terminal and follow their runs, until the end of input."""
     with contextlib.suppress(ImportError):
@@ -147,6 +170,6 @@ def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide
         except (EOFError, KeyboardInterrupt):
             output.print_error("")
             return Exit.OK
-        if text:
+        if text and _is_sendable(text):
             sent = session.request("chat.send", conversation_id=conversation_id, content=text)
             follow(session, str(sent["run_id"]), view, decide)

@@ -22,6 +22,10 @@ class View(Protocol):
         """Print a frame; ignore unknown types."""
         ...
 
+    def note_open(self, subscribed: Frame) -> None:
+        """Note the open requests of a conversation from its `subscribed` frame, without printing them."""
+        ...
+
 
 class JsonView:
     """Prints frames unchanged."""
@@ -29,6 +33,9 @@ class JsonView:
     def show(self, frame: Frame) -> None:
         """Print a frame as one line of JSON."""
         output.print_json(frame)
+
+    def note_open(self, subscribed: Frame) -> None:
+        """Do nothing: the events name the open requests."""
 
 
 class TextView:
@@ -48,6 +55,8 @@ class TextView:
         """The text of the last complete message of a model or workflow."""
         self._last_at = ""
         """Time of the last stored event."""
+        self._open: dict[str, tuple[str, str]] = {}
+        """Open requests by id: the run, and the command that decides the request."""
         self._input_calls: dict[str, str] = {}
         """Lines by call id, held until an event shows whether the call only records a requested value."""
 
@@ -62,8 +71,10 @@ class TextView:
                 self._delta(data)
             case "message.completed":
                 self._message(data)
-            case "run.started" | "run.queued" if self._history:
+            case "run.started" if self._history:
                 self._line(f"> {_text(data.get('message'))}")
+            case "run.queued":
+                self._queued(data)
             case "approval.requested":
                 self._request(data)
             case "run.finished":
@@ -73,8 +84,40 @@ class TextView:
             case other:
                 if (line := _one_line(other, data)) is not None:
                     self._line(line)
+        self._note_request(frame)
         if "seq" in frame:
             self._last_at = str(frame.get("ts") or "")
+
+    def note_open(self, subscribed: Frame) -> None:
+        """Note the open requests of a conversation, which the line of a queued run names."""
+        for type, requests in (
+            ("approval.requested", subscribed.get("pending_approvals")),
+            ("input.requested", subscribed.get("pending_inputs")),
+        ):
+            for request in requests or ():
+                self._note_request({"type": type, "run_id": request.get("run_id"), "data": request})
+
+    def _note_request(self, frame: Frame) -> None:
+        data: Frame = frame.get("data") or {}
+        run_id = str(frame.get("run_id"))
+        match frame["type"]:
+            case "approval.requested":
+                self._open[str(data["approval_id"])] = run_id, f"banksman approve {data['approval_id']}"
+            case "input.requested" if "request_id" in data:
+                self._open[str(data["request_id"])] = run_id, f"banksman provide {data['request_id']} VALUE"
+            case "approval.resolved" | "input.resolved":
+                self._open.pop(str(data.get("approval_id") or data.get("request_id")), None)
+            case "run.finished":
+                self._open = {id: one for id, one in self._open.items() if one[0] != run_id}
+            case _:
+                pass
+
+    def _queued(self, data: Frame) -> None:
+        if self._history:
+            self._line(f"> {_text(data.get('message'))}")
+        self._line(f"· queued; runs before it: {data.get('position')}")
+        for _, command in self._open.values():
+            self._line(f"  waiting for you: {command}")
 
     def _show_held_calls(self, type: str, data: Frame) -> None:
         """Print the held calls, except one that only records a workflow's request for a value.
@@ -209,4 +252,6 @@ def _readable(content: Any) -> str:
     if "stdout" not in result:
         return json.dumps(result, ensure_ascii=False)
     wrote = f"{result['stdout']}{result.get('stderr') or ''}".rstrip()
-    return f"{wrote}\n[exit code {result.get('exit_code')}]".lstrip()
+    code = result.get("exit_code")
+    # A command that was cancelled has no exit code.
+    return wrote if code is None else f"{wrote}\n[exit code {code}]".lstrip()
