@@ -72,7 +72,7 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
 
     assert (len(set(runs)), len(set(another))) == (1, 1)
     assert (reply["type"], outcome["status"]) == ("ack", "completed")
-    assert upgraded.executions(marker) == 1
+    assert upgraded.fleet.executions(marker) == 1
 
 
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
