@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import unicodedata
+from contextlib import suppress
 from enum import IntEnum
 from io import TextIOWrapper
 from typing import Any
@@ -33,7 +34,10 @@ def prepare_streams() -> None:
             # In this order, the file gets the descriptor of the closed stream, which no other file gets then.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # until the end
         elif isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape" if name == "stdin" else "backslashreplace")
+            # The launcher forks services and replaces their descriptors: the streams may be pipes that Python
+            # takes for files, which have a position. Services write logs only, as escaped JSON or text.
+            with suppress(OSError):
+                stream.reconfigure(errors="surrogateescape" if name == "stdin" else "backslashreplace")
 
 
 def discard_unwritten() -> None:
