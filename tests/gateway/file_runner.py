@@ -28,11 +28,12 @@ async def serve_files(bus: Bus, files: dict[str, bytes]) -> None:
         path = request["path"]
         match request["op"]:
             case "list":
+                later = sorted(name for name in files if name > request.get("after", ""))
                 items = tuple(
-                    FileEntry(path=name, size=len(data), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
-                    for name, data in files.items()
+                    FileEntry(path=name, size=len(files[name]), modified_at="2026-01-01T00:00:00Z")  # pyright: ignore[reportArgumentType]
+                    for name in later[: request["limit"]]
                 )
-                response = FileReply(items=items)
+                response = FileReply(items=items, more=len(later) > len(items))
             case "write":
                 upload = request["upload"]
                 uploads[upload] = uploads.get(upload, b"") + base64.b64decode(request["data_base64"])

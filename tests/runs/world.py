@@ -607,7 +607,7 @@ class SimulatedModel:
             return compaction
         return commit_of_reply(world.clock, world.plans[run.run_id], run)
 
-    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+    def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         if not isinstance(error, MessageTooLarge):
             return None
         text = "The model's reply is too large."

@@ -172,7 +172,7 @@ async def test_cancelling_a_finished_run_changes_nothing(client: Client, play: P
         ("POST", "/v1/chat?wait_s=999", b'{"content": "hi"}', 400, "wait_s"),
         ("GET", "/context/conversations?limit=0", b"", 400, "limit"),
         ("GET", "/context/conversations/c-nobody", b"", 404, None),
-        ("GET", "/context/runs/c-nobody-r1", b"", 404, None),
+        ("GET", "/context/runs/c-nobody-r1r1r1r1r1r1", b"", 404, None),
         ("GET", "/context/runs/not%20an%20id", b"", 400, "run_id"),
         ("GET", "/context/nothing", b"", 404, None),
         ("PUT", "/v1/chat", b"", 405, None),

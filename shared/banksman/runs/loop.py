@@ -29,7 +29,7 @@ class Model(Protocol):
         """Request the next reply; return the `Build` of its commit."""
         ...
 
-    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+    def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         """Return the ending of the run if the log cannot store a reply; None to raise `error`.
 
         Args:
@@ -84,7 +84,7 @@ async def _request_model(owned: Ownership, model: Model) -> None:
         await _record_reply(owned, reply)
     except (CallerMistake, ValueError) as error:
         # The run ends, because the next reply would probably fail as this one does.
-        ended = model.too_large(error, reply)
+        ended = model.unrecorded(error, reply)
         if ended is None:
             raise
         ending, instead = ended

@@ -78,7 +78,7 @@ async def test_configurations_are_read_listed_and_deleted_without_their_secrets(
         with pytest.raises(TaskNotFoundError):
             await client.get_task_push_notification_config(GetTaskPushNotificationConfigRequest(**ids))
         with pytest.raises(TaskNotFoundError):
-            await client.create_task_push_notification_config(config_of(receiver, "c1-other"))
+            await client.create_task_push_notification_config(config_of(receiver, "c1-otherotherot"))
         with pytest.raises(InvalidParamsError):
             private = TaskPushNotificationConfig(task_id=start.run_id, url="http://10.0.0.1/hook")
             await client.create_task_push_notification_config(private)

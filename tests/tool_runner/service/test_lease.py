@@ -325,15 +325,16 @@ async def test_stopping_runner_finishes_its_calls_and_accepts_no_more(
 ) -> None:
     runner = runners.start(**backend)
     async with owning(runners_nats, runner) as owner:
-        request = await owner.accepted(owner.request("bash", command="sleep 1.497; echo done"))
-        await wait_for_start("1.497")
+        request = await owner.accepted(owner.request("bash", command="sleep 2.497; echo done"))
+        await wait_for_start("2.497")
         runner.signal(signal.SIGTERM)
-        refused = owner.request("bash", command="true")
-        async with asyncio.timeout(WAIT_S):
-            while (await owner.send(refused)).answer != "busy":
-                refused = owner.request("bash", command="true")
-        lease = await owner.lease()
-        assert lease is not None and not lease.value.serving
+
+        async def is_draining() -> bool:
+            lease = await owner.lease()
+            return lease is not None and not lease.value.serving
+
+        await until(is_draining, WAIT_S)
+        assert (await owner.send(owner.request("bash", command="true"))).answer == "busy"
         assert (await owner.result(request)).content["stdout"] == "done\n"
         assert await runner.ended() == 0
         assert await owner.lease() is None

@@ -109,8 +109,8 @@ class ModelStep:
             logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
             return partial(failure, owned, error, None)
 
-    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """See `unrecorded`."""
+    def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+        """Return the ending of a run whose reply the log cannot store; None for an error of another commit."""
         return unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:

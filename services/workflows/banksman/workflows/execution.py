@@ -62,7 +62,7 @@ class WorkflowModel:
         events = await _unless_ended(owned, self._turn(owned))
         return nothing if events is None else partial(self._while_open, owned, events)
 
-    def too_large(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+    def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
         """Return the end of a run whose log cannot store a result or request of its function."""
         if not isinstance(error, CallerMistake | ValueError):
             return None
