@@ -110,7 +110,7 @@ class ModelStep:
             return partial(failure, owned, error, None)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the ending of a run whose reply the log cannot store; None for an error of another commit."""
+        """Return the end of a run whose reply the log cannot store; None for an error of another commit."""
         return unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
