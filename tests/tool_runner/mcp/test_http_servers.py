@@ -213,10 +213,12 @@ async def test_private_addresses_are_refused_unless_the_operator_allows_them(
         await servers_reaching().list_tools(HttpServer(url=url), workspace)
 
 
+EVENTS = b'data: {"jsonrpc": "2.0", "method": "notifications/x"}\r\n\r\n' * 10_001
 BOMB = gzip.compress(b"0" * 50_000_000)
 REFUSALS = [
     (replying(BOMB, "Content-Type: application/json", "Content-Encoding: gzip"), "compressed"),
     (replying(b"x" * 5_000_000, "Content-Type: application/json"), "more than 4194304 bytes"),
+    (replying(EVENTS, "Content-Type: text/event-stream"), "more than 10000 messages"),
     (replying(b"[" * 100_000, "Content-Type: application/json"), "session"),
     (replying(b"{}", "Content-Type: application/json", status="503 Busy"), "status 503"),
     (replying(b"", "Location: http://169.254.169.254/", status="307 Moved"), "Redirect"),
