@@ -261,3 +261,20 @@ async def test_a_loop_that_returns_ends_its_task() -> None:
     background.run("short", loop).when_ended(ended.set)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         await ended.wait()
+
+
+async def test_a_task_ends_whose_work_replaces_a_cancellation_by_an_error() -> None:
+    """nats-py does that while its connection is closed; the process could not end, because the task went on."""
+    began = asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise Unavailable("the connection to NATS is closed") from None
+
+    task = Background().run("interrupted", work)
+    await began.wait()
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        await task.stop()

@@ -78,19 +78,25 @@ class BackgroundTask:
                     await self._wait()
                 await reach_task(self.name)
                 await self._work()
-            except BanksmanError as error:
-                # The broker is unreachable or storage is full; the checks of connection and streams show it.
-                logger.warning("background task %s: %s", self.name, error)
-                await asyncio.sleep(RETRY_S)
-                waits = False
             except Exception as error:
-                await self._back_off(error)
+                if self._task.cancelling():
+                    # nats-py replaces a cancellation by its own error while its connection is closed.
+                    raise asyncio.CancelledError from error
+                await self._pause_after(error)
                 waits = False
             else:
                 self._recovered()
                 if self._wait is None:
                     return
                 waits = True
+
+    async def _pause_after(self, error: Exception) -> None:
+        if isinstance(error, BanksmanError):
+            # The broker is unreachable or storage is full; the checks of connection and streams show it.
+            logger.warning("background task %s: %s", self.name, error)
+            await asyncio.sleep(RETRY_S)
+        else:
+            await self._back_off(error)
 
     async def _back_off(self, error: Exception) -> None:
         self._await_recovery(None)
