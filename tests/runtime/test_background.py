@@ -264,7 +264,7 @@ async def test_a_loop_that_returns_ends_its_task() -> None:
 
 
 async def test_a_task_ends_whose_work_replaces_a_cancellation_by_an_error() -> None:
-    """nats-py does that while its connection is closed; the process could not end, because the task went on."""
+    """nats-py does that while its connection is closed. The task went on, so the process could not end."""
     began = asyncio.Event()
 
     async def work() -> None:
