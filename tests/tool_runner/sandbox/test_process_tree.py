@@ -417,7 +417,7 @@ def test_command_does_not_start_after_runner_and_spawner_are_killed(root: Path) 
             os.kill(spawner, signal.SIGKILL)
     commands = watched(pid for pid in living("-c\0sleep 778161") if _read(pid, "comm") != "bwrap\n")
     assert all(ended(pidfd) for pidfd in commands)
-    # A command that began before the kills may still be ending; one that began after them would sleep for days.
+    # A command that began before the kills may still be ending; one that began later would sleep for days.
     wait_until(lambda: not living("sleep\0" + "778161"), failure=lambda: "a command still runs")
     for pidfd in commands:
         os.close(pidfd)
