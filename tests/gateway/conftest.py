@@ -193,6 +193,8 @@ class Agent:
     bus: Bus
     tenant: str
     log_epoch: str = field(default_factory=lambda: new_id("e"))
+    clock_error: timedelta = timedelta()
+    """Added to the times of commits."""
     _ends: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """By conversation: the stream sequence and the event number of the last commit."""
 
@@ -206,7 +208,7 @@ class Agent:
         self, conversation_id: str, run_id: str | None, *bodies: EventBody, owned: bool = True
     ) -> Commit:
         stream_seq, last = self._ends.get(conversation_id, (0, 0))
-        now = datetime.now(UTC)
+        now = datetime.now(UTC) + self.clock_error
         events = tuple(
             Event(seq=last + number, ts=now, run_id=run_id, data=body)
             for number, body in enumerate(bodies, 1)

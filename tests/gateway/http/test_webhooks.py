@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from email import message_from_string, policy
 from typing import Any
 
@@ -183,6 +184,18 @@ async def test_a_webhook_gets_only_the_events_that_it_names(
         start = await agent.started(conversation)
         await agent.begin(start)
         await agent.request_approval(start)
+        await finished_run(http, agent)
+        _, body = await receiver.message(1)
+    assert json.loads(body)["type"] == "run.finished"
+
+
+async def test_an_event_is_new_by_its_position_whatever_the_clocks_say(
+    sending: Served, receiver: Receiver, agent: Agent
+) -> None:
+    """The clocks of a gateway and an agent may differ by the delay of a reply."""
+    agent.clock_error = timedelta(seconds=-5)
+    async with sending.http as http:
+        await create(http, receiver, "run.finished")
         await finished_run(http, agent)
         _, body = await receiver.message(1)
     assert json.loads(body)["type"] == "run.finished"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import get_args
 
@@ -99,7 +99,7 @@ class WebhookQueue:
             # Read from the leader: the view may lack a webhook whose creation was already acknowledged.
             receivers = await self._store.receivers(tenant)
             for event in events:
-                for receiver in (one for one in receivers if _wants(one, event)):
+                for receiver in (one for one in receivers if _wants(one, event, message.stream_seq)):
                     await self.put(
                         _message(receiver, conversation_id, stored.commit.log_epoch, event, self._key)
                     )
@@ -107,8 +107,8 @@ class WebhookQueue:
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
         """Queue the newest event that a receiver selects among the events before its creation."""
-        earlier = receiver.model_copy(update={"created_at": datetime.min.replace(tzinfo=UTC)})
-        for event in [one for one in events.events if _wants(earlier, one)][-1:]:
+        any_event = receiver.model_copy(update={"after_seq": -1})
+        for event in [one for one in events.events if _wants(any_event, one, 0)][-1:]:
             await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
 
     async def put(self, message: QueuedDelivery) -> None:
@@ -151,8 +151,10 @@ class WebhookQueue:
         return self._store.tenants() != known
 
 
-def _wants(receiver: Webhook, event: Event) -> bool:
-    if event.data.type not in receiver.events or event.ts < receiver.created_at:
+def _wants(receiver: Webhook, event: Event, stream_seq: int) -> bool:
+    after = receiver.after_seq
+    is_new = event.ts >= receiver.created_at if after is None else stream_seq > after
+    if event.data.type not in receiver.events or not is_new:
         return False
     if receiver.task is not None:
         return receiver.task.run_id == event.run_id

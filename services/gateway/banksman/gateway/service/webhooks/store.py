@@ -7,7 +7,8 @@ from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
-from banksman.bus.names import DELIVERIES, WEBHOOKS
+from banksman.bus.names import DELIVERIES, EVENTS, WEBHOOKS
+from banksman.bus.tail import last_sequence
 from banksman.bus.watch import BucketView
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id
@@ -96,6 +97,8 @@ class WebhookStore:
             tenant=tenant,
             created_at=now,
             created_by=user,
+            # Not the time: it is an estimate, and an event could seem to be older.
+            after_seq=await last_sequence(self.bucket.bus, EVENTS),
             **dict(asked),
         )
         await self.bucket.create(f"{tenant}.{webhook.id}", webhook)
