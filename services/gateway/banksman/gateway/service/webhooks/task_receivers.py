@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from banksman.bus.names import EVENTS
 from banksman.bus.sealing import SecretBox
+from banksman.bus.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
 from banksman.gateway.service.auth import Caller
@@ -65,6 +67,7 @@ class TaskReceivers:
             format="a2a",
             created_at=self._clock.now(),
             created_by=caller.user,
+            after_seq=await last_sequence(self._store.bucket.bus, EVENTS),
             task=Task(run_id=asked.run_id, config_id=asked.config_id, sealed=sealed),
         )
         await self._store.bucket.create(f"{caller.tenant}.{receiver_id}", receiver)
