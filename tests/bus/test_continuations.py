@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from faststream import AckPolicy
-from faststream.nats import JStream, NatsRouter
+from faststream.nats import NatsRouter
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane, Work, inbox_of, one_at_a_time
+from banksman.bus.control import ControlPlane, Work
 from banksman.bus.outcomes import NAK, Continued, Done, Later, Outcome, WorkMessage
 from banksman.bus.publish import durable
 from banksman.bus.waiting import tenant_of
 from tests.bus.builders import AckRecorder, Recorder
-from tests.bus.queues import until_empty, waiting
+from tests.bus.queues import durable_consumer, until_empty, waiting
 
 
 class Continuing:
@@ -41,15 +40,7 @@ class Continuing:
 async def consuming(bus: Bus, queue: str, handler: Continuing) -> AsyncGenerator[None]:
     router = NatsRouter()
 
-    @router.subscriber(
-        f"{queue}.>",
-        stream=JStream(queue, declare=False),
-        durable="workers",
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-    )
+    @router.subscriber(f"{queue}.>", **durable_consumer(bus, queue, "workers"))
     async def consume(message: Work) -> Outcome | Continued:
         return await handler(message)
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypedDict
 
 import pytest
-from faststream import AckPolicy
-from faststream.nats import JStream, NatsRouter, PullSub
+from faststream.nats import NatsRouter
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import CONCURRENCY, PULL_S, ControlPlane, Received, Work, inbox_of, one_at_a_time
+from banksman.bus.control import CONCURRENCY, PULL_S, ControlPlane, Received, Work
 from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.bus.errors import NoResponders
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import MOST_FAILURES, Done, Handler, Later, Outcome, WorkMessage
+from banksman.bus.outcomes import MOST_FAILURES, Done, Handler, Outcome, WorkMessage
 from banksman.bus.publish import durable
 from banksman.bus.shared_broker import NoReply
 from banksman.contracts.calls import CallReply, CallRequest
@@ -27,7 +25,7 @@ from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
 from tests.bus.builders import AckRecorder, Recorder
-from tests.bus.queues import until_empty, waiting
+from tests.bus.queues import durable_consumer, fails_once_after_many_deliveries, until_empty, waiting
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -58,34 +56,12 @@ async def consuming(bus: Bus, queue: str, handler: Handler) -> AsyncGenerator[Co
     await provision(bus, topology(queue))
     router = NatsRouter()
 
-    @router.subscriber(f"{queue}.*", **durable_readers(bus, queue))
+    @router.subscriber(f"{queue}.*", **durable_consumer(bus, queue))
     async def consume(message: Work) -> Outcome:
         return await handler(message)
 
     async with ControlPlane(bus, router, title="test") as control:
         yield control
-
-
-class DurableReaders(TypedDict):
-    """Run a durable consumer, declared as in a service."""
-
-    stream: JStream
-    durable: str
-    pull_sub: PullSub
-    ack_policy: AckPolicy
-    inbox_prefix: bytes
-    no_reply: bool
-
-
-def durable_readers(bus: Bus, queue: str) -> DurableReaders:
-    return DurableReaders(
-        stream=JStream(queue, declare=False),
-        durable="readers",
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-    )
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"\xff\xfe", b"", b'{"a": NaN}', b"[" * 5000])
@@ -193,14 +169,7 @@ async def test_a_message_whose_handler_fails_is_redelivered(bus: Bus, tenant: st
 
 
 async def test_deliveries_without_a_failure_do_not_count_towards_a_dead_letter(bus: Bus, tenant: str) -> None:
-    def decide(message: WorkMessage) -> Outcome:
-        if message.num_delivered <= MOST_FAILURES:
-            return Later()
-        if message.num_delivered == MOST_FAILURES + 1:
-            raise ValueError("a bug")
-        return Done()
-
-    recorder = Recorder(decide)
+    recorder = Recorder(fails_once_after_many_deliveries)
     async with consuming(bus, tenant, recorder):
         await durable(bus, f"{tenant}.x", b"x", msg_id="m1")
         await until_empty(bus, tenant)
@@ -313,7 +282,7 @@ async def test_a_message_that_looks_like_json_and_does_not_validate_is_dead_lett
     await provision(bus, topology(tenant))
     router, received = NatsRouter(), Recorder()
 
-    @router.subscriber(f"{tenant}.*", **durable_readers(bus, tenant))
+    @router.subscriber(f"{tenant}.*", **durable_consumer(bus, tenant))
     async def consume(body: Sum, message: Work) -> Outcome:
         return await received(message)
 
@@ -334,7 +303,7 @@ def test_the_subject_reference_lists_channels_bodies_and_replies(bus: Bus) -> No
         """Run."""
         return None
 
-    @router.subscriber("run.signal.*.*", **durable_readers(bus, "RUNS"), title="signal")
+    @router.subscriber("run.signal.*.*", **durable_consumer(bus, "RUNS"), title="signal")
     async def signal(signal: RunSignal, message: Work) -> Outcome:
         return Done()
 

@@ -18,7 +18,7 @@ from banksman.contracts.errors import Fenced, Poison, Unavailable
 from banksman.deployment.streams import provision
 from banksman.runtime.shares import Shares
 from tests.bus.builders import AckRecorder, Recorder
-from tests.bus.queues import queue_topology, until_empty, waiting
+from tests.bus.queues import fails_once_after_many_deliveries, queue_topology, until_empty, waiting
 from tests.support.fixtures import connect
 from tests.support.nats import NatsServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -149,14 +149,7 @@ async def test_deliveries_without_a_failure_do_not_count_towards_a_dead_letter(
     """A stall of the broker causes many deliveries; the first error after it is no reason to give up."""
     queue = impatient_queue
 
-    def decide(message: WorkMessage) -> Outcome:
-        if message.num_delivered <= MOST_FAILURES:
-            return Later()
-        if message.num_delivered == MOST_FAILURES + 1:
-            raise ValueError("a bug")
-        return Done()
-
-    recorder = Recorder(decide)
+    recorder = Recorder(fails_once_after_many_deliveries)
     async with working(bus, queue, recorder, slots=Shares(4) if shared else 4):
         await enqueue(bus, queue, b"1")
         await until_empty(bus, queue)

@@ -8,8 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from faststream import AckPolicy
-from faststream.nats import JStream, NatsRouter
+from faststream.nats import NatsRouter
 
 from banksman.agent.heads_recorder import HeadsRecorder
 from banksman.agent.log_guard import LogGuard
@@ -20,7 +19,7 @@ from banksman.agent.runner_stores import RunnerStores
 from banksman.agent.usage import UsageLedger
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane, Work, inbox_of, one_at_a_time
+from banksman.bus.control import ControlPlane, Work
 from banksman.bus.kv import Bucket
 from banksman.bus.live import LiveHub
 from banksman.bus.log import EventLog
@@ -53,6 +52,7 @@ from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerS
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.workflows import app as workflows
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
+from tests.bus.queues import durable_consumer
 from tests.support.polling import eventually
 
 TENANT = "t-loops"
@@ -139,15 +139,7 @@ async def _handling(bus: Bus, queue: str, *, continues: bool) -> AsyncGenerator[
     await provision(bus, Topology("TEST", (stream,), (consumer,)))
     router, release = NatsRouter(), asyncio.Event()
 
-    @router.subscriber(
-        f"{queue}.*",
-        stream=JStream(queue, declare=False),
-        durable="readers",
-        pull_sub=one_at_a_time(bus),
-        ack_policy=AckPolicy.MANUAL,
-        inbox_prefix=inbox_of(bus),
-        no_reply=True,
-    )
+    @router.subscriber(f"{queue}.*", **durable_consumer(bus, queue))
     async def handle(message: Work) -> Outcome | Continued:
         return Continued(rest) if continues else await rest()
 

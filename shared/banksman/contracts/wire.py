@@ -82,6 +82,15 @@ class Stored(Described):
 M = TypeVar("M", bound=BaseModel)
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text contains half of a character, which UTF-8 cannot represent."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def strict_json(data: bytes | str, *, what: str = "body") -> JsonValue:
     """Parse JSON without the values that parsers handle differently.
 

@@ -19,6 +19,7 @@ from banksman.cli.prompts import prompt, typed
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import call_digest
+from banksman.contracts.wire import has_lone_surrogate
 
 Verdict = Literal["approve", "reject"]
 Decide = Callable[[Frame], Verdict | None]
@@ -145,7 +146,7 @@ def check_message(text: str) -> str:
     if not text.strip():
         raise BadInput("message", text, "text; nothing was sent")
     # Python decodes a byte that is no text to a lone surrogate.
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if has_lone_surrogate(text):
         raise BadInput("message", None, "valid UTF-8; nothing was sent")
     return text
 

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.frames import CLIENT_FRAME, ClientFrame, ErrorFrame, error_frame
-from banksman.contracts.wire import JsonValue, parse_as, strict_json
+from banksman.contracts.wire import JsonValue, has_lone_surrogate, parse_as, strict_json
 
 MAX_ID_CHARS = 128
 SHORT_CHARS = 16 * 1024
@@ -65,4 +65,4 @@ def _id_of(value: dict[str, JsonValue]) -> str | None:
     if not isinstance(found, str) or len(found) > MAX_ID_CHARS:
         return None
     # A lone surrogate cannot be sent back.
-    return found if found.isascii() or not any("\ud800" <= one <= "\udfff" for one in found) else None
+    return None if has_lone_surrogate(found) else found

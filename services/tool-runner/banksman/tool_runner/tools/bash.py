@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import assert_never
 
 from banksman.contracts.tools import ErrorKind
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import in_background
 from banksman.tool_runner.egress.hosts import rules_of
@@ -90,7 +90,7 @@ class Bash:
         limit = self._limits.sandbox.max_command_bytes
         if "\0" in script:
             return "command: expected text without NUL"
-        if not script.isprintable() and any("\ud800" <= char <= "\udfff" for char in script):
+        if has_lone_surrogate(script):
             return "command: expected valid Unicode"
         if (size := len(script.encode())) > limit:
             return f"command: expected at most {limit} bytes (got {size}); write a script with write_file"

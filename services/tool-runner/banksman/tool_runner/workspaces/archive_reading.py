@@ -16,8 +16,8 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import MAX_PATHS_BYTES, link_stays, parts_of
-from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused
+from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
+from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, with_path
 
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 """Memory that a compressed stream may request; level 1 requests 512 KiB."""
@@ -103,9 +103,7 @@ class _Reader:
         name = member.name
         if parts_of(name, self.limits.max_depth) is None:
             raise SnapshotRefused(f"{name[:100]!r} is not a path inside a workspace")
-        self.paths_bytes += len(os.fsencode(name))
-        if self.paths_bytes > MAX_PATHS_BYTES:
-            raise SnapshotRefused(f"its paths have more than {MAX_PATHS_BYTES} bytes together")
+        self.paths_bytes = with_path(self.paths_bytes, name)
         if name in self.files or name in self.directories:
             raise SnapshotRefused(f"{name[:100]!r} occurs twice")
         with self._parent(name) as (parent, last):

@@ -30,6 +30,18 @@ class SnapshotRefused(Exception):
     """A workspace that cannot be snapshotted, or a snapshot that is not restored; the message states why."""
 
 
+def with_path(total: int, name: str) -> int:
+    """Return the total bytes of the paths of a snapshot, including one more.
+
+    Raises:
+        SnapshotRefused: Together they have more than `MAX_PATHS_BYTES`.
+    """
+    total += len(os.fsencode(name))
+    if total > MAX_PATHS_BYTES:
+        raise SnapshotRefused(f"its paths have more than {MAX_PATHS_BYTES} bytes together")
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class Contents:
     """The contents of an archive."""
@@ -73,9 +85,7 @@ class _Writer:
                 name = f"{prefix}{entry.name}"
                 if parts_of(name, self.limits.max_depth) is None:
                     raise SnapshotRefused(f"{name[:100]!r} is deeper or longer than a snapshot allows")
-                self.paths_bytes += len(os.fsencode(name))
-                if self.paths_bytes > MAX_PATHS_BYTES:
-                    raise SnapshotRefused(f"its paths have more than {MAX_PATHS_BYTES} bytes together")
+                self.paths_bytes = with_path(self.paths_bytes, name)
                 self.add(name, entry, directory)
 
     def _add_file(self, member: tarfile.TarInfo, status: os.stat_result, name: str, directory: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import math
 import os
 import posixpath
@@ -20,6 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from banksman.contracts.assistant_files import RESERVED_PREFIX
+from banksman.contracts.fitting import json_bytes
+from banksman.contracts.wire import has_lone_surrogate
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
 
@@ -90,10 +91,8 @@ def relative(path: str) -> str:
     """
     if not path or "\0" in path:
         raise PathRefused(path, "expected a path that is not empty and without NUL")
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        raise PathRefused(path, "the path is not valid Unicode") from None
+    if has_lone_surrogate(path):
+        raise PathRefused(path, "the path is not valid Unicode")
     if path == ALIAS or path.startswith(f"{ALIAS}/"):
         return path.removeprefix(ALIAS).lstrip("/") or "."
     if path.startswith("/"):
@@ -302,7 +301,7 @@ class _FirstFiles:
 
     def add(self, entry: FileEntry) -> None:
         self._entries.append(entry)
-        self._bytes += _json_bytes(entry)
+        self._bytes += _listed_bytes(entry)
         if len(self._entries) > 2 * self.max_entries or self._bytes > 2 * MAX_LISTED_BYTES:
             self._cut()
 
@@ -314,16 +313,16 @@ class _FirstFiles:
         self._entries.sort(key=lambda entry: entry.path)
         kept = size = 0
         for entry in self._entries[: self.max_entries]:
-            if size + _json_bytes(entry) > MAX_LISTED_BYTES:
+            if size + (added := _listed_bytes(entry)) > MAX_LISTED_BYTES:
                 break
-            kept, size = kept + 1, size + _json_bytes(entry)
+            kept, size = kept + 1, size + added
         self.more = self.more or kept < len(self._entries)
         del self._entries[kept:]
         self._bytes = size
 
 
-def _json_bytes(entry: FileEntry) -> int:
-    return len(json.dumps(entry.path, ensure_ascii=False).encode()) + _ENTRY_BYTES
+def _listed_bytes(entry: FileEntry) -> int:
+    return json_bytes(entry.path) + _ENTRY_BYTES
 
 
 def _is_listed(entry: os.DirEntry[str]) -> bool:

@@ -99,16 +99,16 @@ class WebhookQueue:
             # Read from the leader: the view may lack a webhook whose creation was already acknowledged.
             receivers = await self._store.receivers(tenant)
             for event in events:
-                for receiver in (one for one in receivers if _wants(one, event, message.stream_seq)):
-                    await self.put(
-                        _message(receiver, conversation_id, stored.commit.log_epoch, event, self._key)
-                    )
+                for receiver in receivers:
+                    if _selects(receiver, event) and _is_later(receiver, event, message.stream_seq):
+                        await self.put(
+                            _message(receiver, conversation_id, stored.commit.log_epoch, event, self._key)
+                        )
         return Done()
 
     async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
         """Queue the newest event that a receiver selects among the events before its creation."""
-        any_event = receiver.model_copy(update={"after_seq": -1})
-        for event in [one for one in events.events if _wants(any_event, one, 0)][-1:]:
+        for event in [one for one in events.events if _selects(receiver, one)][-1:]:
             await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
 
     async def put(self, message: QueuedDelivery) -> None:
@@ -151,10 +151,14 @@ class WebhookQueue:
         return self._store.tenants() != known
 
 
-def _wants(receiver: Webhook, event: Event, stream_seq: int) -> bool:
+def _is_later(receiver: Webhook, event: Event, stream_seq: int) -> bool:
+    """Return whether an event is later than the creation of a receiver."""
     after = receiver.after_seq
-    is_new = event.ts >= receiver.created_at if after is None else stream_seq > after
-    if event.data.type not in receiver.events or not is_new:
+    return event.ts >= receiver.created_at if after is None else stream_seq > after
+
+
+def _selects(receiver: Webhook, event: Event) -> bool:
+    if event.data.type not in receiver.events:
         return False
     if receiver.task is not None:
         return receiver.task.run_id == event.run_id
