@@ -51,16 +51,16 @@ class OpenAIWire:
     dialect: Dialect = "openai"
     request_id_header = "x-request-id"
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102 (see Wire)
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
         return parse_chat_completion(body)
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:  # noqa: D102
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
         return openai_reply.completion(resolved, chat)
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:  # noqa: D102
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
         return openai_reply.chunks(resolved, chat)
 
-    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
+    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
         return openai_reply.error_body(
             refused.message,
             refused.status,
@@ -69,12 +69,12 @@ class OpenAIWire:
             code=refused.code,
         )
 
-    def http_error(self, fault: HttpError, request_id: str) -> bytes:  # noqa: D102
+    def http_error(self, fault: HttpError, request_id: str) -> bytes:
         return openai_reply.error_body(
             fault.message, fault.status, error_type=fault.error_type, code=fault.code
         )
 
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
         return openai_reply.error_event(fault.message, fault.error_type)
 
 
@@ -83,16 +83,16 @@ class ResponsesWire(OpenAIWire):
 
     dialect: Dialect = "responses"
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
         return parse_response(body)
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:  # noqa: D102
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
         return responses_reply.response(resolved, chat)
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:  # noqa: D102
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
         return responses_reply.events(resolved, chat)
 
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
         return responses_reply.error_event(fault.message, fault.error_type)
 
 
@@ -102,18 +102,18 @@ class AnthropicWire:
     dialect: Dialect = "anthropic"
     request_id_header = "request-id"
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:  # noqa: D102
+    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
         if "anthropic-version" not in headers:
             raise RequestRefused("anthropic-version: header is required")
         return parse_message(body)
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:  # noqa: D102
+    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
         return anthropic_reply.message(resolved, chat)
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:  # noqa: D102
+    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
         return anthropic_reply.events(resolved, chat)
 
-    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:  # noqa: D102
+    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
         return anthropic_reply.error_body(
             refused.message,
             refused.status,
@@ -122,10 +122,10 @@ class AnthropicWire:
             details=refused.details,
         )
 
-    def http_error(self, fault: HttpError, request_id: str) -> bytes:  # noqa: D102
+    def http_error(self, fault: HttpError, request_id: str) -> bytes:
         return anthropic_reply.error_body(
             fault.message, fault.status, request_id, error_type=fault.error_type
         )
 
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:  # noqa: D102
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
         return anthropic_reply.error_event(fault.message, fault.error_type, request_id)
