@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from banksman.gateway.http.documents import websocket_schema
+from banksman.gateway.interfaces.http.documents import websocket_schema
 
 TYPES = (
-    Path(__file__).resolve().parents[1] / "services/gateway/banksman/gateway/page/static/client/frames.d.ts"
+    Path(__file__).resolve().parents[1]
+    / "services/gateway/banksman/gateway/interfaces/page/static/client/frames.d.ts"
 )
 GROUPS = {"client": "ClientFrame", "server": "ServerFrame", "events": "EventFrame"}
 """The parts of the document, and the name of the union of each."""

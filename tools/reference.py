@@ -16,11 +16,11 @@ from typing import Any, cast
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.contracts import errors, subjects
-from banksman.gateway.http.documents import websocket_schema
-from banksman.gateway.nats_api.asyncapi import asyncapi
-from banksman.gateway.nats_api.endpoints import COMMON_ERRORS
-from banksman.gateway.nats_api.replays import Replays
-from banksman.gateway.nats_api.router import api_endpoints
+from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.nats.asyncapi import asyncapi
+from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS
+from banksman.gateway.interfaces.nats.replays import Replays
+from banksman.gateway.interfaces.nats.router import api_endpoints
 from banksman.gateway.service.gateway import Gateway
 
 Schema = Mapping[str, Any]

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict, cast
 
-VENDOR = Path(__file__).parents[1] / "services/gateway/banksman/gateway/page/static/vendor"
+VENDOR = Path(__file__).parents[1] / "services/gateway/banksman/gateway/interfaces/page/static/vendor"
 MANIFEST = VENDOR / "vendor.json"
 PACK_TIMEOUT_S = 300
 

@@ -17,7 +17,7 @@ from playwright.async_api import Page, expect
 from starlette.websockets import WebSocketDisconnect
 
 from banksman.cli.ports import free_port
-from banksman.gateway.page.routes import routes
+from banksman.gateway.interfaces.page.routes import routes
 from tests.support.browser import WAIT_TIMEOUT_MS
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.async_api import expect
 
-from banksman.gateway.page import assets
+from banksman.gateway.interfaces.page import assets
 from tests.e2e.stage import Stage
 from tests.support.browser import opened
 

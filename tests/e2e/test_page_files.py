@@ -17,12 +17,12 @@ from fastapi import FastAPI
 
 from banksman.contracts.categories import category_of
 from banksman.gateway.app import DEMO_NOTICE
-from banksman.gateway.page.routes import IMMUTABLE, routes
+from banksman.gateway.interfaces.page.routes import IMMUTABLE, routes
 from banksman.workflows.builtin import BUILTIN
 from tests.support.paths import ROOT
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
+STATIC = ROOT / "services/gateway/banksman/gateway/interfaces/page/static"
 OWN_FILES = sorted(path for path in STATIC.rglob("*") if path.is_file() and "vendor" not in path.parts)
 OWN_MODULES = [path for path in OWN_FILES if path.suffix == ".mjs"]
 CATEGORIES = ("project", "code", "research", "conversation", "workspace", "web")

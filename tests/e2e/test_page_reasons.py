@@ -14,7 +14,7 @@ from banksman.contracts.errors import ErrorCode
 from banksman.contracts.mcp import McpProblem
 from banksman.contracts.service_states import CheckName
 from banksman.contracts.tools import ErrorKind
-from banksman.gateway.asgi.errors import METHOD_NOT_ALLOWED, UNKNOWN_URL
+from banksman.gateway.operation.errors import METHOD_NOT_ALLOWED, UNKNOWN_URL
 from tests.e2e import mcp_scenes, scenes
 from tests.e2e.stage import Stage
 from tests.support import privileged
@@ -24,7 +24,7 @@ from tests.support.paths import ROOT
 pytestmark = pytest.mark.timeout(120)
 """Seconds; a browser starts slowly on a busy machine."""
 
-STATIC = ROOT / "services/gateway/banksman/gateway/page/static"
+STATIC = ROOT / "services/gateway/banksman/gateway/interfaces/page/static"
 READ = """
 const [root] = process.argv.slice(1);
 const load = async (name) => (await import(`${root}/strings/${name}.mjs`)).default;

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from banksman.contracts.errors import BadInput
 from banksman.contracts.wire import Wire, parse
 from banksman.gateway import application
-from banksman.gateway.nats_api import router
+from banksman.gateway.interfaces.nats import router
 
 OF_LIBRARIES = re.compile(
     r"\b[Ii]nput\b(?! value)|should|Value error|pydantic|Expecting|[Dd]iscriminator|[Dd]ictionary|valid dict"

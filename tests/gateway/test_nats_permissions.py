@@ -34,7 +34,7 @@ from banksman.contracts.workspaces import WorkspaceOwner
 from banksman.deployment.streams import provision_consumer
 from banksman.deployment.topology import workflow_consumer
 from banksman.deployment.users import AGENT, GATEWAY, GATEWAY_FILES, OPERATOR, OPERATOR_FILES, WORKFLOWS
-from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.usage.passthrough import PassthroughUsage
 from banksman.runtime.health import Check, Health
 from banksman.runtime.tenants import TenantSettings
 

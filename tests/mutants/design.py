@@ -29,7 +29,7 @@ MUTANTS = (
     Mutant(
         "R19",
         "every client receives every detail of a loop",
-        GATEWAY + "service/feed.py",
+        GATEWAY + "live/feed.py",
         "self._rank = DETAILS.index(detail)",
         "self._rank = len(DETAILS) - 1",
         SCENARIOS + "test_interfaces.py::test_a_client_selects_the_level_of_detail",
@@ -53,7 +53,7 @@ MUTANTS = (
     Mutant(
         "R23",
         "passthrough adds a field to the body",
-        GATEWAY + "passthrough/forwarding.py",
+        GATEWAY + "interfaces/passthrough/forwarding.py",
         "    body = await request.body()\n",
         '    body = (await request.body()).replace(b"{", b\'{"service": "banksman", \', 1)\n',
         "tests/gateway/passthrough/test_passthrough.py::test_the_bytes_of_a_body_reach_the_upstream_unchanged",
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "R25",
         "the endpoint returns the base alone",
-        GATEWAY + "service/prompts.py",
+        GATEWAY + "assistants/prompts.py",
         "            content=enhanced.text,\n",
         "            content=base,\n",
         "tests/gateway/http/test_resources.py::test_an_enhanced_prompt_contains_base_tools_and_diagram_instructions",
@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant(
         "R26",
         "the history of a conversation does not select its tools",
-        GATEWAY + "service/enhanced_prompts.py",
+        GATEWAY + "assistants/enhanced_prompts.py",
         "        return state.history\n",
         "        return ()\n",
         SCENARIOS
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "R34",
         "the page does not show how far a working agent is",
-        GATEWAY + "page/static/events.mjs",
+        GATEWAY + "interfaces/page/static/events.mjs",
         "  return max ? t('activity.iterationOf', { n, max }) : t('activity.iteration', { n });\n",
         "  return t('activity.working');\n",
         TIMELINE + "test_a_working_agent_is_one_line_whose_calls_open_on_a_click",
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "R34",
         "the calls of a working agent do not open",
-        GATEWAY + "page/static/components/timeline.mjs",
+        GATEWAY + "interfaces/page/static/components/timeline.mjs",
         "onClick=${onExpand} aria-expanded",
         "aria-expanded",
         TIMELINE + "test_a_working_agent_is_one_line_whose_calls_open_on_a_click",
@@ -230,7 +230,7 @@ MUTANTS = (
     Mutant(
         "R38",
         "the page requests tools instead of workflows",
-        GATEWAY + "page/static/client/api.mjs",
+        GATEWAY + "interfaces/page/static/client/api.mjs",
         "'workflows/categories'",
         "'tools/available'",
         SCENARIOS + "test_structure.py::test_the_page_selects_workflows_and_parses_no_calls",

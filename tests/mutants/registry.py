@@ -123,7 +123,7 @@ MUTANTS = (
     Mutant(
         "R42",
         "a tool cannot be read by its name",
-        "services/gateway/banksman/gateway/service/tools.py",
+        "services/gateway/banksman/gateway/assistants/tools.py",
         "if tool.name == name), None)",
         "if False), None)",
         SCENARIOS + "test_tools_are_listed_and_read_by_name_over_every_interface",
@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "R43",
         "the built-in tools are not listed",
-        "services/gateway/banksman/gateway/service/tools.py",
+        "services/gateway/banksman/gateway/assistants/tools.py",
         "        return (*builtin, *registered)\n",
         "        return tuple(registered)\n",
         SCENARIOS + "test_tools_are_listed_and_read_by_name_over_every_interface",

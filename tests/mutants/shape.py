@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "R108",
         "the gateway does not publish chat requests",
-        GATEWAY + "service/run_starts.py",
+        GATEWAY + "requests/run_starts.py",
         "            await self.queue.publish(start)\n",
         "            pass\n",
         INTERFACES + "test_every_step_of_a_run_is_a_message_on_its_own_subject",
@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "R112",
         "the parameters of a user do not reach the workflow",
-        GATEWAY + "service/workflow_starts.py",
+        GATEWAY + "workflows/starts.py",
         "        parameters=checked.parameters,\n",
         "        parameters={},\n",
         "tests/scenarios/test_workflows.py::test_a_workflow_run_behaves_like_any_run",
@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "R114",
         "services that publish to NATS directly are not served",
-        GATEWAY + "nats_api/actions.py",
+        GATEWAY + "interfaces/nats/actions.py",
         '@api.serve("chat", "send",',
         '@api.serve("chat", "ignored",',
         INTERFACES + "test_a_service_starts_decides_and_follows_a_run_over_nats",

@@ -38,7 +38,7 @@ VALID = {
 
 INVALID = [
     (
-        "services/gateway/banksman/gateway/websocket/connections.py",
+        "services/gateway/banksman/gateway/interfaces/websocket/connections.py",
         "from banksman import agent",
         "Services build on runs",
     ),
@@ -53,11 +53,15 @@ INVALID = [
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
     ("services/agent/banksman/agent/compactor.py", "import nats", "NATS and FastStream only"),
     (
-        "services/gateway/banksman/gateway/page/routes.py",
+        "services/gateway/banksman/gateway/interfaces/page/routes.py",
         "from faststream.nats import NatsBroker",
         "NATS and FastStream only",
     ),
-    ("services/gateway/banksman/gateway/passthrough/upstreams.py", "import openai", "Model SDKs only"),
+    (
+        "services/gateway/banksman/gateway/interfaces/passthrough/upstreams.py",
+        "import openai",
+        "Model SDKs only",
+    ),
     ("services/agent/banksman/agent/compactor.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
     ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
     (
@@ -71,7 +75,7 @@ INVALID = [
         "The gateway's interfaces build on its service",
     ),
     (
-        "services/gateway/banksman/gateway/websocket/connection.py",
+        "services/gateway/banksman/gateway/interfaces/websocket/connection.py",
         "import banksman.bus.connection",
         "The gateway's interfaces use the bus through its service only",
     ),

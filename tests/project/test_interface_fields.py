@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from banksman.gateway.http.documents import websocket_schema
-from banksman.gateway.websocket import transport
+from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.websocket import transport
 
 Schema = dict[str, Any]
 

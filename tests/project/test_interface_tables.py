@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 
 from banksman.gateway.application import application
-from banksman.gateway.http.documents import websocket_schema
-from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.auth import Keys
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.health import Health
 from tests.project.behaviour_lines import OTHERS

@@ -11,11 +11,11 @@ from tools.reference import nats_document
 
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.application import application
-from banksman.gateway.http.documents import websocket_schema
-from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.auth import Keys
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.http.documents import websocket_schema
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.interfaces.websocket import transport
 from banksman.gateway.settings import GatewaySettings
-from banksman.gateway.websocket import transport
 from banksman.runtime.health import Health
 from tests.support.paths import ROOT
 

@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "the gateway returns any stored decision",
-        "service/stored_replies.py",
+        "approvals/stored_replies.py",
         "    if problem(stored, request, key) is not None:\n",
         "    if False:\n",
         "A client receives an invalid decision.",
@@ -282,7 +282,7 @@ MUTANTS = (
     ),
     Mutant(
         "a new run for each request",
-        "service/idempotency.py",
+        "requests/idempotency.py",
         "    return stored.ids\n",
         "    return ids\n",
         "A repeated request starts a second run.",

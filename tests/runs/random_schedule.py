@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from banksman.contracts.events import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.gateway.service.decisions import SubmittedDecision
+from banksman.gateway.approvals.decisions import SubmittedDecision
 from banksman.runs.approvals import sign
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.processes import Process, Task

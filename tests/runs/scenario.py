@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.events import ApprovalRequested, EventBody, RunFinished
 from banksman.contracts.tools import ToolResult
-from banksman.gateway.service.decisions import SubmittedDecision
+from banksman.gateway.approvals.decisions import SubmittedDecision
 from banksman.runs.state import Conversation, Run
 from tests.runs.plans import Plan
 from tests.runs.processes import Message, Process, Task

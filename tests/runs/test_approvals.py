@@ -8,7 +8,7 @@ import pytest
 
 from banksman.contracts.events import ApprovalForgotten, ApprovalResolved, ItemDecision, RunFinished
 from banksman.contracts.work import ApprovalReply, ForgetDecision
-from banksman.gateway.service.decisions import SubmittedDecision
+from banksman.gateway.approvals.decisions import SubmittedDecision
 from banksman.runs.approvals import problem, sign
 from tests.runs.plans import CallPlan, Plan, calls, needing_approval
 from tests.runs.random_schedule import forged

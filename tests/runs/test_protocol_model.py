@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from banksman.gateway.service.decisions import SubmittedDecision
+from banksman.gateway.approvals.decisions import SubmittedDecision
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.world import World
 

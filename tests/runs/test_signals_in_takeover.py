@@ -7,7 +7,7 @@ import pytest
 from banksman.contracts.events import ItemDecision
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import RenameConversation
-from banksman.gateway.service.decisions import SubmittedDecision
+from banksman.gateway.approvals.decisions import SubmittedDecision
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.processes import Task
 from tests.runs.scenario import Scenario

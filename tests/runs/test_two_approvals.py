@@ -8,7 +8,7 @@ import pytest
 
 from banksman.contracts.events import ApprovalEscalated, ApprovalResolved, ItemDecision
 from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
-from banksman.gateway.service.decisions import SubmittedDecision
+from banksman.gateway.approvals.decisions import SubmittedDecision
 from banksman.runs.approvals import problem, sign
 from banksman.runs.first_approvals import sign_first
 from tests.runs.plans import Plan, calls, needing_approval

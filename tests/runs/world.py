@@ -33,8 +33,8 @@ from banksman.contracts.work import (
     StartRun,
     SteerRun,
 )
-from banksman.gateway.service.decisions import AWAITING_SECOND, SubmittedDecision, decide
-from banksman.gateway.service.idempotency import StoredRequests
+from banksman.gateway.approvals.decisions import AWAITING_SECOND, SubmittedDecision, decide
+from banksman.gateway.requests.idempotency import StoredRequests
 from banksman.runs import handlers
 from banksman.runs.claim import accept
 from banksman.runs.loop import drive

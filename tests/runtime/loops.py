@@ -35,10 +35,10 @@ from banksman.deployment.streams import provision
 from banksman.deployment.topology import Consumer, Stream, Topology
 from banksman.gateway.app import serving
 from banksman.gateway.identity_settings import OidcSettings
-from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.oidc import oidc_tokens
-from banksman.gateway.service.passthrough_usage import PassthroughUsage
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.oidc.tokens import oidc_tokens
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
+from banksman.gateway.usage.passthrough import PassthroughUsage
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import LogHeads
 from banksman.runs.placement import Placements

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { START, before, endOf, isNewest, pathOf } from '../../../services/gateway/banksman/gateway/page/static/branches.mjs';
+import { START, before, endOf, isNewest, pathOf } from '../../../services/gateway/banksman/gateway/interfaces/page/static/branches.mjs';
 
 const run = (id, after) => ({
   id,

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { completed, filesIn, fitting, wantedAt } from '../../../services/gateway/banksman/gateway/page/static/completion.mjs';
+import { completed, filesIn, fitting, wantedAt } from '../../../services/gateway/banksman/gateway/interfaces/page/static/completion.mjs';
 
 test('a command begins the message, and a file follows an @ at the beginning of a word', () => {
   assert.deepEqual(wantedAt('/rel', 4), { kind: 'workflow', query: 'rel', from: 0 });

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { Connection, RequestError, backoff, reactionTo } from '../../../services/gateway/banksman/gateway/page/static/client/connection.mjs';
+import { Connection, RequestError, backoff, reactionTo } from '../../../services/gateway/banksman/gateway/interfaces/page/static/client/connection.mjs';
 
 /** A clock that only the test advances. */
 class Clock {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { readEdit, replyFor, toggled } from '../../../services/gateway/banksman/gateway/page/static/decisions.mjs';
+import { readEdit, replyFor, toggled } from '../../../services/gateway/banksman/gateway/interfaces/page/static/decisions.mjs';
 
 const WRITE = { tool_call_id: 'w', digest: 'dw', arguments: { path: 'a.txt', content: 'one', mode: null } };
 const RUN = { tool_call_id: 'r', digest: 'dr', arguments: { command: 'ls' } };

@@ -13,7 +13,7 @@ import {
   outcomeOf,
   pendingApprovals,
   placement,
-} from '../../../services/gateway/banksman/gateway/page/static/events.mjs';
+} from '../../../services/gateway/banksman/gateway/interfaces/page/static/events.mjs';
 
 const RUN = 'c1-r1';
 

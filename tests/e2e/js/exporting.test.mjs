@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { markdownOf } from '../../../services/gateway/banksman/gateway/page/static/exporting.mjs';
+import { markdownOf } from '../../../services/gateway/banksman/gateway/interfaces/page/static/exporting.mjs';
 
 const frame = (seq, type, run, data) => ({ type, seq, prev_seq: seq - 1, log_epoch: 'e', run_id: run, conversation_id: 'c', data });
 const reply = (id, text) => ({ message_id: id, role: 'assistant', content: text });

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { argumentFields, fieldsOf, initialValues, readArguments, readForm } from '../../../services/gateway/banksman/gateway/page/static/forms.mjs';
-import { patternWords, withoutPattern } from '../../../services/gateway/banksman/gateway/page/static/pattern_words.mjs';
-import { firstViolation } from '../../../services/gateway/banksman/gateway/page/static/schema_checks.mjs';
+import { argumentFields, fieldsOf, initialValues, readArguments, readForm } from '../../../services/gateway/banksman/gateway/interfaces/page/static/forms.mjs';
+import { patternWords, withoutPattern } from '../../../services/gateway/banksman/gateway/interfaces/page/static/pattern_words.mjs';
+import { firstViolation } from '../../../services/gateway/banksman/gateway/interfaces/page/static/schema_checks.mjs';
 
 const SCHEMA = {
   type: 'object',

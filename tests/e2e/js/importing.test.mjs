@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { readExport } from '../../../services/gateway/banksman/gateway/page/static/importing.mjs';
+import { readExport } from '../../../services/gateway/banksman/gateway/interfaces/page/static/importing.mjs';
 
 test('an export is reduced to its messages, and another file is refused with the reason', () => {
   const events = [

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { blocksOf, imagePath, fenceClosed, withPlainTags } from '../../../services/gateway/banksman/gateway/page/static/markdown.mjs';
+import { blocksOf, imagePath, fenceClosed, withPlainTags } from '../../../services/gateway/banksman/gateway/interfaces/page/static/markdown.mjs';
 
 const FENCE = '```mermaid\nflowchart LR\n  A --> B\n';
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-const root = new URL('../../../services/gateway/banksman/gateway/page/static/', import.meta.url);
+const root = new URL('../../../services/gateway/banksman/gateway/interfaces/page/static/', import.meta.url);
 const { bodyOf, commandOf, controlOf, draftOf, wordsOf } = await import(new URL('mcp_servers.mjs', root));
 
 const SERVER = {

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { signal } from '@preact/signals';
 
-import { Outbox } from '../../../services/gateway/banksman/gateway/page/static/stores/outbox.mjs';
+import { Outbox } from '../../../services/gateway/banksman/gateway/interfaces/page/static/stores/outbox.mjs';
 
 globalThis.document ??= { getElementById: () => null };
 

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { register } from 'node:module';
 
-const root = new URL('../../../services/gateway/banksman/gateway/page/', import.meta.url);
+const root = new URL('../../../services/gateway/banksman/gateway/interfaces/page/', import.meta.url);
 const page = readFileSync(new URL('static/index.html', root), 'utf8');
 const { imports } = JSON.parse(/<script type="importmap">(.*?)<\/script>/s.exec(page)[1]);
 const resolved = Object.fromEntries(Object.entries(imports).map(([name, path]) => [name, new URL(path, root).href]));

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { addressOf, routeOf } from '../../../services/gateway/banksman/gateway/page/static/router.mjs';
+import { addressOf, routeOf } from '../../../services/gateway/banksman/gateway/interfaces/page/static/router.mjs';
 
 const VIEWS = { runs: {}, approvals: {} };
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { mostExpensive, ordered, placeOf, repetitionOf, totalsOf } from '../../../services/gateway/banksman/gateway/page/static/runs.mjs';
+import { mostExpensive, ordered, placeOf, repetitionOf, totalsOf } from '../../../services/gateway/banksman/gateway/interfaces/page/static/runs.mjs';
 
 const at = (second) => new Date(Date.UTC(2026, 0, 1, 10, 0, second)).toISOString();
 const model = (id, cost, from, to) => ({

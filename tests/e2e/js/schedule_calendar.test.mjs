@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { DAYS, calendarDays } from '../../../services/gateway/banksman/gateway/page/static/schedule_calendar.mjs';
+import { DAYS, calendarDays } from '../../../services/gateway/banksman/gateway/interfaces/page/static/schedule_calendar.mjs';
 
 const NOW = new Date(2026, 2, 27, 12, 30);
 /** In Europe clocks go forward within these days, which are one hour shorter together. */

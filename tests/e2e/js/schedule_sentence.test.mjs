@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { cronOf } from '../../../services/gateway/banksman/gateway/page/static/schedule_sentence.mjs';
+import { cronOf } from '../../../services/gateway/banksman/gateway/interfaces/page/static/schedule_sentence.mjs';
 
 const UNDERSTOOD = {
   'every weekday at 9': '0 9 * * 1-5',

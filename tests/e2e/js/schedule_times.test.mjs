@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { CRON, choiceOf, describeCron, describeTimes } from '../../../services/gateway/banksman/gateway/page/static/schedule_times.mjs';
+import { CRON, choiceOf, describeCron, describeTimes } from '../../../services/gateway/banksman/gateway/interfaces/page/static/schedule_times.mjs';
 
 const AT = { hour: 9, minute: 5, day: 3 };
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
 import { test } from 'node:test';
 
-const root = new URL('../../../services/gateway/banksman/gateway/page/static/', import.meta.url);
+const root = new URL('../../../services/gateway/banksman/gateway/interfaces/page/static/', import.meta.url);
 const strings = await import(new URL('strings.mjs', root));
 const english = (await import(new URL('strings/en.mjs', root))).default;
 const german = (await import(new URL('strings/de.mjs', root))).default;

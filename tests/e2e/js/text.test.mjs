@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { lineRows } from '../../../services/gateway/banksman/gateway/page/static/linediff.mjs';
-import { codePoints, formatBytes, formatCost, formatDuration, reveal } from '../../../services/gateway/banksman/gateway/page/static/text.mjs';
+import { lineRows } from '../../../services/gateway/banksman/gateway/interfaces/page/static/linediff.mjs';
+import { codePoints, formatBytes, formatCost, formatDuration, reveal } from '../../../services/gateway/banksman/gateway/interfaces/page/static/text.mjs';
 
 const shown = (text) => reveal(text).map((piece) => (piece.hidden ? `[${piece.text}]` : piece.text)).join('');
 

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { EMPTY, bodyOf, draftOf, moved, nameOf, referencesAt, withDefaults, withStep } from '../../../services/gateway/banksman/gateway/page/static/workflow_draft.mjs';
+import { EMPTY, bodyOf, draftOf, moved, nameOf, referencesAt, withDefaults, withStep } from '../../../services/gateway/banksman/gateway/interfaces/page/static/workflow_draft.mjs';
 
 test('an unchanged stored workflow is sent as it was, with the fields that the form does not know', () => {
   const properties = {

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { changesOf, commandsOf, treeOf } from '../../../services/gateway/banksman/gateway/page/static/workspace.mjs';
+import { changesOf, commandsOf, treeOf } from '../../../services/gateway/banksman/gateway/interfaces/page/static/workspace.mjs';
 
 test('files are in their folders, and both are sorted', () => {
   const tree = treeOf(['src/b/c.py', 'z.md', 'src/a.py', 'a.md'].map((path) => ({ path })));

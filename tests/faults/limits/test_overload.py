@@ -15,7 +15,7 @@ from banksman.bus.jetstream import call, purge_subject
 from banksman.bus.names import RUNS, api
 from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
-from banksman.gateway.service.backlog import COUNT_VALID_S
+from banksman.gateway.quotas.backlog import COUNT_VALID_S
 from banksman.gateway.settings import GatewaySettings
 from banksman.model_server import Gate, Reply
 from banksman.runtime.tenants import TenantLimits, TenantSettings

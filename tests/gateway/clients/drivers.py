@@ -20,7 +20,7 @@ from banksman.contracts.frames import Detail
 from banksman.sdk import Client, connect
 
 NODE = Path(__file__).parent / "node"
-CLIENT = Path(__file__).parents[3] / "services/gateway/banksman/gateway/page/static/client"
+CLIENT = Path(__file__).parents[3] / "services/gateway/banksman/gateway/interfaces/page/static/client"
 
 
 @dataclass

@@ -16,7 +16,7 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID
-from banksman.gateway.service.audited import ACTIONS, BY_HTTP
+from banksman.gateway.audit.audited import ACTIONS, BY_HTTP
 
 TRAIL, EXPORT = "/v1/audit", "/v1/audit/export"
 HIDDEN = "correct-horse-battery"

@@ -17,9 +17,9 @@ from tests.support.push_service import Browser, PushService, base64url, from_bas
 from banksman.contracts.assistants import ApprovalTerms, Escalation
 from banksman.contracts.events import ApprovalEscalated, ApprovalRequested, Event, EventBody
 from banksman.contracts.work import ApprovalRequest
-from banksman.gateway.service.webhooks.devices import MAX_DEVICES_PER_USER, is_for
-from banksman.gateway.service.webhooks.models import PushKeys
-from banksman.gateway.service.webhooks.push_messages import encrypted
+from banksman.gateway.webhooks.devices import MAX_DEVICES_PER_USER, is_for
+from banksman.gateway.webhooks.models import PushKeys
+from banksman.gateway.webhooks.push_messages import encrypted
 
 PATH = "/context/push/devices"
 ORIGIN = "https://agents.example"

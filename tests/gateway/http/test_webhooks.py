@@ -20,7 +20,7 @@ from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOK_QUEUE
 from banksman.contracts.events import InputRequested
-from banksman.gateway.service.webhooks.sending import PrivateAddress, PublicHosts
+from banksman.gateway.webhooks.sending import PrivateAddress, PublicHosts
 
 PATH = "/context/webhooks"
 

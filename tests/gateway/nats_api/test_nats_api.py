@@ -20,7 +20,7 @@ from banksman.contracts.calls import Delta
 from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.work import DeadLetter
-from banksman.gateway.nats_api.replays import MAX_FOLLOWING
+from banksman.gateway.interfaces.nats.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
 from banksman.sdk.nats_transport import NatsTransport

@@ -21,8 +21,8 @@ from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.topology import app_topology
-from banksman.gateway.nats_api.failures import MAX_LETTERS
-from banksman.gateway.service.tenant_store import TENANT_SHARE, assistant_store, prompt_store
+from banksman.gateway.interfaces.nats.failures import MAX_LETTERS
+from banksman.gateway.quotas.tenant_store import TENANT_SHARE, assistant_store, prompt_store
 
 LARGE = "x" * 250_000
 

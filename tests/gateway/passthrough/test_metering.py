@@ -15,7 +15,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, passthrough_key
-from banksman.gateway.passthrough.metering import Meter
+from banksman.gateway.interfaces.passthrough.metering import Meter
 from banksman.gateway.settings import ModelSettings
 from banksman.model_server.script import Reply, Usage
 from banksman.runtime.tenants import TenantLimits, TenantSettings

@@ -16,7 +16,7 @@ from tests.support.model_server import ModelServer
 from tests.support.node import installed
 from tests.support.timeouts import deadline
 
-from banksman.gateway.passthrough.normaliser import ChatNormaliser
+from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser
 from banksman.model_server.script import RawReply, Reply, ToolCall
 
 NODE = Path(__file__).with_name("node")

@@ -11,7 +11,7 @@ import pytest
 from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
 
-from banksman.gateway.passthrough import sse
+from banksman.gateway.interfaces.passthrough import sse
 from banksman.model_server.script import ConnectionCut, EarlyEnd, Gate, HalfJson, HttpError, RawReply, Reply
 
 CHAT = "/v1/chat/completions"
@@ -149,7 +149,7 @@ async def test_a_refusal_after_keep_alives_has_the_upstreams_error(
     through: Passing, upstream: ModelServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status is sent already, so the error event has it, with the time to retry after."""
-    monkeypatch.setattr("banksman.gateway.passthrough.forwarding.KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr("banksman.gateway.interfaces.passthrough.forwarding.KEEP_ALIVE_S", 0.01)
     model = upstream.play("late", [Reply(fault=REFUSED, first_delay_s=0.3)])
     async with through.http as http:
         text, aborted = await read(http, path, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.gateway.conftest import GatewayFactory
 from tests.support.model_server import ModelServer
 
-from banksman.gateway.service.model_catalog import ModelCatalog
+from banksman.gateway.assistants.model_catalog import ModelCatalog
 from banksman.gateway.settings import Upstream
 from banksman.runs.pricing import Price
 

@@ -16,8 +16,8 @@ from tests.support.model_server import ModelServer
 from tests.support.timeouts import deadline
 from tests.support.web_server import web_server
 
-from banksman.gateway.asgi import streaming
-from banksman.gateway.passthrough import forwarding
+from banksman.gateway.interfaces.passthrough import forwarding
+from banksman.gateway.operation import streaming
 from banksman.gateway.settings import Upstream
 from banksman.model_server.script import Gate, Reply
 

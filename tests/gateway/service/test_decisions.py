@@ -10,9 +10,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
 from banksman.contracts.errors import NotFound
 from banksman.contracts.ids import approval_id_for, new_id
-from banksman.gateway.service.conversations import Conversations
-from banksman.gateway.service.decisions import Decisions
-from banksman.gateway.service.views import Views
+from banksman.gateway.approvals.decisions import Decisions
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
 
 UNUSED = cast(Any, None)
 

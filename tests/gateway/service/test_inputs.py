@@ -15,10 +15,10 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.events import InputRequested
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.work import ApprovalRequest
-from banksman.gateway.service.conversations import Conversations
-from banksman.gateway.service.decisions import Decisions
-from banksman.gateway.service.inputs import Inputs
-from banksman.gateway.service.views import Views
+from banksman.gateway.approvals.decisions import Decisions
+from banksman.gateway.approvals.inputs import Inputs
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.schemas import SchemaChecker
 

@@ -17,7 +17,7 @@ from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, usage_key
 from banksman.deployment.storage import StorageRoom
-from banksman.gateway.service.log_room import LogRoom
+from banksman.gateway.quotas.log_room import LogRoom
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from banksman.gateway.service.outbox import Outbox
+from banksman.gateway.live.send_buffer import Outbox
 
 
 def _delta(offset: int, text: str, message: str = "m1") -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -8,8 +8,8 @@ from tests.support.polling import eventually
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import ASSISTANTS
-from banksman.gateway.service import recent_values
-from banksman.gateway.service.recent_values import RecentValues
+from banksman.gateway.assistants import recent_values
+from banksman.gateway.assistants.recent_values import RecentValues
 
 
 class Note(BaseModel):

@@ -23,8 +23,8 @@ from banksman.contracts.assistants import ConversationSettings
 from banksman.contracts.events import ConversationUpdated, Event
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation, StartRun
-from banksman.gateway.service.conversations import new_record
-from banksman.gateway.service.retention import Retention
+from banksman.gateway.conversations.conversations import new_record
+from banksman.gateway.housekeeping.retention import Retention
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 PATH = "/context/conversations"

@@ -8,8 +8,8 @@ from typing import Any
 import uvicorn
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.gateway.websocket.pings import Pings
-from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_protocol
+from banksman.gateway.interfaces.websocket.pings import Pings
+from banksman.gateway.interfaces.websocket.protocol import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import listening
 
 PING_EVERY_S = 1.0

@@ -23,17 +23,17 @@ from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
 from banksman.gateway.composition import compose
 from banksman.gateway.front import Front, listening_front
-from banksman.gateway.nats_api.asyncapi import asyncapi
-from banksman.gateway.nats_api.bodies import api_body
-from banksman.gateway.nats_api.replays import Replays
-from banksman.gateway.nats_api.router import api_endpoints
-from banksman.gateway.service.backlog import Backlog
+from banksman.gateway.interfaces.nats.asyncapi import asyncapi
+from banksman.gateway.interfaces.nats.bodies import api_body
+from banksman.gateway.interfaces.nats.replays import Replays
+from banksman.gateway.interfaces.nats.router import api_endpoints
+from banksman.gateway.interfaces.websocket.connection import ConnectionContext
+from banksman.gateway.interfaces.websocket.connections import Connections
+from banksman.gateway.interfaces.websocket.session import CallerSockets
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.quotas.log_room import LogRoom
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.log_room import LogRoom
 from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.websocket.connection import ConnectionContext
-from banksman.gateway.websocket.connections import Connections
-from banksman.gateway.websocket.session import CallerSockets
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess

@@ -10,16 +10,11 @@ from fastapi import FastAPI, WebSocket
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from banksman.contracts.errors import Unavailable
-from banksman.gateway.a2a import routes as a2a
-from banksman.gateway.agui import routes as agui
-from banksman.gateway.asgi import errors
-from banksman.gateway.asgi.dependencies import NOT_CONNECTED
 from banksman.gateway.http import (
     api_keys,
     approvals,
     assistants,
     audit,
-    chat,
     conversations,
     files,
     identity_providers,
@@ -39,14 +34,19 @@ from banksman.gateway.http import (
     webhooks,
     workflows,
 )
-from banksman.gateway.http.documents import documents_router
-from banksman.gateway.mcp import routes as mcp
-from banksman.gateway.page import routes as page
-from banksman.gateway.passthrough import models as usable_models
-from banksman.gateway.passthrough import routes as passthrough
-from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.auth import Keys
-from banksman.gateway.websocket.connections import Connections
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.a2a import routes as a2a
+from banksman.gateway.interfaces.agui import routes as agui
+from banksman.gateway.interfaces.chat_formats import chat
+from banksman.gateway.interfaces.http.documents import documents_router
+from banksman.gateway.interfaces.mcp import routes as mcp
+from banksman.gateway.interfaces.page import routes as page
+from banksman.gateway.interfaces.passthrough import models as usable_models
+from banksman.gateway.interfaces.passthrough import routes as passthrough
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.interfaces.websocket.connections import Connections
+from banksman.gateway.operation import errors
+from banksman.gateway.operation.parameters import NOT_CONNECTED
 from banksman.runtime.health import Health
 
 VERSION = version("banksman")

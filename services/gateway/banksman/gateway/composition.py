@@ -12,56 +12,56 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
 from banksman.bus.sealing import SecretBox
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
-from banksman.gateway.service.api_keys import ApiKeys
-from banksman.gateway.service.asides import Asides
-from banksman.gateway.service.assistant_revisions import AssistantHistories
-from banksman.gateway.service.assistants import Assistants
-from banksman.gateway.service.auth import Keys
-from banksman.gateway.service.backlog import Backlog
-from banksman.gateway.service.client_requests import ClientRequests
-from banksman.gateway.service.conversations import Conversations, CreatedConversations
-from banksman.gateway.service.dead_letters import DeadLetters
-from banksman.gateway.service.decisions import Decisions
-from banksman.gateway.service.enhanced_prompts import EnhancedPrompts
-from banksman.gateway.service.feeds import Feeds
-from banksman.gateway.service.files import Files
+from banksman.gateway.approvals.decisions import Decisions
+from banksman.gateway.approvals.inputs import Inputs
+from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.set_aside import Asides
+from banksman.gateway.assistants.assistants import Assistants
+from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.assistants.model_catalog import ModelCatalog
+from banksman.gateway.assistants.policies import GovernedAssistants, Policies
+from banksman.gateway.assistants.prompts import Prompts
+from banksman.gateway.assistants.revisions import AssistantHistories
+from banksman.gateway.assistants.tools import ToolCatalog, Tools
+from banksman.gateway.audit.trail import Trail
+from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
+from banksman.gateway.conversations.runs import Runs
+from banksman.gateway.conversations.search import Search
+from banksman.gateway.conversations.titles import Titles
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.files.files import Files
+from banksman.gateway.housekeeping.retention import Retention
+from banksman.gateway.identity.api_keys import ApiKeys
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.identity.tenant_secrets import SecretStore
+from banksman.gateway.identity.tickets import Tickets
+from banksman.gateway.live.feeds import Feeds
+from banksman.gateway.mcp_servers.servers import McpServers
+from banksman.gateway.mcp_servers.sign_ins import McpSignIns
+from banksman.gateway.operator.dead_letters import DeadLetters
+from banksman.gateway.operator.open_runs import OpenRuns
+from banksman.gateway.operator.overview import Operations
+from banksman.gateway.operator.processes import Processes
+from banksman.gateway.operator.tenants import Tenants
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.quotas.shared_bucket import SharedBucket
+from banksman.gateway.quotas.tenant_store import assistant_store, policy_store, prompt_store
+from banksman.gateway.requests.client_requests import ClientRequests
+from banksman.gateway.requests.idempotency import RequestRecord, StoredRequests
+from banksman.gateway.requests.imports import Imports
+from banksman.gateway.requests.one_request import OneRequest
+from banksman.gateway.requests.run_starts import RunStarts
+from banksman.gateway.schedules.service import Schedules
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.idempotency import RequestRecord, StoredRequests
-from banksman.gateway.service.imports import Imports
-from banksman.gateway.service.inputs import Inputs
-from banksman.gateway.service.mcp_servers import McpServers
-from banksman.gateway.service.mcp_sign_ins import McpSignIns
-from banksman.gateway.service.model_catalog import ModelCatalog
-from banksman.gateway.service.one_request import OneRequest
-from banksman.gateway.service.open_runs import OpenRuns
-from banksman.gateway.service.operations import Operations
-from banksman.gateway.service.passthrough_usage import PassthroughUsage
-from banksman.gateway.service.pending_approvals import PendingApprovals
-from banksman.gateway.service.policies import GovernedAssistants, Policies
-from banksman.gateway.service.processes import Processes
-from banksman.gateway.service.prompts import Prompts
-from banksman.gateway.service.remembered import RememberedDecisions
-from banksman.gateway.service.retention import Retention
-from banksman.gateway.service.run_starts import RunStarts
-from banksman.gateway.service.runs import Runs
-from banksman.gateway.service.schedules.service import Schedules
-from banksman.gateway.service.search import Search
-from banksman.gateway.service.shared_bucket import SharedBucket
-from banksman.gateway.service.step_details import StepDetails
-from banksman.gateway.service.tenant_secrets import SecretStore
-from banksman.gateway.service.tenant_store import assistant_store, policy_store, prompt_store
-from banksman.gateway.service.tenants import Tenants
-from banksman.gateway.service.tickets import Tickets
-from banksman.gateway.service.titles import Titles
-from banksman.gateway.service.tools import ToolCatalog, Tools
-from banksman.gateway.service.trail import Trail
-from banksman.gateway.service.usage import UsageReports
-from banksman.gateway.service.views import Views
-from banksman.gateway.service.webhooks.service import Webhooks
-from banksman.gateway.service.workflow_starts import WorkflowStarts
-from banksman.gateway.service.workflow_texts import WorkflowTexts
-from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
+from banksman.gateway.steps.details import StepDetails
+from banksman.gateway.usage.passthrough import PassthroughUsage
+from banksman.gateway.usage.reports import UsageReports
+from banksman.gateway.webhooks.service import Webhooks
+from banksman.gateway.workflows.starts import WorkflowStarts
+from banksman.gateway.workflows.texts import WorkflowTexts
+from banksman.gateway.workflows.workflows import Workflows
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock

@@ -15,14 +15,14 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from banksman.gateway.application import application, with_websocket
-from banksman.gateway.asgi.cors import with_cors
-from banksman.gateway.asgi.perimeter import Perimeter
-from banksman.gateway.passthrough.upstreams import Upstreams
-from banksman.gateway.service.auth import Keys
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.http.cors import with_cors
+from banksman.gateway.interfaces.http.perimeter import Perimeter
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
+from banksman.gateway.interfaces.websocket.pings import Pings
+from banksman.gateway.interfaces.websocket.protocol import UnfinishedMessages, socket_protocol
 from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.websocket.connection import FRAME_BYTES
-from banksman.gateway.websocket.pings import Pings
-from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
             Upstreams(settings.upstreams, health.background, timeout_s=settings.gateway.upstream_timeout_s)
         )
         if settings.gateway.oidc is not None:
-            from banksman.gateway.service.oidc import oidc_tokens
+            from banksman.gateway.oidc.tokens import oidc_tokens
 
             keys.tokens = await stack.enter_async_context(
                 oidc_tokens(settings.gateway.oidc, health.background)

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import Query
 
 from banksman.contracts.wire import Token
-from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
-from banksman.gateway.service.api_keys import KeyDescription, NewKey
+from banksman.gateway.identity.api_keys import KeyDescription, NewKey
+from banksman.gateway.operation.parameters import AdminDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
 
 TenantQuery = Annotated[

@@ -9,9 +9,7 @@ from fastapi.responses import JSONResponse
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import ApprovalDecision, InputReply
-from banksman.gateway.asgi.dependencies import ApproverDep, CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.errors import ErrorBody, ErrorDetail
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.approvals.decisions import AWAITING_SECOND
 from banksman.gateway.http.models import (
     DecisionBody,
     FirstOfTwo,
@@ -21,9 +19,11 @@ from banksman.gateway.http.models import (
     ProvidedValue,
     Resolution,
 )
+from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
+from banksman.gateway.operation.parameters import ApproverDep, CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import ApprovalPage, InputPage
-from banksman.gateway.service.decisions import AWAITING_SECOND
 
 Limit = Annotated[int, Query(ge=1, le=resources.MAX_PENDING)]
 After = Annotated[int, Query(ge=0, le=resources.MAX_POSITION)]

@@ -16,10 +16,10 @@ from banksman.contracts.assistant_requests import (
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import Stored
-from banksman.gateway.asgi.dependencies import CallerDep, ReaderDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import IssuedTicket
-from banksman.gateway.service.tickets import TICKET_S
+from banksman.gateway.identity.tickets import TICKET_S
+from banksman.gateway.operation.parameters import CallerDep, ReaderDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 
 routes = router("assistants")
 

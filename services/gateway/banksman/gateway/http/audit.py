@@ -9,11 +9,7 @@ from fastapi import Depends, Query, Response
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Timestamp
-from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.asgi.routing import router
-from banksman.gateway.asgi.streaming import Stream
-from banksman.gateway.service.resources import MAX_POSITION
-from banksman.gateway.service.trail import (
+from banksman.gateway.audit.trail import (
     ACTION_PATTERN,
     MAX_ACTOR_CHARS,
     MAX_ENTRIES,
@@ -21,6 +17,10 @@ from banksman.gateway.service.trail import (
     AuditPage,
     ExportFormat,
 )
+from banksman.gateway.operation.parameters import AdminDep, ServiceDep
+from banksman.gateway.operation.routing import router
+from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.service.resources import MAX_POSITION
 
 Action = Annotated[
     str | None,

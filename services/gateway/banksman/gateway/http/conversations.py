@@ -11,9 +11,10 @@ from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput
 from banksman.contracts.event_frames import detail_of
 from banksman.contracts.frames import DETAILS, ConversationCreate, Detail
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import EventPage, NewConversation
+from banksman.gateway.live.event_frames import encoded_event
+from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import (
     Conversation,
@@ -21,7 +22,6 @@ from banksman.gateway.service.bodies import (
     ConversationPage,
     ExportedConversation,
 )
-from banksman.gateway.service.event_frames import encoded_event
 
 MAX_EVENTS = 1_000
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from fastapi import Request, Response
 
 from banksman.contracts.calls import FileEntry
-from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
-from banksman.gateway.asgi.routing import router
-from banksman.gateway.asgi.streaming import Stream
+from banksman.gateway.operation.parameters import CallerDep, ServiceDep
+from banksman.gateway.operation.routing import router
+from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.service.bodies import Listing, StoredFile
 
 BYTES = "application/octet-stream"

@@ -6,10 +6,10 @@ from fastapi import Request
 
 from banksman.contracts.rights import Right
 from banksman.contracts.wire import Stored
-from banksman.gateway.asgi.dependencies import AdminDep
-from banksman.gateway.asgi.routing import router
+from banksman.gateway.identity.auth import Caller, Keys
 from banksman.gateway.identity_settings import OidcSettings
-from banksman.gateway.service.auth import Caller, Keys
+from banksman.gateway.operation.parameters import AdminDep
+from banksman.gateway.operation.routing import router
 from banksman.gateway.service.bodies import Listing
 
 routes = router("keys")

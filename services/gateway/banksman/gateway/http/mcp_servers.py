@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
-from banksman.gateway.service.bodies import Listing
-from banksman.gateway.service.mcp_bodies import (
+from banksman.gateway.mcp_servers.bodies import (
     Approval,
     McpServerDescription,
     described,
 )
-from banksman.gateway.service.mcp_server_bodies import (
+from banksman.gateway.mcp_servers.server_bodies import (
     McpServerChange,
     NewMcpServer,
     change_request,
     server_request,
 )
-from banksman.gateway.service.mcp_servers import LookedAt
+from banksman.gateway.mcp_servers.servers import LookedAt
+from banksman.gateway.operation.parameters import AdminDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
+from banksman.gateway.service.bodies import Listing
 
 routes = router("mcp-servers")
 

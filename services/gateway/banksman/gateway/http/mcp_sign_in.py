@@ -10,25 +10,25 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import digest
-from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.asgi.errors import ERRORS
-from banksman.gateway.asgi.routing import LazyRouter, StrictBody, router
-from banksman.gateway.service.audited import MCP_SIGNED_IN
-from banksman.gateway.service.auth import Caller
-from banksman.gateway.service.mcp_bodies import (
+from banksman.gateway.audit.audited import MCP_SIGNED_IN
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.mcp_servers.bodies import (
     McpServerDescription,
     McpSignInBody,
     McpSignInReturned,
     McpSignInStarted,
     described,
 )
-from banksman.gateway.service.mcp_sign_ins import (
+from banksman.gateway.mcp_servers.sign_ins import (
     CALLBACK,
     SIGN_IN_TIME,
     BegunElsewhere,
     Returned,
     SignInEnded,
 )
+from banksman.gateway.operation.errors import ERRORS
+from banksman.gateway.operation.parameters import AdminDep, ServiceDep
+from banksman.gateway.operation.routing import LazyRouter, StrictBody, router
 
 HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 ELSEWHERE = """\

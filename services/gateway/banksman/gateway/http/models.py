@@ -11,7 +11,7 @@ from banksman.contracts.events import ApprovalOutcome, InputOutcome, ItemDecisio
 from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
-from banksman.gateway.asgi.errors import ErrorDetail
+from banksman.gateway.operation.errors import ErrorDetail
 from banksman.gateway.service.bodies import LogHead, RequestBody
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from banksman.contracts.assistants import ApprovalPolicy
-from banksman.gateway.asgi.dependencies import AdminDep, ApproverDep, ReaderDep, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.approvals.remembered import ListedRemembered
+from banksman.gateway.assistants.policies import PolicyBody
+from banksman.gateway.operation.parameters import AdminDep, ApproverDep, ReaderDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
-from banksman.gateway.service.policies import PolicyBody
-from banksman.gateway.service.remembered import ListedRemembered
 
 routes = router("policies")
 

@@ -11,10 +11,10 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.assistants.enhanced_prompts import PromptContext
+from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, PromptBody
-from banksman.gateway.service.enhanced_prompts import PromptContext
 
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 

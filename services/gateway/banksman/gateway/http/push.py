@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.asgi.dependencies import ApproverDep, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.operation.parameters import ApproverDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
-from banksman.gateway.service.webhooks.devices import DeviceDescription, PushSubscription, described
+from banksman.gateway.webhooks.devices import DeviceDescription, PushSubscription, described
 
 routes = router("push")
 

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Query
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
-from banksman.gateway.asgi.routing import router
-from banksman.gateway.service.run_steps import RunStep
-from banksman.gateway.service.step_details import StepDetail
+from banksman.gateway.operation.parameters import CallerDep, ServiceDep
+from banksman.gateway.operation.routing import router
+from banksman.gateway.steps.details import StepDetail
+from banksman.gateway.steps.run_steps import RunStep
 
 MAX_STEPS = 500
 

@@ -8,9 +8,6 @@ from fastapi import Query, Request, Response
 
 from banksman.contracts.call_pages import CallPage
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
-from banksman.gateway.asgi.streaming import Stream
 from banksman.gateway.http.conversations import creation, creation_id
 from banksman.gateway.http.models import (
     AcceptedRequest,
@@ -20,9 +17,12 @@ from banksman.gateway.http.models import (
     NewChat,
     NewRun,
 )
-from banksman.gateway.http.run_stream import run_stream
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.live.run_stream import run_stream
+from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
+from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.service import resources
-from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.bodies import EndedRun, Listing, Run, run_body
 from banksman.gateway.service.gateway import Gateway
 

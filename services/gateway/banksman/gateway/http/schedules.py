@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
-from banksman.gateway.service.bodies import Listing
-from banksman.gateway.service.schedules.models import (
+from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
+from banksman.gateway.schedules.models import (
     ComingStarts,
     ListedSchedule,
     ReadSchedule,
     ScheduleBody,
     ScheduledRun,
 )
+from banksman.gateway.service.bodies import Listing
 
 routes = router("schedules")
 

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import Query
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.asgi.dependencies import CallerDep, ServiceDep
-from banksman.gateway.asgi.routing import router
-from banksman.gateway.service.search import Hit
+from banksman.gateway.conversations.search import Hit
+from banksman.gateway.operation.parameters import CallerDep, ServiceDep
+from banksman.gateway.operation.routing import router
 
 routes = router("conversations")
 

@@ -14,11 +14,11 @@ from pydantic import Field
 
 from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.wire import Stored, Wire, parse
-from banksman.gateway.asgi.routing import LazyRouter
-from banksman.gateway.service.audited import SIGNED_IN
-from banksman.gateway.service.auth import READING, Keys
+from banksman.gateway.audit.audited import SIGNED_IN
+from banksman.gateway.identity.auth import READING, Keys
+from banksman.gateway.oidc.provider import Code
+from banksman.gateway.operation.routing import LazyRouter
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.service.oidc_provider import Code
 
 FIELD_CHARS = 4096
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from banksman.contracts.tenant_secrets import SecretDescription
-from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.operation.parameters import AdminDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing, SecretBody
 
 routes = router("secrets")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from banksman.contracts.wire import Stored, Token
-from banksman.gateway.asgi.dependencies import AdminDep, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
+from banksman.gateway.operation.parameters import AdminDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
-from banksman.gateway.service.webhooks.models import Delivery, WebhookBody, WebhookDescription
+from banksman.gateway.webhooks.models import Delivery, WebhookBody, WebhookDescription
 
 routes = router("webhooks")
 

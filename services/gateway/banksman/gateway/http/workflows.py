@@ -7,12 +7,12 @@ from fastapi import Response
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ParsedWorkflow, WorkflowCategory, WorkflowDefinition
-from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
-from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.http.models import AcceptedRun, NewWorkflowRun
 from banksman.gateway.http.runs import Location, Wait, outcome
+from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import EndedRun, Listing, Run, WorkflowText
-from banksman.gateway.service.workflow_bodies import NewWorkflow, WorkflowUpdate
+from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
 
 routes = router("workflows")
 

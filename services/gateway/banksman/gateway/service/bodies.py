@@ -21,7 +21,7 @@ from banksman.contracts.messages import ToolProtocol, Usage
 from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS, SecretServers
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
-from banksman.gateway.service.runs import FoundRun
+from banksman.gateway.conversations.runs import FoundRun
 
 T = TypeVar("T")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from banksman.contracts.call_pages import CallPage, ListedCall
-from banksman.gateway.service.auth import Caller
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.live.event_frames import subscribed
 from banksman.gateway.service.bodies import (
     ApprovalPage,
     Conversation,
@@ -14,7 +15,6 @@ from banksman.gateway.service.bodies import (
     Run,
     run_body,
 )
-from banksman.gateway.service.event_frames import subscribed
 from banksman.gateway.service.gateway import Gateway
 
 MAX_CALLS = 50

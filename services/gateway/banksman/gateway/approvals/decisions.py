@@ -1,0 +1,265 @@
+"""Decides approval requests: checks, signs and stores a decision. The first stored decision wins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Literal, TypeVar
+
+from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
+from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
+from banksman.contracts.ids import new_id
+from banksman.contracts.tools import ToolDefinition, call_digest
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
+from banksman.gateway.approvals.first_approvals import confirming, first_approval
+from banksman.gateway.approvals.links import use_link
+from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
+from banksman.gateway.assistants.tools import Tools
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.runs.approvals import sign
+from banksman.runs.ports import Clock
+from banksman.runs.schemas import SchemaChecker
+
+NOT_READY_AFTER_S = 5.0
+"""Seconds that a decision waits for its approval request to be stored."""
+RETRY_S = 0.1
+AWAITING_SECOND: Final = "awaiting_second"
+"""The outcome of the first of two approvals."""
+
+T = TypeVar("T")
+
+CheckArguments = Callable[[str, JsonObject], Awaitable[None]]
+"""Checks edited arguments for the tool of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedDecision:
+    """A user's decision on an approval request."""
+
+    by: str
+    decisions: tuple[ItemDecision, ...] = ()
+    """One decision for every item; empty if `all` is given."""
+    all: str | None = None
+    """`approve` or `reject`, for every item."""
+    remember: Remember | None = None
+    digests: tuple[str, ...] = ()
+    """Digests of the calls that the user saw, in the order of the request; empty if the client sent none."""
+    link: str | None = None
+    """The link that led the user to the request; None for a decision without one."""
+    decision_id: str = field(default_factory=lambda: new_id("answer-"))
+    """Identifies the request; its repeats have the same id."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionResult:
+    """The stored result of a decision: the reply to the approval request, or the first of two approvals."""
+
+    reply: ApprovalReply | FirstApproval
+    won: bool
+    """Whether the stored result is the submitted decision, stored now or by an earlier attempt."""
+
+    @property
+    def outcome(self) -> ApprovalOutcome | Literal["awaiting_second"]:
+        """The outcome of the request; `awaiting_second` while another user must approve it too."""
+        return AWAITING_SECOND if isinstance(self.reply, FirstApproval) else self.reply.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Accepts the decisions of every interface."""
+
+    slots: ApprovalSlots
+    conversations: Conversations
+    tools: Tools
+    schemas: SchemaChecker
+    clock: Clock
+    signing_key: bytes
+    remembered: RememberedDecisions
+
+    async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
+        """Check, sign and store a decision.
+
+        A client may decide before the agent has stored the request that the client saw in the log. Such a
+        decision waits up to 5 seconds.
+
+        Raises:
+            NotFound: This tenant has no such approval request, or its decision is no longer stored.
+            NotReady: The request is in the log and not stored yet, or as `decide`.
+            BadInput, Conflict: As `decide`.
+        """
+        tools: Mapping[str, ToolDefinition] = {}
+        if any(decision.arguments is not None for decision in submitted.decisions):
+            tools = {tool.name: tool for tool in await self.tools.registered(tenant)}
+        if submitted.remember is not None:
+            await self.remembered.note(tenant, approval_id)
+        check = partial(check_arguments, self.schemas, tenant, tools)
+        attempt = partial(
+            decide, self.slots, self.clock, self.signing_key, tenant, approval_id, submitted, check
+        )
+        return await self.when_stored(tenant, approval_id, attempt)
+
+    async def when_stored(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of `attempt`, which is retried while its approval request is not stored yet.
+
+        Raises:
+            NotReady: The request is in the log and was not stored within 5 seconds.
+            BanksmanError: As the attempt.
+        """
+        deadline = asyncio.get_running_loop().time() + NOT_READY_AFTER_S
+        while True:
+            try:
+                return await self._attempt(tenant, approval_id, attempt)
+            except NotReady:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _attempt(self, tenant: str, approval_id: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await attempt()
+        except NotFound:
+            if not await self._is_open(tenant, approval_id):
+                # A new leader of the stream may have lacked the request when the slots were read, and another
+                # user may have decided it since. The second attempt then finds the request and the decision.
+                return await attempt()
+        raise NotReady(f"approval {approval_id!r} is not stored yet", retry_after_s=0.5)
+
+    async def _is_open(self, tenant: str, approval_id: str) -> bool:
+        """Return whether a log of the tenant has the approval request and no decision on it."""
+        view = await self.conversations.view_of_approval(tenant, approval_id)
+        return view is not None and (approval_id in view.approvals or approval_id in view.inputs)
+
+
+async def decide(
+    slots: ApprovalSlots,
+    clock: Clock,
+    key: bytes,
+    tenant: str,
+    approval_id: str,
+    submitted: SubmittedDecision,
+    check: CheckArguments,
+) -> DecisionResult:
+    """Check, sign and store a decision.
+
+    Args:
+        slots: The slots of approvals.
+        clock: The broker's clock.
+        key: The gateways' signing key.
+        tenant: The tenant of the approval request.
+        approval_id: The approval request.
+        submitted: The decision.
+        check: Raises `BadInput` for edited arguments that do not fit their tool.
+
+    Raises:
+        NotFound: The request is not stored.
+        NotReady: An invalid stored reply is about to be removed.
+        BadInput: The decisions do not fit the request, or edited arguments do not fit their schema.
+        Conflict: The request has expired, lists other calls than the user saw, or was approved by the same
+            user or otherwise before.
+    """
+    request, stored = await readable(slots, tenant, approval_id)
+    if request is not None and request.input is not None:
+        raise NotFound("approval", approval_id)
+    if stored is not None:
+        return _result(valid_reply(stored, request, key), submitted)
+    if request is None:
+        raise NotFound("approval", approval_id)
+    now = clock.now()
+    if now > request.expires_at:
+        raise Conflict(f"approval {approval_id!r} expired at {request.expires_at.isoformat()}")
+    digests = tuple(item.digest for item in request.items)
+    if submitted.digests not in ((), digests):
+        raise Conflict(f"approval {approval_id!r} lists other calls than the ones that were shown")
+    decisions = tuple([await _item_decision(item, submitted, check) for item in request.items])
+    _check_items(request, submitted)
+    reply = ApprovalReply(
+        tenant=tenant,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        approval_id=approval_id,
+        outcome=_outcome(decisions),
+        by=submitted.by,
+        decisions=decisions,
+        remember=submitted.remember,
+        digests=digests,
+        decided_at=now,
+        answer_id=submitted.decision_id,
+    )
+    try:
+        if submitted.link is not None:
+            use = LinkUse(by=submitted.by, answer_id=submitted.decision_id, at=now)
+            await use_link(slots, submitted.link, request, use, now, key)
+        if request.approvers > 1 and reply.outcome != "rejected":
+            first = await first_approval(slots, reply, key)
+            if first.answer_id == reply.answer_id:
+                return DecisionResult(first, won=True)
+            reply = confirming(reply, first)
+        # Another user may have decided since the slots were read: the slot returns the stored reply.
+        winner = await slots.store_reply(sign(reply, key))
+    except Poison as poison:
+        raise open_again(approval_id) from poison
+    return _result(valid_reply(winner, request, key), submitted)
+
+
+def _result(reply: ApprovalReply, submitted: SubmittedDecision) -> DecisionResult:
+    decided = (reply, reply.first) if reply.first else (reply,)
+    return DecisionResult(reply, won=any(one.answer_id == submitted.decision_id for one in decided))
+
+
+async def _item_decision(
+    item: ApprovalItem, submitted: SubmittedDecision, check: CheckArguments
+) -> ItemDecision:
+    if submitted.all == "approve":
+        return ItemDecision(tool_call_id=item.tool_call_id, decision="approve")
+    if submitted.all == "reject":
+        return ItemDecision(tool_call_id=item.tool_call_id, decision="reject")
+    given = [decision for decision in submitted.decisions if decision.tool_call_id == item.tool_call_id]
+    if len(given) != 1:
+        raise BadInput("decisions", item.tool_call_id, "exactly one decision for every item of the approval")
+    decision = given[0]
+    if decision.arguments is not None and decision.decision == "approve":
+        if not item.editable:
+            raise BadInput("decisions.arguments", item.name, "no edited arguments for this call")
+        await check(item.name, decision.arguments)
+        # Unchanged arguments are not an edit, so the model is not notified of one.
+        if call_digest(item.name, decision.arguments, item.network) == item.digest:
+            return decision.model_copy(update={"arguments": None})
+    return decision
+
+
+async def check_arguments(
+    schemas: SchemaChecker,
+    tenant: str,
+    tools: Mapping[str, ToolDefinition],
+    name: str,
+    arguments: JsonObject,
+) -> None:
+    """Check edited arguments against the schema of the tool of this name.
+
+    Raises:
+        BadInput: An argument does not fit, or the tool is no longer registered.
+    """
+    tool = tools.get(name)
+    if tool is None:
+        raise BadInput("decisions.arguments", name, "a tool that is still registered")
+    problem = await schemas.argument_problem(tenant, tool, arguments)
+    if problem is not None:
+        raise BadInput(f"decisions.arguments.{problem.parameter}", problem.value, problem.expected)
+
+
+def _check_items(request: ApprovalRequest, submitted: SubmittedDecision) -> None:
+    known = {item.tool_call_id for item in request.items}
+    for decision in submitted.decisions:
+        if decision.tool_call_id not in known:
+            raise BadInput("decisions.tool_call_id", decision.tool_call_id, "a call of this approval")
+
+
+def _outcome(decisions: tuple[ItemDecision, ...]) -> ApprovalOutcome:
+    kinds = {decision.decision for decision in decisions}
+    if kinds == {"approve"}:
+        return "approved"
+    return "rejected" if kinds == {"reject"} else "mixed"

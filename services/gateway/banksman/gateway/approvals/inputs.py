@@ -1,0 +1,124 @@
+"""Provides the values that workflows request: checks, signs and stores them. The first stored value wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from banksman.contracts.errors import BadInput, Conflict, NotFound, Poison
+from banksman.contracts.events import InputOutcome, InputRequested
+from banksman.contracts.fitting import json_bytes
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.work import ApprovalReply
+from banksman.gateway.approvals.decisions import Decisions
+from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
+from banksman.runs.approvals import input_digests, sign
+from banksman.runs.outcome import RESULT_BYTES
+from banksman.runs.ports import Clock
+from banksman.runs.schemas import SchemaChecker
+
+
+@dataclass(frozen=True, slots=True)
+class ProvidedInput:
+    """The stored reply to a request for a value."""
+
+    reply: ApprovalReply
+    won: bool
+    """Whether it is the submitted value, stored now or by an earlier attempt of the same request."""
+
+    @property
+    def outcome(self) -> InputOutcome:
+        """The outcome of the request."""
+        match self.reply.outcome:
+            case "approved":
+                return "provided"
+            case "expired":
+                return "expired"
+            case _:
+                return "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Accepts the values of every interface."""
+
+    slots: ApprovalSlots
+    decisions: Decisions
+    schemas: SchemaChecker
+    clock: Clock
+    signing_key: bytes
+
+    async def submit(
+        self, tenant: str, request_id: str, value: JsonValue, *, by: str, reply_id: str
+    ) -> ProvidedInput:
+        """Check, sign and store a value. Waits up to 5 seconds until the request is stored.
+
+        Args:
+            tenant: The tenant of the request.
+            request_id: The request.
+            value: The value, which must fit the schema of the request.
+            by: The user who provides it.
+            reply_id: Identifies this submission; its repeats have the same id.
+
+        Raises:
+            NotFound: This tenant has no such request, or its value is no longer stored.
+            NotReady: The request is in the log and not stored yet, or an invalid reply is being removed.
+            BadInput: The value does not fit the schema, or is larger than a result of a call may be.
+            Conflict: The request has expired.
+        """
+        return await self.decisions.when_stored(
+            tenant, request_id, lambda: self._provide(tenant, request_id, value, by, reply_id)
+        )
+
+    async def _provide(
+        self, tenant: str, request_id: str, value: JsonValue, by: str, reply_id: str
+    ) -> ProvidedInput:
+        request, stored = await readable(self.slots, tenant, request_id)
+        if request is None or request.input is None:
+            raise NotFound("input request", request_id)
+        if stored is not None:
+            reply = valid_reply(stored, request, self.signing_key)
+            return ProvidedInput(reply, won=reply.answer_id == reply_id)
+        now = self.clock.now()
+        if now > request.expires_at:
+            raise Conflict(f"the request for a value expired at {request.expires_at.isoformat()}")
+        if (size := json_bytes(value)) > RESULT_BYTES:
+            raise BadInput("value", None, f"at most {RESULT_BYTES} bytes of JSON; it has {size}")
+        await self._check(tenant, request.input, value)
+        reply = ApprovalReply(
+            tenant=tenant,
+            conversation_id=request.conversation_id,
+            run_id=request.run_id,
+            approval_id=request_id,
+            outcome="approved",
+            by=by,
+            digests=input_digests(request.input, value),
+            value=value,
+            decided_at=now,
+            answer_id=reply_id,
+        )
+        # Another user may have provided a value since the slots were read: the slot returns the stored one.
+        try:
+            winner = await self.slots.store_reply(sign(reply, self.signing_key))
+        except Poison as poison:
+            raise open_again(request_id) from poison
+        return ProvidedInput(valid_reply(winner, request, self.signing_key), won=winner.answer_id == reply_id)
+
+    async def _check(self, tenant: str, request: InputRequested, value: JsonValue) -> None:
+        """Check a value in a process with limits, because a tenant's program wrote the schema."""
+        is_object = request.schema_.get("type") == "object"
+        if is_object and not isinstance(value, dict):
+            raise BadInput("value", value, "an object")
+        wrapped: JsonObject = {
+            "type": "object",
+            "properties": {"value": request.schema_},
+            "required": ["value"],
+        }
+        form = ToolDefinition(
+            name="request_input", description="", input_schema=request.schema_ if is_object else wrapped
+        )
+        values = value if is_object and isinstance(value, dict) else {"value": value}
+        problem = await self.schemas.argument_problem(tenant, form, values)
+        if problem is not None:
+            field = f"value.{problem.parameter}" if is_object else problem.parameter
+            raise BadInput(field, problem.value, problem.expected)

@@ -1,0 +1,157 @@
+"""The open approval requests of a tenant: the list, and a notice whenever it may have changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from banksman.bus.approval_slots import ASIDE, FIRST, ApprovalSlots
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.messages import Message, StoredMessage
+from banksman.bus.slots import decode_slot
+from banksman.contracts import subjects
+from banksman.contracts.errors import BanksmanError, Poison
+from banksman.contracts.work import ApprovalRequest, FirstApproval, SetAside
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.service.bodies import ApprovalPage, ApprovedFirst, PendingApproval
+from banksman.runs.ports import Clock
+
+GATHER_S = 0.25
+"""Seconds in which several changes become one notice. A core message may arrive before its change is stored,
+so a list that is read at once could miss the change."""
+READS_AT_ONCE = 16
+
+N = TypeVar("N", FirstApproval, SetAside)
+OnChange = Callable[[], None]
+"""Called after a change; must not block."""
+
+
+@dataclass(eq=False)
+class _Tenant:
+    """The core subscriptions of one tenant, for all websockets of this process."""
+
+    followers: set[OnChange] = field(default_factory=set[OnChange])
+    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    notice: asyncio.TimerHandle | None = None
+    # Subscribing waits for the server: without a lock, two concurrent followers would subscribe twice.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def received(self, _: Message) -> None:
+        """Notify the followers after `GATHER_S`, once for all messages until then."""
+        if self.notice is None:
+            self.notice = asyncio.get_running_loop().call_later(GATHER_S, self.notify)
+
+    def notify(self) -> None:
+        """Notify the followers now."""
+        self.notice = None
+        for follower in tuple(self.followers):
+            follower()
+
+
+class PendingApprovals:
+    """Reads and follows the open approval requests of tenants."""
+
+    def __init__(self, bus: Bus, slots: ApprovalSlots, conversations: Conversations, clock: Clock) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._slots = slots
+        self._conversations = conversations
+        self._tenants: dict[str, _Tenant] = {}
+        bus.on_reconnect(self._notify_all)
+
+    async def page(self, tenant: str, user: str, *, limit: int, after: int) -> ApprovalPage:
+        """Return a page of the open requests, oldest first, as `user` sees them."""
+        pending = await self._slots.pending(tenant, limit=limit, after=after)
+        notes = await self._slots.notes(tenant) if pending else {}
+        now = self._clock.now()
+        titles = await self._conversations_of(tenant, {one.request.conversation_id for one in pending})
+        items = tuple(
+            PendingApproval(
+                requested_at=datetime.fromisoformat(one.stored_at),
+                title=title,
+                requested_by=creator,
+                **dict(one.request),
+                **_noted(one.request, notes.get(one.request.approval_id, {}), user, now),
+            )
+            for one in pending
+            for title, creator in (titles[one.request.conversation_id],)
+        )
+        return ApprovalPage(items=items, next=pending[-1].stream_seq if len(pending) == limit else None)
+
+    async def _conversations_of(self, tenant: str, ids: set[str]) -> dict[str, tuple[str, str]]:
+        """Return title and creator by conversation."""
+        reads = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def about(conversation_id: str) -> tuple[str, str]:
+            async with reads:
+                try:
+                    record = await self._conversations.get(tenant, conversation_id)
+                except BanksmanError:
+                    # A conversation that was deleted must not hide the requests of others.
+                    return "", ""
+            return record.title, record.created_by
+
+        async with asyncio.TaskGroup() as group:
+            tasks = {one: group.create_task(about(one)) for one in ids}
+        return {one: task.result() for one, task in tasks.items()}
+
+    async def follow(self, tenant: str, on_change: OnChange) -> None:
+        """Call `on_change` after each change of the tenant's open requests, and after a reconnect."""
+        followed = self._tenants.setdefault(tenant, _Tenant())
+        followed.followers.add(on_change)
+        async with followed.turn:
+            if not followed.subscriptions:
+                for subject in (
+                    subjects.approval_request(tenant, subjects.ANY),
+                    subjects.approval_reply(tenant, subjects.ANY),
+                    subjects.approval_note(tenant, subjects.ANY, subjects.ANY),
+                ):
+                    subscription = await self._bus.subscribe(subject, followed.received)
+                    followed.subscriptions.append(subscription)
+
+    async def leave(self, tenant: str, on_change: OnChange) -> None:
+        """Remove a follower. The last follower of a tenant ends its subscriptions."""
+        followed = self._tenants.get(tenant)
+        if followed is None:
+            return
+        followed.followers.discard(on_change)
+        async with followed.turn:
+            if not followed.followers and self._tenants.pop(tenant, None) is followed:
+                for subscription in followed.subscriptions:
+                    await subscription.unsubscribe()
+
+    def _notify_all(self) -> None:
+        # Messages that were published while the connection was down are lost.
+        for followed in self._tenants.values():
+            followed.notify()
+
+
+def _noted(
+    request: ApprovalRequest, notes: Mapping[str, StoredMessage], user: str, now: datetime
+) -> dict[str, Any]:
+    """Return the recorded state of a request, and whether it is in the user's inbox."""
+    aside = [one for name, note in notes.items() if name.startswith(ASIDE) and (one := _read(SetAside, note))]
+    first = _read(FirstApproval, notes[FIRST]) if FIRST in notes else None
+    escalation = request.terms and request.terms.escalation
+    due = request.escalates_at is not None and request.escalates_at <= now
+    escalated = due or bool(escalation and escalation.when_set_aside and aside)
+    by = tuple(sorted(one.by for one in aside))
+    # Users named by the escalation see the request after it; others see it unless they set it aside.
+    named = escalation is not None and user in escalation.users
+    return {
+        "first": None if first is None else ApprovedFirst(**dict(first)),
+        "escalated": escalated,
+        "set_aside_by": by,
+        "for_you": escalated if named else user not in by,
+    }
+
+
+def _read(model: type[N], note: StoredMessage) -> N | None:
+    try:
+        return decode_slot(model, note.subject, note.data)
+    except Poison:
+        # A later decision reports the unreadable entry; the list must still show the request.
+        return None

@@ -1,0 +1,179 @@
+"""Decisions that apply to further calls: lists and withdraws them.
+
+The log of a conversation has its remembered decisions. The bucket only names the logs to read: an entry is
+written before a decision is stored, so no remembered decision is missing from the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import POLICIES
+from banksman.bus.publish import RunQueue
+from banksman.contracts.errors import Conflict, NotFound, NotReady
+from banksman.contracts.events import Remember
+from banksman.contracts.ids import check_token, conversation_of_approval
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+from banksman.contracts.work import ForgetDecision
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.view import RememberedDecision
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.identity.auth import READING, Caller
+from banksman.gateway.quotas.backlog import Backlog
+
+MAX_REMEMBERED = 500
+"""Maximum remembered decisions of one tenant."""
+READS_AT_ONCE = 16
+WITHDRAWN_WITHIN_S = 5.0
+"""Seconds that a withdrawal waits until it is in the log."""
+RETRY_S = 0.05
+
+
+class RememberedPlace(Stored):
+    """An approval request whose decision may be remembered."""
+
+    approval_id: Token
+
+
+class RememberedCall(Stored):
+    """A call whose repetitions a remembered decision applies to."""
+
+    tool: str
+    arguments: JsonObject
+    """The arguments with the approver's edits. The decision applies to calls with the same `command` (bash),
+    `path` (file tools), host (`web_fetch`), or arguments (other tools)."""
+    decision: Literal["approve", "reject"]
+
+
+class ListedRemembered(Stored):
+    """A decision that applies to further calls."""
+
+    approval_id: Token
+    conversation_id: Token
+    title: str
+    """The title of the conversation."""
+    scope: Remember
+    by: str
+    at: Timestamp
+    calls: tuple[RememberedCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedDecisions:
+    """The remembered decisions of all tenants."""
+
+    bus: Bus
+    conversations: Conversations
+    views: Views
+    queue: RunQueue
+    backlog: Backlog
+
+    async def note(self, tenant: str, approval_id: str) -> None:
+        """Record that a decision which is about to be stored will be remembered.
+
+        Raises:
+            Conflict: The tenant has `MAX_REMEMBERED` remembered decisions.
+        """
+        bucket, key = self._bucket, _key(tenant, check_token(approval_id, "approval_id"))
+        if len(await bucket.keys(_key(tenant))) >= MAX_REMEMBERED and await bucket.get(key) is None:
+            raise Conflict(f"the tenant has {MAX_REMEMBERED} remembered decisions; withdraw some first")
+        await bucket.create(key, RememberedPlace(approval_id=approval_id))
+
+    async def list(self, caller: Caller) -> tuple[ListedRemembered, ...]:
+        """Return the remembered decisions of the caller's tenant, newest first.
+
+        Raises:
+            Forbidden: The caller neither chats nor approves.
+        """
+        caller.check("context")
+        caller.need(*READING)
+        places = [entry.value async for entry in self._bucket.entries(_key(caller.tenant))]
+        reads = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def listed(place: RememberedPlace) -> ListedRemembered | None:
+            async with reads:
+                return await self._listed(caller.tenant, place)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(listed(place)) for place in places]
+        found = [one for task in tasks if (one := task.result()) is not None]
+        return tuple(sorted(found, key=lambda one: one.at, reverse=True))
+
+    async def withdraw(self, caller: Caller, approval_id: str) -> None:
+        """Withdraw a remembered decision, and return when the withdrawal is in the log.
+
+        Raises:
+            Forbidden: The caller may not approve.
+            NotFound: The tenant remembers no such decision.
+            NotReady: It is not in the log within 5 seconds; a repeated request continues to wait.
+        """
+        caller.check("context")
+        caller.need("approve")
+        conversation_id = conversation_of_approval(check_token(approval_id, "approval_id"))
+        if conversation_id is None or await self._remembered(caller.tenant, approval_id) is None:
+            raise NotFound("remembered decision", approval_id)
+        await self.backlog.check_signal(caller.tenant)
+        signal = ForgetDecision(
+            tenant=caller.tenant, conversation_id=conversation_id, approval_id=approval_id, by=caller.user
+        )
+        await self.queue.signal(signal, f"forget-{approval_id}")
+        deadline = asyncio.get_running_loop().time() + WITHDRAWN_WITHIN_S
+        while await self._remembered(caller.tenant, approval_id) is not None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise NotReady(f"the decision on {approval_id!r} is being withdrawn", retry_after_s=1.0)
+            await asyncio.sleep(RETRY_S)
+        await self._bucket.delete(_key(caller.tenant, approval_id))
+
+    @property
+    def _bucket(self) -> Bucket[RememberedPlace]:
+        return Bucket(self.bus, POLICIES, RememberedPlace)
+
+    async def _listed(self, tenant: str, place: RememberedPlace) -> ListedRemembered | None:
+        """Return a remembered decision; None if it no longer applies."""
+        conversation_id = conversation_of_approval(place.approval_id) or ""
+        try:
+            title = (await self.conversations.get(tenant, conversation_id)).title
+            view = await self.views.read(tenant, conversation_id)
+        except NotFound:
+            await self._bucket.delete(_key(tenant, place.approval_id))
+            return None
+        decision = view.remembered.get(place.approval_id)
+        if decision is None:
+            # An open request may be decided at any moment, so its entry is not removed.
+            if place.approval_id not in view.approvals:
+                await self._bucket.delete(_key(tenant, place.approval_id))
+            return None
+        return ListedRemembered(
+            approval_id=place.approval_id,
+            conversation_id=conversation_id,
+            title=title,
+            scope=decision.resolved.remember or "run",
+            by=decision.resolved.by,
+            at=decision.at,
+            calls=_calls(decision),
+        )
+
+    async def _remembered(self, tenant: str, approval_id: str) -> RememberedDecision | None:
+        view = await self.conversations.view_of_approval(tenant, approval_id)
+        return None if view is None else view.remembered.get(approval_id)
+
+
+def _key(tenant: str, *approval_id: str) -> str:
+    return ".".join((tenant, "remembered", *approval_id))
+
+
+def _calls(decision: RememberedDecision) -> tuple[RememberedCall, ...]:
+    decided = {one.tool_call_id: one for one in decision.resolved.decisions}
+    return tuple(
+        RememberedCall(
+            tool=item.name,
+            arguments=item.arguments if one.arguments is None else one.arguments,
+            decision=one.decision,
+        )
+        for item in decision.requested.items
+        if (one := decided.get(item.tool_call_id)) is not None
+    )

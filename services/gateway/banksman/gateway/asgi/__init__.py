@@ -1,1 +1,0 @@
-"""Code that the HTTP interfaces share: checks before each request, error responses, streams."""

@@ -1,0 +1,156 @@
+"""Builds enhanced prompts as runs do: for an assistant, and for the current state of a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from banksman.contracts.assistants import Assistant, RunSettings, ToolSettings
+from banksman.contracts.errors import NotFound
+from banksman.contracts.messages import Message, ToolProtocol, UserMessage, text_of
+from banksman.contracts.registry import SystemPrompt
+from banksman.contracts.tools import ToolDefinition
+from banksman.gateway.assistants.tools import Tools
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.quotas.tenant_store import TenantStore
+from banksman.gateway.requests.run_starts import protocol
+from banksman.gateway.settings import OfferSettings
+from banksman.prompting.builtin import DEFAULT_PROMPT
+from banksman.prompting.enhance import EnhancedPrompt, enhance
+from banksman.prompting.relevance import needs_of
+from banksman.prompting.templates import render, run_variables
+from banksman.runs.placement import Placements
+from banksman.runs.state import Run
+
+NEXT_MESSAGE = "next"
+"""Placeholder for the id of the user's next message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptContext:
+    """The run that a prompt is enhanced for. An empty context selects from every tool of the tenant."""
+
+    assistant: str | None = None
+    conversation_id: str | None = None
+    """The conversation. Its assistant is used if `assistant` is None, and its history selects the tools."""
+    user_message: str = ""
+    """The user's next message."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnhancedPrompts:
+    """Enhances prompts from the same settings as agents."""
+
+    conversations: Conversations
+    views: Views
+    assistants: TenantStore[Assistant]
+    prompts: TenantStore[SystemPrompt]
+    tools: Tools
+    settings: OfferSettings
+    placements: Placements
+
+    async def protocol(self, caller: Caller, context: PromptContext) -> ToolProtocol:
+        """Return the tool protocol of a run in this context; an empty context uses `default` (R25).
+
+        Raises:
+            NotFound: The tenant has no such assistant or conversation.
+        """
+        wanted, assistant_id = None, context.assistant
+        if context.conversation_id is not None:
+            record = await self.conversations.get(caller.tenant, context.conversation_id)
+            wanted, assistant_id = record.settings.tool_protocol, assistant_id or record.assistant
+        assistant = await self.assistants.get(caller.tenant, assistant_id or "default")
+        return protocol(wanted or assistant.tools.tool_protocol)
+
+    async def enhanced(
+        self,
+        caller: Caller,
+        base: str,
+        protocol: ToolProtocol,
+        budget_tokens: int | None,
+        context: PromptContext,
+    ) -> EnhancedPrompt:
+        """Return a rendered prompt with the relevant tools, and the names of the tools that were left out.
+
+        Raises:
+            NotFound: The tenant has no such assistant or conversation.
+        """
+        tool_settings = await self._tool_settings(caller, context)
+        next_message = UserMessage(message_id=NEXT_MESSAGE, content=context.user_message)
+        history = (*await self._history(caller, context), next_message)
+        return enhance(
+            base,
+            await self._available_tools(caller.tenant, tool_settings),
+            protocol,
+            budget_tokens=self.settings.prompt_budget_tokens if budget_tokens is None else budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of(history, NEXT_MESSAGE, tool_settings.always_offered),
+        )
+
+    async def of_assistant(self, tenant: str, assistant: Assistant) -> EnhancedPrompt:
+        """Return the prompt of a run's first request, with placeholders in place of variables.
+
+        Raises:
+            NotFound: No such system prompt.
+        """
+        return enhance(
+            await self._base_prompt(tenant, assistant),
+            await self._available_tools(tenant, assistant.tools),
+            protocol(assistant.tools.tool_protocol),
+            budget_tokens=self.settings.prompt_budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of((), NEXT_MESSAGE, assistant.tools.always_offered),
+        )
+
+    async def of_run(
+        self, tenant: str, run: Run, history: tuple[Message, ...]
+    ) -> tuple[str, tuple[ToolDefinition, ...]]:
+        """Return the system prompt and the tools of a run's next model request, as they are now.
+
+        Raises:
+            BadInput: A variable of the prompt is missing.
+            NotFound: The system prompt was deleted.
+        """
+        settings = run.settings
+        variables = run_variables(
+            service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
+        )
+        enhanced = enhance(
+            render(await self._base_prompt(tenant, settings), variables),
+            await self._available_tools(tenant, settings.tools),
+            settings.tool_protocol,
+            budget_tokens=self.settings.prompt_budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of(history, run.message.message_id, settings.tools.always_offered),
+        )
+        return enhanced.text, enhanced.tools
+
+    async def _base_prompt(self, tenant: str, settings: RunSettings | Assistant) -> str:
+        if settings.system_prompt_id is not None:
+            return (await self.prompts.get(tenant, settings.system_prompt_id)).content
+        return DEFAULT_PROMPT if settings.system_prompt is None else settings.system_prompt
+
+    async def _tool_settings(self, caller: Caller, context: PromptContext) -> ToolSettings:
+        assistant_id = context.assistant
+        if assistant_id is None and context.conversation_id is not None:
+            record = await self.conversations.get(caller.tenant, context.conversation_id)
+            assistant_id = record.assistant
+        if assistant_id is None:
+            return ToolSettings(enabled=True)
+        return (await self.assistants.get(caller.tenant, assistant_id)).tools
+
+    async def _available_tools(self, tenant: str, settings: ToolSettings) -> tuple[ToolDefinition, ...]:
+        if not (self.settings.tools_enabled and settings.enabled):
+            return ()
+        found = await self.tools.available(tenant, self.placements)
+        return tuple(tool for tool in found if settings.allows(tool))
+
+    async def _history(self, caller: Caller, context: PromptContext) -> tuple[Message, ...]:
+        if context.conversation_id is None:
+            return ()
+        await self.conversations.get(caller.tenant, context.conversation_id)
+        state = await self.views.state(caller.tenant, context.conversation_id)
+        if state.deleted:
+            raise NotFound("conversation", context.conversation_id)
+        return state.history

@@ -1,0 +1,79 @@
+"""The approval policy of a tenant, and the assistants of its runs under that policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from banksman.contracts.assistants import (
+    MAX_RULES,
+    ONE_APPROVER,
+    ApprovalPolicy,
+    ApprovalRule,
+    ApprovalTerms,
+    Assistant,
+)
+from banksman.gateway.identity.auth import READING, Caller
+from banksman.gateway.quotas.tenant_store import TenantStore
+from banksman.gateway.service.bodies import RequestBody
+
+POLICY = ApprovalPolicy().id
+"""The id of the one policy of each tenant."""
+
+
+class PolicyBody(RequestBody):
+    """The approval policy of a tenant."""
+
+    rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=MAX_RULES)
+    """Rules that are evaluated before those of an assistant. The first rule that matches a call decides."""
+    approvals: ApprovalTerms = ONE_APPROVER
+    """The minimum terms of every approval request."""
+    revision: int | None = None
+    """The revision to replace; null replaces any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The approval policies, as clients read and change them."""
+
+    store: TenantStore[ApprovalPolicy]
+
+    async def get(self, caller: Caller) -> ApprovalPolicy:
+        """Return the policy of the caller's tenant.
+
+        Raises:
+            Forbidden: The caller neither chats nor approves.
+        """
+        caller.check("context")
+        caller.need(*READING)
+        return await self.store.get(caller.tenant, POLICY)
+
+    async def replace(self, caller: Caller, body: PolicyBody) -> ApprovalPolicy:
+        """Replace the policy of the caller's tenant. It applies to runs that start from now on.
+
+        Raises:
+            Forbidden: The caller does not administer the tenant.
+            Conflict: The stored policy has another revision than the one named.
+        """
+        caller.check("context")
+        caller.need("admin", "operator")
+        policy = ApprovalPolicy(rules=body.rules, approvals=body.approvals)
+        return await self.store.replace(caller.tenant, policy, body.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class GovernedAssistants:
+    """Combines assistants with the approval policy of their tenant, for runs that start."""
+
+    assistants: TenantStore[Assistant]
+    policies: TenantStore[ApprovalPolicy]
+
+    async def in_use(self, tenant: str, assistant_id: str) -> Assistant:
+        """Return an assistant with the policy of its tenant applied; both may be a moment old.
+
+        Raises:
+            NotFound: No such assistant.
+        """
+        assistant = await self.assistants.in_use(tenant, assistant_id)
+        return (await self.policies.in_use(tenant, POLICY)).applied_to(assistant)

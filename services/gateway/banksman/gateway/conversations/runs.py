@@ -1,0 +1,245 @@
+"""Read runs by their ids: status, outcome, results of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.live import LiveHub
+from banksman.bus.log import StoredCommit
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import RUNS, WORKFLOWS
+from banksman.contracts import subjects
+from banksman.contracts.errors import NotFound
+from banksman.contracts.events import ApprovalRequested, Event, InputRequested, RunFinished, ToolCallCompleted
+from banksman.contracts.ids import conversation_of
+from banksman.contracts.registry import StartWorkflow
+from banksman.contracts.tools import ToolResult
+from banksman.contracts.work import StartRun
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.run_calls import RunCall, calls_of
+from banksman.gateway.conversations.view import RunView
+from banksman.gateway.conversations.views import Views
+
+START: TypeAdapter[StartRun | StartWorkflow] = TypeAdapter(
+    Annotated[StartRun | StartWorkflow, Field(discriminator="type")]
+)
+TIMESTAMP: TypeAdapter[datetime] = TypeAdapter(datetime)
+
+ENDED = (RunFinished,)
+ENDED_OR_PARKED = (RunFinished, ApprovalRequested, InputRequested)
+PARKED = frozenset({"awaiting_approval", "awaiting_input"})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run, and its outcome if it has ended."""
+
+    conversation_id: str
+    view: RunView
+    outcome: RunFinished | None
+    approvals: tuple[ApprovalRequested, ...] = ()
+    """Its open approval requests."""
+
+
+class Runs:
+    """The runs of all conversations."""
+
+    def __init__(self, bus: Bus, hub: LiveHub, views: Views, conversations: Conversations) -> None:
+        self._bus = bus
+        self._hub = hub
+        self._views = views
+        self._conversations = conversations
+
+    async def get(self, tenant: str, run_id: str) -> FoundRun:
+        """Return a run with its outcome.
+
+        Raises:
+            BadInput: The id is not a run id.
+            NotFound: This tenant has no such run.
+        """
+        run = await self.find(tenant, run_id)
+        return await self._found(tenant, conversation_of(run_id), run)
+
+    async def find(self, tenant: str, run_id: str) -> RunView:
+        """Return a run that is stored in its log, or in a queue.
+
+        Raises:
+            BadInput: The id is not a run id.
+            NotFound: This tenant has no such run.
+        """
+        conversation_id = await self.conversation(tenant, run_id)
+        run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        if run is None:
+            run = await self._queued(tenant, conversation_id, run_id)
+        if run is None:
+            # An agent may have moved the run from the queue to the log between the two reads.
+            run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        if run is None:
+            raise NotFound("run", run_id)
+        return run
+
+    async def of_conversation(self, tenant: str, conversation_id: str) -> list[FoundRun]:
+        """Return the runs of a conversation in the order of their requests, without their outcomes.
+
+        Raises:
+            NotFound: This tenant has no such conversation.
+        """
+        await self._conversations.get(tenant, conversation_id)
+        view = await self._views.read(tenant, conversation_id)
+        return [FoundRun(conversation_id, replace(run), None) for run in view.runs.values()]
+
+    async def wait(
+        self, tenant: str, run_id: str, timeout_s: float, *, or_parked: bool = False, started: bool = False
+    ) -> FoundRun:
+        """Wait for a run to end, and return it.
+
+        Args:
+            tenant: The tenant of the run.
+            run_id: The run.
+            timeout_s: Seconds to wait.
+            or_parked: Whether the run is also returned when it waits for a user.
+            started: True for a run that this process has just accepted.
+
+        Raises:
+            NotFound: This tenant has no such run.
+        """
+        kinds = ENDED_OR_PARKED if or_parked else ENDED
+        conversation_id = conversation_of(run_id) if started else await self.conversation(tenant, run_id)
+        view = self._views.known(tenant, conversation_id)
+        if not started:
+            view = await self._views.read(tenant, conversation_id)
+        ended = asyncio.Event()
+        last: StoredCommit | None = None
+
+        def on_commit(stored: StoredCommit) -> None:
+            nonlocal last
+            self._views.note(tenant, conversation_id, stored)
+            for event in stored.commit.events:
+                if event.run_id == run_id and isinstance(event.data, kinds):
+                    last = stored
+                    ended.set()
+
+        known = view.runs.get(run_id)
+        if known is None or not (known.finished_in or (or_parked and known.status in PARKED)):
+            following = await self._hub.follow(
+                tenant, conversation_id, after_stream_seq=view.stream_seq, on_commit=on_commit
+            )
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await ended.wait()
+            except TimeoutError:
+                pass
+            finally:
+                await following.close()
+        # If the commit that ended the run was received, nothing needs to be read.
+        run = self._views.known(tenant, conversation_id).runs.get(run_id)
+        outcome = None if last is None else _outcome(last, run_id)
+        if run is not None and run.finished_in and outcome is not None:
+            return FoundRun(conversation_id, replace(run), outcome)
+        return await self.get(tenant, run_id)
+
+    async def calls(self, tenant: str, run_id: str) -> list[RunCall]:
+        """Return the complete calls of a run that have a result, in the order of their results.
+
+        Raises:
+            NotFound: This tenant has no such run.
+        """
+        return calls_of(await self.events(tenant, run_id), run_id)
+
+    async def events(self, tenant: str, run_id: str) -> tuple[Event, ...]:
+        """Return the stored events of a conversation from the first one of a run.
+
+        Raises:
+            NotFound: This tenant has no such run.
+        """
+        conversation_id = await self.conversation(tenant, run_id)
+        run = (await self._views.read(tenant, conversation_id)).runs.get(run_id)
+        if run is None:
+            raise NotFound("run", run_id)
+        stored = await self._views.events(tenant, conversation_id, after_seq=max(0, run.first_seq - 1))
+        return stored.events
+
+    async def result(self, tenant: str, run_id: str, tool_call_id: str) -> ToolResult:
+        """Return the result of a tool call.
+
+        Raises:
+            NotFound: This run has no such call, or the call has no result yet.
+        """
+        conversation_id = await self.conversation(tenant, run_id)
+        view = await self._views.read(tenant, conversation_id)
+        stored = await self._views.commit(tenant, conversation_id, view.outputs.get(tool_call_id, 0))
+        for event in stored.commit.events if stored else ():
+            match event.data:
+                case ToolCallCompleted(result=result) if (
+                    event.run_id == run_id and result.tool_call_id == tool_call_id
+                ):
+                    return result
+                case _:
+                    continue
+        raise NotFound("result of a tool call", tool_call_id)
+
+    async def conversation(self, tenant: str, run_id: str) -> str:
+        """Return the conversation of a run id.
+
+        Raises:
+            NotFound: This tenant has no such conversation.
+        """
+        conversation_id = conversation_of(run_id)
+        try:
+            await self._conversations.get(tenant, conversation_id)
+        except NotFound as error:
+            raise NotFound("run", run_id) from error
+        return conversation_id
+
+    async def _queued(self, tenant: str, conversation_id: str, run_id: str) -> RunView | None:
+        """Return a run whose start is stored and that no agent or workflow service has claimed yet."""
+        for stream, subject in (
+            (RUNS, subjects.run_work(tenant, conversation_id)),
+            (WORKFLOWS, subjects.workflow_run(subjects.SERVED, tenant, conversation_id)),
+        ):
+            after = 0
+            while message := await jetstream.next_message(self._bus, stream, subject, after=after):
+                after = message.stream_seq
+                if (view := _queued_view(message, run_id)) is not None:
+                    return view
+        return None
+
+    async def _found(self, tenant: str, conversation_id: str, queued: RunView) -> FoundRun:
+        view = await self._views.read(tenant, conversation_id)
+        # A snapshot, because other readers may update the view while the outcome is read.
+        run = replace(view.runs.get(queued.run_id, queued))
+        approvals = tuple(
+            approval.requested for approval in view.approvals.values() if approval.run_id == run.run_id
+        )
+        outcome: RunFinished | None = None
+        if run.finished_in:
+            stored = await self._views.commit(tenant, conversation_id, run.finished_in)
+            outcome = _outcome(stored, run.run_id) if stored else None
+        return FoundRun(conversation_id, run, outcome, approvals)
+
+
+def _queued_view(message: StoredMessage, run_id: str) -> RunView | None:
+    """Return the run that a queued message starts; None if it has another id."""
+    try:
+        start = START.validate_json(message.data)
+    except ValidationError:
+        return None
+    if start.run_id != run_id:
+        return None
+    model = start.settings.model if isinstance(start, StartRun) else f"workflow:{start.workflow}"
+    asked_at = TIMESTAMP.validate_python(message.time)
+    return RunView(run_id, "queued", asked_at, message_id=start.message_id, model=model)
+
+
+def _outcome(stored: StoredCommit, run_id: str) -> RunFinished | None:
+    for event in stored.commit.events:
+        if event.run_id == run_id and isinstance(event.data, RunFinished):
+            return event.data
+    return None

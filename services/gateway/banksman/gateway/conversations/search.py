@@ -1,0 +1,164 @@
+"""Search in the text of a tenant's conversations, newest first, by reading their logs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.log import stored_commit
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import EVENTS
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput, NotFound, Poison
+from banksman.contracts.events import Event, MessageCompleted, RunStarted
+from banksman.contracts.messages import text_of
+from banksman.contracts.wire import Stored, Timestamp
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.runtime.tracing import trace_id_of
+
+BUDGET_S = 2.0
+"""Seconds after which a search returns its hits so far, and the position to continue from."""
+AT_ONCE = 2
+"""Concurrent searches of a process; further ones wait."""
+WINDOW = 2_000
+"""Stream sequences that the first read covers. Later reads cover more while they find few messages."""
+FEW, MANY = 500, 5_000
+BEFORE_CHARS, AROUND_CHARS = 60, 200
+"""Maximum characters of a snippet before the match, and in total."""
+
+
+class Hit(Stored):
+    """A message that contains the search text."""
+
+    conversation_id: str
+    title: str
+    run_id: str
+    message_id: str
+    role: str
+    """`user` or `assistant`."""
+    ts: Timestamp
+    snippet: str
+    """Text around the match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page of hits, newest first."""
+
+    items: list[Hit]
+    next: str | None
+    """Cursor of the next page; None once all logs were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Searches logs without an index. Each page has a time budget, because logs must be read."""
+
+    bus: Bus
+    conversations: Conversations
+    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def find(self, tenant: str, text: str, cursor: str | None, limit: int) -> Found:
+        """Return messages that contain a text, ignoring case, newest first.
+
+        Raises:
+            BadInput: The cursor was not returned by a search.
+        """
+        wanted = text.casefold()
+        hits: list[Hit] = []
+        reached: int | None = None
+        async with self._turns:
+            until = time.monotonic() + BUDGET_S
+            async for message in self._newest_first(tenant, _position(cursor)):
+                # All hits of a commit are in one page, so a page may have some more than `limit`.
+                if len(hits) >= limit or time.monotonic() > until:
+                    reached = message.stream_seq + 1
+                    break
+                hits += await self._hits(tenant, message, wanted)
+        return Found(hits, None if reached is None else str(reached))
+
+    async def _newest_first(self, tenant: str, before: int | None) -> AsyncIterator[StoredMessage]:
+        subject = subjects.conversation(tenant, subjects.ANY)
+        if before is None:
+            last = await jetstream.last_message(self.bus, EVENTS, subject)
+            before = last.stream_seq + 1 if last else 0
+        window = WINDOW
+        while before > 1:
+            start = max(0, before - 1 - window)
+            messages: list[StoredMessage] = []
+            async for message in direct.read(self.bus, EVENTS, subject, after=start):
+                if message.stream_seq >= before:
+                    break
+                messages.append(message)
+            for message in reversed(messages):
+                yield message
+            before = start + 1
+            window = window * 4 if len(messages) < FEW else window // 2 if len(messages) > MANY else window
+
+    async def _hits(self, tenant: str, message: StoredMessage, wanted: str) -> list[Hit]:
+        if _escaped(wanted) not in message.data.decode(errors="replace").casefold():
+            return []  # Most commits do not contain the text and need not be decoded.
+        try:
+            events = stored_commit(message).commit.events
+        except Poison:
+            return []
+        conversation_id = message.subject.rpartition(".")[2]
+        found = [one for event in events for one in _matches(event, wanted)]
+        if not found:
+            return []
+        try:
+            title = (await self.conversations.get(tenant, conversation_id)).title
+        except NotFound:
+            return []  # The conversation was just deleted, or belongs to a run of a workflow.
+        return [
+            Hit(
+                conversation_id=conversation_id,
+                title=title,
+                run_id=event.run_id or "",
+                message_id=message_id,
+                role=role,
+                ts=event.ts,
+                snippet=snippet,
+            )
+            for event, message_id, role, snippet in reversed(found)
+        ]
+
+
+def _matches(event: Event, wanted: str) -> Iterator[tuple[Event, str, str, str]]:
+    match event.data:
+        case RunStarted(message_id=message_id, message=content, settings=settings):
+            role, text = "user", text_of(content)
+            if trace_id_of(settings.traceparent) == wanted:
+                yield event, message_id, role, _snippet(text, 0)
+                return
+        case MessageCompleted(message_id=message_id, role=role, content=content) if content is not None:
+            text = text_of(content)
+        case _:
+            return
+    at = text.casefold().find(wanted)
+    if at >= 0:
+        yield event, message_id, role, _snippet(text, at)
+
+
+def _snippet(text: str, at: int) -> str:
+    start = max(0, at - BEFORE_CHARS)
+    cut = " ".join(text[start : start + AROUND_CHARS].split())
+    return f"{'…' if start else ''}{cut}{'…' if start + AROUND_CHARS < len(text) else ''}"
+
+
+def _escaped(text: str) -> str:
+    """Return a text escaped as in JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _position(cursor: str | None) -> int | None:
+    if cursor is None or cursor == "":
+        return None
+    if not cursor.isdecimal():
+        raise BadInput("cursor", cursor[:64], "a cursor that this search returned")
+    return int(cursor)

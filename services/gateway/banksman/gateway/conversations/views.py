@@ -1,0 +1,161 @@
+"""Reads conversations: the fold of each log is cached, and updated with every read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+
+from banksman.bus import jetstream
+from banksman.bus.errors import LogBroken, LogDamaged
+from banksman.bus.log import EventLog, StoredCommit, stored_commit
+from banksman.bus.names import EVENTS
+from banksman.contracts import subjects
+from banksman.contracts.errors import Conflict, Poison
+from banksman.contracts.events import Event
+from banksman.gateway.conversations.view import ConversationView
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.runs.fold import apply_commit
+from banksman.runs.state import Conversation
+
+logger = logging.getLogger(__name__)
+
+CACHED_VIEWS = 2_000
+"""Cached views, some kilobytes each. The least recently used ones are dropped, and folded again on demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvents:
+    """Stored events of one conversation, and its head when they were read."""
+
+    head_seq: int
+    oldest_seq: int
+    log_epoch: str
+    events: tuple[Event, ...]
+
+
+@dataclass
+class _CachedView:
+    view: ConversationView = field(default_factory=ConversationView)
+    # Without the lock, two concurrent reads would both fold the same new commits into the view.
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Views:
+    """The views of the conversations that were read last."""
+
+    def __init__(
+        self, log: EventLog, *, damaged: DamagedLogs | None = None, size: int = CACHED_VIEWS
+    ) -> None:
+        self.log = log
+        self._damaged = damaged
+        self._size = size
+        self._cache: OrderedDict[tuple[str, str], _CachedView] = OrderedDict()
+
+    async def read(self, tenant: str, conversation_id: str) -> ConversationView:
+        """Return the view of everything that is stored when this is called.
+
+        Raises:
+            LogBroken, Poison: The log cannot be read.
+            Unavailable: The broker does not respond.
+        """
+        cached = self._cached(tenant, conversation_id)
+        async with cached.turn:
+            after = cached.view.stream_seq
+            # Usually nothing is new, which takes one request instead of two.
+            if after and not await self.log.more(tenant, conversation_id, after=after):
+                return cached.view
+            # Read from the leader: a follower may lack a commit that the client already knows.
+            commits = await self.log.read(tenant, conversation_id, after=after, leader=True)
+            if commits and after and commits[0].commit.log_epoch != cached.view.log_epoch:
+                # The log was restored from a backup: positions of the earlier log are invalid in it.
+                cached.view = ConversationView()
+                commits = await self.log.read(tenant, conversation_id, leader=True)
+            for stored in commits:
+                cached.view.apply(stored)
+            return cached.view
+
+    async def events(self, tenant: str, conversation_id: str, *, after_seq: int) -> StoredEvents:
+        """Return the events after `after_seq` that are stored when this is called, in order.
+
+        Events that are stored during the read are omitted, so that head and events are consistent.
+
+        Raises:
+            LogBroken, Poison: The log cannot be read.
+            Unavailable: The broker does not respond.
+        """
+        view = await self.read(tenant, conversation_id)
+        page = StoredEvents(view.last_seq, view.oldest_seq, view.log_epoch, ())
+        if page.head_seq <= after_seq:
+            return page
+        commits = await self.log.read(tenant, conversation_id, after=view.position(after_seq), leader=True)
+        stored = (event for commit in commits for event in commit.commit.events)
+        return replace(page, events=tuple(e for e in stored if after_seq < e.seq <= page.head_seq))
+
+    async def state(self, tenant: str, conversation_id: str) -> Conversation:
+        """Return the complete fold of a log, as agents compute it. Reads the log from its beginning.
+
+        Raises:
+            LogBroken, Poison: The log cannot be read.
+            Unavailable: The broker does not respond.
+        """
+        state = Conversation(tenant, conversation_id)
+        for stored in await self.log.read(tenant, conversation_id, leader=True):
+            state = apply_commit(state, stored.stream_seq, stored.commit)
+        return state
+
+    def damage(self, tenant: str, conversation_id: str) -> LogDamaged | None:
+        """Return the known damage of a log; None if none is known."""
+        problem = self._damaged and self._damaged.problem(tenant, conversation_id)
+        return LogDamaged(tenant, conversation_id, problem) if problem else None
+
+    async def check_complete(self, tenant: str, conversation_id: str) -> None:
+        """Refuse a conversation whose log lacks events: a model must not continue from a partial history.
+
+        Raises:
+            LogDamaged: The log is known to be damaged.
+            Conflict: Events are missing or cannot be read.
+            Unavailable: The broker does not respond.
+        """
+        if damage := self.damage(tenant, conversation_id):
+            raise damage
+        try:
+            view = await self.read(tenant, conversation_id)
+            problem = None if view.oldest_seq == 1 or view.deleted else f"it begins with {view.oldest_seq}"
+        except (LogBroken, Poison) as error:
+            problem = str(error)
+        if problem is not None:
+            logger.error("the log of a conversation is damaged: %s", problem, extra={"id": conversation_id})
+            raise Conflict(f"the log of {conversation_id} is damaged: an operator can restore it ({problem})")
+
+    async def commit(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
+        """Return one stored commit; None if it is no longer stored."""
+        subject = subjects.conversation(tenant, conversation_id)
+        message = await jetstream.next_message(self.log.bus, EVENTS, subject, after=stream_seq - 1)
+        return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
+
+    def known(self, tenant: str, conversation_id: str) -> ConversationView:
+        """Return the view of the last `read` or `note`, which may be behind the log."""
+        return self._cached(tenant, conversation_id).view
+
+    def note(self, tenant: str, conversation_id: str, stored: StoredCommit) -> None:
+        """Fold a commit that arrived live, if it is the next one of the view."""
+        cached = self._cached(tenant, conversation_id)
+        is_next = stored.prev == cached.view.stream_seq
+        same_log = cached.view.log_epoch in ("", stored.commit.log_epoch)
+        # Skipped during a read, which would fold the same commit again.
+        if is_next and same_log and not cached.turn.locked():
+            cached.view.apply(stored)
+
+    def forget(self, tenant: str, conversation_id: str) -> None:
+        """Drop the view of a conversation: it was deleted, or its log is damaged."""
+        self._cache.pop((tenant, conversation_id), None)
+
+    def _cached(self, tenant: str, conversation_id: str) -> _CachedView:
+        key = (tenant, conversation_id)
+        cached = self._cache.setdefault(key, _CachedView())
+        self._cache.move_to_end(key)
+        while len(self._cache) > self._size:
+            self._cache.popitem(last=False)
+        return cached

@@ -1,0 +1,221 @@
+"""API keys that clients create. The bucket `keys` stores their digests under `{tenant}.{id}`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from pydantic import Field
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import KEYS
+from banksman.bus.watch import BucketView
+from banksman.contracts.errors import BanksmanError, Conflict, Forbidden, NotFound
+from banksman.contracts.ids import check_token, digest, new_id
+from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.identity.auth import ALL_MODES, Caller, Keys
+from banksman.gateway.identity_settings import ApiKey, Mode, Right
+from banksman.gateway.service.bodies import RequestBody
+from banksman.runs.ports import Clock
+
+KEY_BYTES = 32
+"""Number of random bytes of a key."""
+MAX_KEYS = 200
+"""Maximum keys of one tenant."""
+
+SEEN_WITHIN_S = 2.0
+"""Seconds that a response waits until this gateway has received its own change from the broker."""
+
+
+class NewKey(RequestBody):
+    """A key to create."""
+
+    user: str = Field(min_length=1, max_length=200)
+    """The user who acts with the key; decisions show this name."""
+    name: str = Field(default="", max_length=200)
+    rights: tuple[Right, ...] = Field(default=("chat", "approve"), min_length=1, max_length=4)
+    modes: tuple[Mode, ...] = Field(default=tuple(sorted(ALL_MODES)), min_length=1, max_length=2)
+    """The endpoints that the key opens."""
+    expires_at: Timestamp | None = None
+    """Null for a key that never expires."""
+
+
+class KeyDescription(Stored):
+    """A key, without the key itself."""
+
+    id: Token
+    tenant: Token
+    user: str
+    name: str
+    rights: tuple[Right, ...]
+    modes: tuple[Mode, ...]
+    created_at: Timestamp
+    created_by: str
+    expires_at: Timestamp | None
+    """Null for a key that never expires."""
+
+
+class StoredKey(KeyDescription):
+    """A key that a client created. Only the digest of the key is stored."""
+
+    sha256: str
+    name: str = ""
+    expires_at: Timestamp | None = None
+    in_file: bool = Field(default=False, exclude_if=lambda in_file: not in_file)
+    """True for a key of the gateway's file of keys: the entry only lists the key, and the file decides
+    whether it is accepted."""
+
+
+class ApiKeys:
+    """Creates, lists and revokes the keys of tenants, and follows the changes of other gateways.
+
+    As a context manager it adds the stored keys to `Keys`. A change takes effect within milliseconds, or
+    within 20 s if its message was lost.
+    """
+
+    def __init__(self, bus: Bus, keys: Keys, clock: Clock) -> None:
+        self._bucket = Bucket(bus, KEYS, StoredKey)
+        self._view = BucketView(self._bucket, on_change=self._changed)
+        self._keys = keys
+        self._clock = clock
+        self.on_revoked: Callable[[str], None] | None = None
+        """Called with the SHA-256 of a key that was revoked."""
+        self._by_digest: dict[str, ApiKey] = {}
+        self._digests: dict[str, str] = {}
+        """Digests by key of the bucket's entry."""
+
+    async def __aenter__(self) -> Self:
+        await self._view.__aenter__()
+        self._keys.created = self._by_digest
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._view.__aexit__(kind, error, trace)
+
+    async def list(self, caller: Caller, tenant: str | None) -> list[StoredKey]:
+        """Return the keys of the caller's tenant, or of the one that an operator names, oldest first.
+
+        Raises:
+            Forbidden: The caller may not administer the tenant.
+        """
+        owner = _tenant(caller, tenant)
+        found = [entry.value async for entry in self._bucket.entries(owner) if self._accepted(entry.value)]
+        return sorted(found, key=lambda key: (key.created_at, key.id))
+
+    async def get(self, caller: Caller, key_id: str, tenant: str | None) -> StoredKey:
+        """Return a key.
+
+        Raises:
+            Forbidden: The caller may not administer the tenant.
+            NotFound: The tenant has no such key.
+        """
+        return (await self._entry(caller, key_id, tenant)).value
+
+    async def create(self, caller: Caller, asked: NewKey, tenant: str | None) -> tuple[str, StoredKey]:
+        """Store a new key; return the key itself, which is stored nowhere, and its description.
+
+        The first key of a gateway that serves without one is written to its file of keys too: from then on
+        each request needs a key.
+
+        Raises:
+            Conflict: The first key lacks the right `admin`, so no further key could be created; the gateway
+                has no file of keys; or the tenant has `MAX_KEYS` keys.
+            Forbidden: The caller may not administer the tenant, or may not grant a right.
+        """
+        owner = _tenant(caller, tenant)
+        if "operator" in asked.rights and "operator" not in caller.rights:
+            raise Forbidden("only an operator grants the right operator")
+        keyless = self._keys.keyless
+        if keyless and "admin" not in asked.rights:
+            raise Conflict(
+                "this gateway needs no key yet: the first key needs the right admin, which creates others"
+            )
+        if len(await self._bucket.keys(owner)) >= MAX_KEYS:
+            raise Conflict(f"the tenant has {MAX_KEYS} keys; revoke some first")
+        text = f"bk-{secrets.token_urlsafe(KEY_BYTES)}"
+        key = StoredKey(
+            id=new_id("key-"),
+            sha256=digest(text.encode()),
+            tenant=owner,
+            created_at=self._clock.now(),
+            created_by=caller.user,
+            in_file=keyless,
+            **dict(asked),
+        )
+        entry_key = f"{owner}.{key.id}"
+        await self._bucket.create(entry_key, key)
+        if keyless:
+            try:
+                await asyncio.to_thread(self._keys.write_first, _configured(key))
+            except BanksmanError:
+                # No client received the key, so its entry can be removed.
+                await self._bucket.delete(entry_key)
+                raise
+        await self._wait_until(lambda view: view.get(entry_key) is not None)
+        return text, key
+
+    async def revoke(self, caller: Caller, key_id: str, tenant: str | None) -> None:
+        """Delete a key: requests with it are refused, and its websockets are closed.
+
+        Raises:
+            Forbidden, NotFound: As `get`.
+            Conflict: The key is in the file of keys, which decides whether requests need a key.
+        """
+        entry = await self._entry(caller, key_id, tenant)
+        if entry.value.in_file:
+            raise Conflict("this key is in the gateway's file of keys: `banksman keys rm` removes it there")
+        await self._bucket.delete(entry.key)
+        await self._wait_until(lambda view: view.get(entry.key) is None)
+
+    async def _wait_until(self, holds: Callable[[BucketView[StoredKey]], bool]) -> None:
+        """Wait until this gateway has received a change, so that the client's next request shows it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SEEN_WITHIN_S):
+                await self._view.wait_for(holds)
+
+    async def _entry(self, caller: Caller, key_id: str, tenant: str | None) -> Entry[StoredKey]:
+        entry = await self._bucket.get(f"{_tenant(caller, tenant)}.{check_token(key_id, 'key_id')}")
+        if entry is None or not self._accepted(entry.value):
+            raise NotFound("key", key_id)
+        return entry
+
+    def _accepted(self, key: StoredKey) -> bool:
+        """Return whether this gateway accepts a key: a key of the file may have been removed from it."""
+        return not key.in_file or self._keys.is_configured(key.sha256)
+
+    def _changed(self, entry_key: str, entry: Entry[StoredKey] | None) -> None:
+        old = self._digests.pop(entry_key, None)
+        if old is not None:
+            del self._by_digest[old]
+        if entry is not None and not entry.value.in_file:
+            key = entry.value
+            self._digests[entry_key] = key.sha256
+            self._by_digest[key.sha256] = _configured(key)
+        elif old is not None and self.on_revoked is not None:
+            self.on_revoked(old)
+
+
+def _tenant(caller: Caller, named: str | None) -> str:
+    if named is None or named == caller.tenant:
+        caller.need("admin", "operator")
+        return caller.tenant
+    caller.need("operator")
+    return check_token(named, "tenant")
+
+
+def _configured(key: StoredKey) -> ApiKey:
+    return ApiKey(
+        sha256=key.sha256,
+        tenant=key.tenant,
+        user=key.user,
+        modes=key.modes,
+        rights=key.rights,
+        expires_at=key.expires_at,
+    )

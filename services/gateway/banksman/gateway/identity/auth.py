@@ -1,0 +1,248 @@
+"""Identify callers: API keys, tokens of an OIDC provider, and keyless mode."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from banksman.contracts.errors import Conflict, Forbidden, Unauthorized, Unavailable
+from banksman.contracts.ids import digest
+from banksman.gateway.identity_settings import ApiKey, Mode, Right
+from banksman.gateway.settings import GatewaySettings
+from banksman.runtime.key_file import Key, update_keys
+
+if TYPE_CHECKING:
+    from banksman.gateway.oidc.tokens import OidcTokens
+
+logger = logging.getLogger(__name__)
+
+_KEYS = TypeAdapter(tuple[ApiKey, ...])
+ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
+TENANT_RIGHTS: frozenset[Right] = frozenset(("chat", "approve", "admin"))
+"""All rights that concern one tenant."""
+ALL_RIGHTS: frozenset[Right] = TENANT_RIGHTS | frozenset[Right](("operator",))
+READING: tuple[Right, ...] = ("chat", "approve")
+"""Either of these rights allows requests that only read conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated client."""
+
+    tenant: str
+    user: str
+    modes: frozenset[Mode] = ALL_MODES
+    """The endpoints that the caller's key may use."""
+    rights: frozenset[Right] = TENANT_RIGHTS
+    expires_at: datetime | None = None
+    """Expiry of the caller's key; None for a key that never expires."""
+    key: str | None = None
+    """SHA-256 of the caller's key; None for a caller without a key."""
+
+    @property
+    def may_approve(self) -> bool:
+        """Whether the caller may decide approval requests."""
+        return "approve" in self.rights
+
+    def check(self, mode: Mode) -> None:
+        """Check that the key may use the endpoints of a mode.
+
+        Raises:
+            Forbidden: The key may not use them.
+        """
+        if mode not in self.modes:
+            raise Forbidden(f"this key may not use {mode} endpoints")
+
+    def need(self, *rights: Right) -> None:
+        """Check that the caller has at least one of the rights.
+
+        Raises:
+            Forbidden: The caller has none of them.
+        """
+        if self.rights.isdisjoint(rights):
+            raise Forbidden(f"this needs the right {' or '.join(rights)}")
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the key expires; None for a key that never expires."""
+        return None if self.expires_at is None else (self.expires_at - datetime.now(UTC)).total_seconds()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the key has expired."""
+        return self.remaining_s is not None and self.remaining_s <= 0
+
+    def unexpired(self) -> Caller:
+        """Return this caller.
+
+        Raises:
+            Unauthorized: The key has expired.
+        """
+        if self.expired:
+            raise Unauthorized(f"the {'token' if self.key is None else 'API key'} has expired")
+        return self
+
+
+class Keys:
+    """The API keys of the settings and of the file that they name."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._configured = {key.sha256: key for key in settings.keys}
+        self.oidc = settings.oidc
+        self.tokens: OidcTokens | None = None
+        """Verifies the tokens of the OIDC provider; None without one."""
+        self._file = settings.keys_file
+        self._version: tuple[int, int] | None = None
+        """Inode and modification time of the file when it was last read; None if there was no file."""
+        self._stored: Mapping[str, ApiKey] = {}
+        self._readable = True
+        self.created: Mapping[str, ApiKey] = {}
+        """The keys that clients created, by their SHA-256. They have no influence on keyless mode: until the
+        gateway has read them from NATS, it would serve without a key."""
+        self._anonymous = (
+            Caller(settings.keyless_tenant, settings.keyless_user, rights=ALL_RIGHTS)
+            if settings.serves_without_key
+            else None
+        )
+        self._always_keyless = settings.keyless is True
+
+    @property
+    def keyless(self) -> bool:
+        """Whether requests without a key are served."""
+        if self._anonymous is None or self._always_keyless:
+            return self._anonymous is not None
+        self._refresh()
+        # An unreadable file may contain keys: without this check, a damaged file would open the gateway.
+        return not self._configured and not self._stored and self._readable
+
+    def write_first(self, key: ApiKey) -> None:
+        """Write the first key to the file of keys: from now on each request needs a key.
+
+        Raises:
+            Conflict: No file is configured, the file has a key already, or the gateway never requires keys.
+            Unavailable: The file cannot be written.
+        """
+        if self._file is None or self._always_keyless:
+            raise Conflict(
+                "this gateway needs no key: BANKSMAN_GATEWAY__KEYS_FILE names a file for the first one"
+            )
+
+        def add(keys: list[Key]) -> list[Key]:
+            if keys:
+                raise Conflict("another client created the first key")
+            return [key.model_dump(mode="json")]
+
+        try:
+            update_keys(self._file, add)
+        except OSError as error:
+            raise Unavailable(f"the file of keys cannot be written: {error.strerror}") from error
+
+    def is_configured(self, key: str) -> bool:
+        """Return whether the settings or the file of keys contain the key with this SHA-256."""
+        self._refresh()
+        return key in self._configured or key in self._stored
+
+    def known(self, token: str) -> bool:
+        """Return whether a token is one of the keys, or a valid token of the OIDC provider."""
+        return self._find(token) is not None or (self.tokens is not None and self.tokens.known(token))
+
+    def by_tenant(self) -> Counter[str]:
+        """Return the number of accepted keys by tenant, without expired ones."""
+        self._refresh()
+        known = {**self.created, **self._stored, **self._configured}
+        return Counter(key.tenant for key in known.values() if not _caller(key).expired)
+
+    def may_approve(self, key: str | None, tenant: str) -> bool:
+        """Return whether a user may still approve.
+
+        Args:
+            key: SHA-256 of the key with which the user signed in. None for a user without a key, who may
+                approve in keyless mode or with an OIDC provider: the rights of past tokens are not known.
+            tenant: The tenant of the user.
+        """
+        if key is None:
+            return self.keyless or self.oidc is not None
+        found = self._by_digest(key)
+        if found is None or found.tenant != tenant:
+            return False
+        caller = _caller(found)
+        return caller.may_approve and not caller.expired
+
+    async def prepare(self, token: str | None) -> None:
+        """Fetch new keys of the OIDC provider if a token needs them. Never raises an error."""
+        if self.tokens is not None:
+            await self.tokens.prepare(token)
+
+    def _find(self, token: str) -> ApiKey | None:
+        return self._by_digest(digest(token.encode()))
+
+    def _by_digest(self, key: str) -> ApiKey | None:
+        self._refresh()
+        return self._configured.get(key) or self._stored.get(key) or self.created.get(key)
+
+    def _refresh(self) -> None:
+        """Read the file if it has changed."""
+        if self._file is not None and (version := _version(self._file)) != self._version:
+            self._version = version
+            self._read(self._file)
+
+    def _read(self, file: Path) -> None:
+        """Read the keys of the file; if it cannot be read, the earlier keys remain valid."""
+        try:
+            self._stored = {key.sha256: key for key in _KEYS.validate_json(file.read_bytes())}
+            self._readable = True
+        except FileNotFoundError:
+            self._stored, self._readable = {}, True
+        except (OSError, ValidationError):
+            self._readable = False
+            logger.exception("the file of API keys cannot be read", extra={"file": str(file)})
+
+    def caller(self, token: str | None) -> Caller:
+        """Return the caller that a token belongs to.
+
+        In keyless mode an unknown token is accepted too: clients of model APIs always send a dummy key.
+
+        Raises:
+            Unauthorized: The token is missing, unknown or expired.
+            Forbidden: A token of the OIDC provider names no tenant.
+            Unavailable: The OIDC provider's keys have not been read yet.
+        """
+        key = self._find(token) if token else None
+        if key is not None:
+            return _caller(key).unexpired()
+        if token and self.tokens is not None and (found := self.tokens.caller(token)) is not None:
+            return found
+        if self._anonymous is not None and self.keyless:
+            return self._anonymous
+        raise Unauthorized("the API key is wrong" if token else "an API key is needed")
+
+
+def _version(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _caller(key: ApiKey) -> Caller:
+    rights = frozenset(key.rights) - (frozenset() if key.may_approve else {"approve"})
+    return Caller(key.tenant, key.user, frozenset(key.modes), rights, key.expires_at, key.sha256)
+
+
+def key_of(headers: Mapping[str, str]) -> str | None:
+    """Return the API key or token in the header `Authorization: Bearer` or `x-api-key`; None without one."""
+    return bearer(headers.get("authorization")) or headers.get("x-api-key")
+
+
+def bearer(authorization: str | None) -> str | None:
+    """Return the token of an `Authorization: Bearer` header; None for another header or without one."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None

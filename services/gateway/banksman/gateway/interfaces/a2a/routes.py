@@ -1,0 +1,199 @@
+"""`POST /a2a`, the JSON-RPC binding of A2A 1.0, and the agent card."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Header, Request, Response
+from pydantic import BaseModel
+from starlette.responses import JSONResponse
+
+from banksman.contracts.errors import BadInput, BanksmanError
+from banksman.contracts.wire import parse
+from banksman.gateway.interfaces.a2a.card import CARD_PATH, agent_card
+from banksman.gateway.interfaces.a2a.errors import (
+    INTERNAL,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NO_EXTENDED_CARD,
+    PARSE_ERROR,
+    VERSION_NOT_SUPPORTED,
+    RpcError,
+    rpc_error,
+)
+from banksman.gateway.interfaces.a2a.methods import FollowedTask, Methods
+from banksman.gateway.interfaces.a2a.models import (
+    ListConfigs,
+    ListTasks,
+    NamedConfig,
+    NamedTask,
+    PushConfig,
+    RpcRequest,
+    SendMessage,
+)
+from banksman.gateway.interfaces.a2a.push import PushConfigs
+from banksman.gateway.operation.parameters import ReaderDep, ServiceDep
+from banksman.gateway.operation.routing import LazyRouter, router
+from banksman.gateway.operation.streaming import (
+    CLIENT_CLOSED,
+    SSE_HEADERS,
+    Stream,
+    kept_alive,
+    sse_event,
+    unless_disconnected,
+)
+
+P = TypeVar("P", bound=BaseModel)
+
+
+RPC: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "required": ["jsonrpc", "method"]}}},
+    }
+}
+REPLIES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A response of JSON-RPC; a stream of them for the methods that stream",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+}
+FOLLOW_AGAIN = "the events cannot be followed any more; SubscribeToTask follows the task again"
+
+routes = LazyRouter(tags=["a2a"])
+endpoint = router("a2a")
+
+
+@routes.get(CARD_PATH)
+async def read_agent_card(request: Request) -> dict[str, Any]:
+    """Return the agent card of A2A 1.0. It needs no key and contains no data of a tenant."""
+    base_url = str(request.base_url).rstrip("/")
+    return agent_card(base_url, keyless=request.app.state.keys.keyless)
+
+
+@endpoint.post("/a2a", response_class=Response, responses=REPLIES, openapi_extra=RPC)
+async def call_a2a(
+    request: Request,
+    gateway: ServiceDep,
+    caller: ReaderDep,
+    a2a_version: Annotated[str, Header(description="1.0, which is also assumed without it.")] = "1.0",
+) -> Response:
+    """Call a method of A2A 1.0, whose tasks are runs (R26).
+
+    A client that disconnects cancels nothing. `SubscribeToTask` follows a task again, `CancelTask` ends it.
+    """
+    rpc: RpcRequest | None = None
+    try:
+        rpc = _parsed(await request.body())
+        if a2a_version.split(".")[0] != "1":
+            raise RpcError(VERSION_NOT_SUPPORTED, f"version {a2a_version!r} is not supported: use 1.0")
+        return await _call(rpc, Methods(gateway, caller), request)
+    except BanksmanError as error:
+        return _json(rpc, error=rpc_error(error).body())
+    except RpcError as error:
+        return _json(rpc, error=error.body())
+
+
+def _parsed(body: bytes) -> RpcRequest:
+    try:
+        return parse(RpcRequest, body)
+    except BadInput as error:
+        raise RpcError(PARSE_ERROR if error.field == "body" else INVALID_REQUEST, error.public) from error
+
+
+async def _call(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
+    configs = PushConfigs(methods.gateway, methods.caller)
+    match rpc.method:
+        case "SendMessage":
+            return await _send(rpc, methods, request)
+        case "SendStreamingMessage":
+            return _stream(rpc, await _sent(_params(SendMessage, rpc), methods))
+        case "SubscribeToTask":
+            return _stream(rpc, await methods.subscribe(_params(NamedTask, rpc)))
+        case "GetTask":
+            named = _params(NamedTask, rpc)
+            return _json(rpc, result=await methods.get(named.id, named.history_length))
+        case "ListTasks":
+            return _json(rpc, result=await methods.list(_params(ListTasks, rpc)))
+        case "CancelTask":
+            return _json(rpc, result=await methods.cancel(_params(NamedTask, rpc)))
+        case "GetExtendedAgentCard":
+            raise RpcError(NO_EXTENDED_CARD, "there is one agent card")
+        case "CreateTaskPushNotificationConfig":
+            config = _params(PushConfig, rpc)
+            return _json(rpc, result=await configs.create(config.task_id, config))
+        case "GetTaskPushNotificationConfig":
+            return _json(rpc, result=await configs.get(_params(NamedConfig, rpc)))
+        case "ListTaskPushNotificationConfigs":
+            return _json(rpc, result=await configs.list(_params(ListConfigs, rpc)))
+        case "DeleteTaskPushNotificationConfig":
+            return _json(rpc, result=await configs.delete(_params(NamedConfig, rpc)))
+        case method:
+            older = " (A2A 0.3 is not supported: use 1.0)" if "/" in method else ""
+            raise RpcError(METHOD_NOT_FOUND, f"the method {method!r} is unknown{older}")
+
+
+async def _send(rpc: RpcRequest, methods: Methods, request: Request) -> Response:
+    params = _params(SendMessage, rpc)
+    followed = await _sent(params, methods)
+    try:
+        if not params.configuration.return_immediately:
+            if await unless_disconnected(request.receive, _finished(followed)) is None:
+                return Response(status_code=CLIENT_CLOSED)
+    finally:
+        if followed.run is not None:
+            await followed.run.feed.close()
+    found = await methods.get(followed.updates.run_id, params.configuration.history_length)
+    return _json(rpc, result={"task": found})
+
+
+async def _sent(params: SendMessage, methods: Methods) -> FollowedTask:
+    """Send a message, and store where its client wants to be notified of the task."""
+    followed = await methods.send(params.message)
+    if params.configuration.push is not None:
+        try:
+            configs = PushConfigs(methods.gateway, methods.caller)
+            await configs.create(followed.first["id"], params.configuration.push)
+        except BaseException:
+            if followed.run is not None:
+                await followed.run.feed.close()
+            raise
+    return followed
+
+
+async def _finished(followed: FollowedTask) -> bool:
+    """Wait until the task has ended, or waits for a user."""
+    async for _ in followed.results():
+        pass
+    return True
+
+
+def _stream(rpc: RpcRequest, followed: FollowedTask) -> Stream:
+    on_end = None if followed.run is None else followed.run.feed.close
+    return Stream(kept_alive(_encoded(rpc, followed)), headers=SSE_HEADERS, on_end=on_end)
+
+
+async def _encoded(rpc: RpcRequest, followed: FollowedTask) -> AsyncIterator[bytes]:
+    async for result in followed.results():
+        yield sse_event(_response(rpc, result=result))
+    if followed.run is not None and not followed.updates.complete:
+        yield sse_event(_response(rpc, error=RpcError(INTERNAL, FOLLOW_AGAIN).body()))
+
+
+def _json(rpc: RpcRequest | None, **body: Any) -> Response:
+    return JSONResponse(_response(rpc, **body))
+
+
+def _response(rpc: RpcRequest | None, **body: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": None if rpc is None else rpc.id, **body}
+
+
+def _params(model: type[P], rpc: RpcRequest) -> P:
+    return parse(model, rpc.params, what="params")
+
+
+routes.routes += endpoint.routes

@@ -1,0 +1,84 @@
+"""`POST /agui`: a run of an agent, its events as server-sent events of AG-UI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Response
+
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.wire import Token
+from banksman.gateway.interfaces.agui.events import AguiEvent, snapshot, warning
+from banksman.gateway.interfaces.agui.models import RunInput
+from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
+from banksman.gateway.live.followed_run import run_headers
+from banksman.gateway.operation.parameters import ReaderDep, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
+from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive, sse_event
+
+TOO_SLOW = "The client reads too slowly. A request with the same runId continues with this run."
+STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The events of the run",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+routes = router("agui")
+
+
+@routes.post("/agui", response_class=Response, responses=STREAM)
+async def run_agent(
+    body: StrictBody[RunInput],
+    gateway: ServiceDep,
+    caller: ReaderDep,
+    assistant: Annotated[Token, Query(description="The assistant of a thread that begins.")] = "default",
+    detail: Annotated[
+        Literal["steps", "full"], Query(description="`full` also sends reasoning and running output.")
+    ] = "steps",
+) -> Stream:
+    """Run the agent by the Agent User Interaction protocol, AG-UI 1.0 (R26).
+
+    Each interrupt is one call that waits for a decision; the response is `{approved, arguments?, reason?}`. A
+    repeated `runId` continues with the run that the first request started. A client that disconnects cancels
+    the run, unless `forwardedProps.banksman.on_disconnect` is `continue`.
+    """
+    found = await Threads(gateway, caller, body, assistant, detail).open()
+    ids = found.mapper.ids
+    named = {} if ids.run_id is None else run_headers(ids.conversation_id, ids.run_id)
+    return Stream(
+        kept_alive(_encoded(found)),
+        headers={**SSE_HEADERS, **named},
+        on_disconnect=found.cancel_abandoned,
+        on_end=None if found.run is None else found.run.feed.close,
+    )
+
+
+async def _encoded(found: AguiRun) -> AsyncIterator[bytes]:
+    async for event in _events(found):
+        yield sse_event(event)
+
+
+async def _events(found: AguiRun) -> AsyncIterator[AguiEvent]:
+    mapper = found.mapper
+    for event in mapper.begin():
+        yield event
+    if found.messages is not None:
+        yield snapshot(found.messages)
+    for text in found.warnings:
+        yield warning(text)
+    if found.run is None:
+        for event in mapper.interrupted(found.interrupts) if found.interrupts else mapper.idle():
+            yield event
+        return
+    async with aclosing(found.run.frames()) as frames:
+        async for frame in frames:
+            for event in mapper.events(json.loads(frame)):
+                yield event
+            if mapper.ended:
+                return
+    for event in mapper.fail(ErrorCode.BUSY, TOO_SLOW):
+        yield event

@@ -1,0 +1,280 @@
+"""Opens AG-UI's threads and runs.
+
+A thread is a conversation. A run that waits for a user is several runs of AG-UI: each ends with an interrupt,
+and the next one begins with the response to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from banksman.contracts.errors import BadInput, Conflict, NotFound
+from banksman.contracts.events import ApprovalRequested, Event, InputRequested
+from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, Detail, InputReply
+from banksman.contracts.ids import digest, is_token
+from banksman.gateway.conversations.runs import PARKED
+from banksman.gateway.conversations.view import ConversationView
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.interfaces.agui.history import AguiMessage, messages_of
+from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
+from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
+from banksman.gateway.interfaces.agui.models import InputMessage, RunInput, as_sent
+from banksman.gateway.interfaces.agui.reading import UserTurn, content_of, user_turn
+from banksman.gateway.live.followed_run import FollowedRun, follow_open_run, followed_run
+from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.requests.idempotency import DerivedIds
+from banksman.gateway.service.gateway import Gateway
+
+NO_TOOLS = "The application's tools are not offered to the model: the server calls its own."
+NO_MEDIA = "Parts of the message that are neither text nor an image of at most 256 KiB are left out: {}."
+
+
+@dataclass(slots=True)
+class AguiRun:
+    """One run of AG-UI."""
+
+    mapper: EventMapper
+    run: FollowedRun | None = None
+    """The run to follow; None if the thread has none."""
+    messages: list[AguiMessage] | None = None
+    """The messages that replace those of the client; None replaces none."""
+    warnings: tuple[str, ...] = ()
+    interrupts: tuple[dict[str, Any], ...] = ()
+    """The open interrupts of a loaded thread."""
+    answers: bool = False
+    """Whether its input responds to interrupts."""
+    cancels: bool = False
+    """Whether a client that disconnects cancels the run."""
+
+    async def cancel_abandoned(self) -> None:
+        """Cancel the run after its client has disconnected, except a run that waits for a user."""
+        if self.run is None or self.mapper.ended or not self.cancels:
+            return
+        if not self.answers and await self._waits(self.run):
+            return
+        await self.run.cancel()
+
+    async def _waits(self, run: FollowedRun) -> bool:
+        found = await run.gateway.runs.get(run.caller.tenant, run.run_id)
+        return found.view.status in PARKED
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Opens the runs of one request."""
+
+    gateway: Gateway
+    caller: Caller
+    given: RunInput
+    assistant: str
+    detail: Detail
+
+    async def open(self) -> AguiRun:
+        """Return the run for the input: a response to interrupts, a message, or neither to load the thread.
+
+        Raises:
+            CallerMistake: The input is at fault.
+            Refused: The request may succeed later.
+        """
+        options = self.given.options
+        conversation_id = await self._conversation()
+        if self.given.resume:
+            found = await self._resumed(conversation_id)
+        elif self.given.messages:
+            found = await self._messaged(conversation_id)
+        else:
+            return await self._loaded(conversation_id)
+        may_cancel = "chat" in self.caller.rights
+        found.cancels = may_cancel and options.on_disconnect == "cancel"
+        if self.given.tools:
+            found.warnings += (NO_TOOLS,)
+        return found
+
+    async def _conversation(self) -> str:
+        """Return the id of the thread's conversation: the thread id itself, or an id derived from it."""
+        thread_id = self.given.thread_id
+        if is_token(thread_id) and await self._exists(thread_id):
+            return thread_id
+        return DerivedIds(f"agui/{thread_id}").new("c")
+
+    async def _exists(self, conversation_id: str) -> bool:
+        try:
+            await self.gateway.conversations.get(self.caller.tenant, conversation_id)
+        except NotFound:
+            return False
+        return True
+
+    async def _messaged(self, conversation_id: str) -> AguiRun:
+        """Start a run with the user's last messages, or follow the run that an earlier request started."""
+        turn = user_turn(self.given.messages)
+        view = await self._view(conversation_id)
+        ids = DerivedIds(f"agui/{digest(self.given.run_id.encode())}")
+        run_id = ids.new_run(conversation_id)
+        followed = turn.end < len(self.given.messages)
+        known = view.runs.get(run_id)
+        if known is not None:
+            run = await self._follow(conversation_id, run_id, known.first_seq - 1)
+        elif followed and not await self._is_queued(run_id):
+            role = self.given.messages[-1].role
+            raise BadInput("messages", role, "a last message with the role `user`")
+        else:
+            _check_answered(view)
+            run = await self._started(conversation_id, turn, ids, new=view.last_seq == 0)
+        found = AguiRun(self._mapper(conversation_id, run_id, view, "queued"), run)
+        if followed:
+            # The client has messages of the run already, which the events would repeat.
+            found.messages = [as_sent(message) for message in self.given.messages[: turn.end]]
+        if turn.left_out:
+            found.warnings += (NO_MEDIA.format(turn.left_out),)
+        return found
+
+    async def _started(
+        self, conversation_id: str, turn: UserTurn, ids: DerivedIds, *, new: bool
+    ) -> FollowedRun:
+        options, requests = self.given.options, self.gateway.requests
+        content = content_of(self.given, turn, new=new)
+        if new and not await self._exists(conversation_id):
+            creation = ConversationCreate(type="conversation.create", id="agui", assistant=self.assistant)
+            derived = replace(requests, requests=DerivedIds(f"agui/{self.given.thread_id}"))
+            await derived.handle(self.caller, creation, title_from=turn.parts)
+        message = ChatSend(
+            type="chat.send",
+            id="agui",
+            conversation_id=conversation_id,
+            content=content,
+            overrides=options.overrides,
+            variables=options.variables,
+        )
+        gateway = replace(self.gateway, requests=replace(requests, requests=ids))
+        return await followed_run(gateway, self.caller, message, self.detail)
+
+    async def _resumed(self, conversation_id: str) -> AguiRun:
+        """Store the responses to interrupts, and follow the events after them."""
+        view = await self._view(conversation_id)
+        request_id = f"agui-{digest(self.given.run_id.encode())[:32]}"
+        frame = answer(self.given.resume or (), request_id).model_copy(
+            update={"conversation_id": conversation_id}
+        )
+        asked = _asked(frame)
+        run_id = asked.rpartition("-")[0]
+        after_seq = await self._position(conversation_id, view, run_id, asked)
+        run = await self._follow(conversation_id, run_id, after_seq)
+        try:
+            ack = await self.gateway.requests.handle(self.caller, frame)
+        except BaseException:
+            await run.feed.close()
+            raise
+        found = AguiRun(self._mapper(conversation_id, run_id, view, "running"), run, answers=True)
+        if ack.already_resolved:
+            found.warnings += (f"An earlier decision counts: {ack.outcome}, by {ack.resolved_by}.",)
+        found.messages = _cut_after_calls(self.given.messages, frame)
+        return found
+
+    async def _position(self, conversation_id: str, view: ConversationView, run_id: str, asked: str) -> int:
+        """Return the number of the event after which the run continues: the request's, if it is resolved.
+
+        Raises:
+            NotFound: The conversation has no such request.
+        """
+        if asked in view.approvals or asked in view.inputs:
+            return view.last_seq
+        known = view.runs.get(run_id)
+        if known is not None:
+            stored = await self.gateway.views.events(
+                self.caller.tenant, conversation_id, after_seq=known.first_seq - 1
+            )
+            for event in stored.events:
+                if _asks(event, asked):
+                    return event.seq
+        raise NotFound("interrupt", asked)
+
+    async def _loaded(self, conversation_id: str) -> AguiRun:
+        """Return the thread as the server has it, and follow its open run."""
+        tenant = self.caller.tenant
+        view = await self._view(conversation_id)
+        stored = await self.gateway.views.events(tenant, conversation_id, after_seq=0)
+        open_run = view.open_run
+        found = AguiRun(
+            self._mapper(conversation_id, open_run and open_run.run_id, view, view.status),
+            messages=messages_of(stored.events),
+            interrupts=_interrupts(view),
+        )
+        if open_run is not None and not found.interrupts:
+            found.run = await self._follow(conversation_id, open_run.run_id, stored.head_seq)
+        return found
+
+    async def _view(self, conversation_id: str) -> ConversationView:
+        view = await self.gateway.views.read(self.caller.tenant, conversation_id)
+        if view.deleted:
+            raise NotFound("thread", self.given.thread_id)
+        return view
+
+    async def _is_queued(self, run_id: str) -> bool:
+        try:
+            await self.gateway.runs.get(self.caller.tenant, run_id)
+        except NotFound:
+            return False
+        return True
+
+    async def _follow(self, conversation_id: str, run_id: str, after_seq: int) -> FollowedRun:
+        return await follow_open_run(
+            self.gateway, self.caller, conversation_id, run_id, after_seq, self.detail
+        )
+
+    def _mapper(
+        self, conversation_id: str, run_id: str | None, view: ConversationView, status: str
+    ) -> EventMapper:
+        state = {} if self.given.state is None else self.given.state
+        return EventMapper(
+            RunIds(self.given.thread_id, self.given.run_id, conversation_id, run_id),
+            state if isinstance(state, dict) else None,
+            OpenRequests.of(view),
+            status=status,
+            whole_run=status == "queued",
+        )
+
+
+def _check_answered(view: ConversationView) -> None:
+    """Refuse a message to a thread that waits for a user: AG-UI requires the responses first."""
+    if waiting := [str(one["id"]) for one in _interrupts(view)]:
+        raise Conflict(f"the thread waits for responses in `resume` to {', '.join(waiting)}")
+
+
+def _interrupts(view: ConversationView) -> tuple[dict[str, Any], ...]:
+    approvals = (one.requested.model_dump(mode="json") for one in view.approvals.values())
+    inputs = (one.requested.model_dump(mode="json", by_alias=True) for one in view.inputs.values())
+    return (
+        *(interrupt for data in approvals for interrupt in approval_interrupts(data)),
+        *(input_interrupt(data) for data in inputs),
+    )
+
+
+def _asked(frame: ApprovalDecision | InputReply) -> str:
+    return frame.approval_id if isinstance(frame, ApprovalDecision) else frame.request_id
+
+
+def _asks(event: Event, asked: str) -> bool:
+    match event.data:
+        case ApprovalRequested(approval_id=id) | InputRequested(request_id=id):
+            return id == asked
+        case _:
+            return False
+
+
+def _cut_after_calls(
+    messages: Iterable[InputMessage], frame: ApprovalDecision | InputReply
+) -> list[AguiMessage] | None:
+    """Return the client's messages up to the one with the decided calls; None if no message follows.
+
+    Later messages come from an earlier request with the same responses, whose events are sent again.
+    """
+    decided = (
+        {one.tool_call_id for one in frame.decisions} if isinstance(frame, ApprovalDecision) else set[str]()
+    )
+    kept = list(messages)
+    ends = [index for index, message in enumerate(kept, 1) if decided & message.call_ids]
+    if not ends or ends[-1] == len(kept):
+        return None
+    return [as_sent(message) for message in kept[: ends[-1]]]

@@ -1,0 +1,170 @@
+"""Runs agents through the Chat Completions API of OpenAI and the Messages API of Anthropic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.responses import JSONResponse
+
+from banksman.contracts.events import RunFinished
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.interfaces.chat_formats.replies import (
+    ChatCompletionWriter,
+    Extension,
+    MessagesWriter,
+    StreamedText,
+    Writer,
+    failure,
+)
+from banksman.gateway.interfaces.chat_formats.requests import (
+    ChatCompletionRequest,
+    ChatRequest,
+    MessagesRequest,
+    read_chat,
+)
+from banksman.gateway.live.followed_run import FollowedRun, cancel_abandoned, followed_run, run_headers
+from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
+from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
+from banksman.gateway.operation.routing import StrictBody, router
+from banksman.gateway.operation.streaming import CLIENT_CLOSED, unless_disconnected
+from banksman.gateway.service.gateway import Gateway
+
+WAIT_S = 60.0
+"""Seconds of one wait for an outcome; the request waits again until the run ends."""
+SHOWN = frozenset({"approval.requested", "approval.resolved", "input.requested"})
+"""The events that a stream shows as comments, which clients of the vendors' formats skip."""
+
+_REPLY: dict[str, Any] = {
+    "description": "The reply in the format of the path; a stream if `stream` is true",
+    "content": {
+        "application/json": {"schema": {"type": "object"}},
+        "text/event-stream": {"schema": {"type": "string"}},
+    },
+}
+OF_OPENAI: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {**errors_as(OpenAIErrorBody), 200: _REPLY},
+}
+OF_ANTHROPIC: dict[str, Any] = {
+    "response_class": Response,
+    "responses": {**errors_as(AnthropicErrorBody), 200: _REPLY},
+}
+
+NewWriter = Callable[[Extension], Writer]
+
+routes = router("chat")
+
+
+@routes.post("/context/chat/completions", **OF_OPENAI)
+async def agent_chat_completions(
+    body: StrictBody[ChatCompletionRequest],
+    request: Request,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+) -> Response:
+    """OpenAI's Chat Completions API, served by an agent with its own prompt and tools (R26).
+
+    A client that disconnects cancels the run. Where calls need approval, the run waits for the decision.
+    """
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    writer = partial(ChatCompletionWriter, model=body.model, include_usage=usage)
+    chat = read_chat(body, request_id)
+    return await _reply(gateway, caller, request, chat, writer, stream=body.stream)
+
+
+@routes.post(
+    "/context/chat/v1/messages", include_in_schema=False, name="agent_messages_of_sdk", **OF_ANTHROPIC
+)
+@routes.post("/context/chat/messages", **OF_ANTHROPIC)
+async def agent_messages(
+    body: StrictBody[MessagesRequest],
+    request: Request,
+    gateway: ServiceDep,
+    caller: CallerDep,
+    request_id: RequestId,
+) -> Response:
+    """Anthropic's Messages API, served by an agent as `POST /context/chat/completions` is (R26).
+
+    Anthropic's SDKs append `/v1/messages` to their base URL: `…/context/chat` leads them to this endpoint.
+    """
+    writer = partial(MessagesWriter, model=body.model)
+    chat = read_chat(body, request_id)
+    return await _reply(gateway, caller, request, chat, writer, stream=body.stream)
+
+
+async def _reply(
+    gateway: Gateway,
+    caller: Caller,
+    request: Request,
+    chat: ChatRequest,
+    writer: NewWriter,
+    *,
+    stream: bool,
+) -> Response:
+    conversation_id = chat.message.conversation_id
+    if chat.creation is not None:
+        text = chat.message.content
+        created = await gateway.requests.handle(caller, chat.creation, title_from=text)
+        conversation_id = created.conversation_id or ""
+    message = chat.message.model_copy(update={"conversation_id": conversation_id})
+    if stream:
+        run = await followed_run(gateway, caller, message, "final")
+        return run.stream(_events(run, writer(Extension(conversation_id, run.run_id))))
+    run_id = (await gateway.requests.handle(caller, message)).run_id or ""
+    outcome = await unless_disconnected(request.receive, _outcome(gateway, caller, run_id))
+    if outcome is None:
+        await cancel_abandoned(gateway, caller, run_id)
+        return Response(status_code=CLIENT_CLOSED)
+    headers = run_headers(conversation_id, run_id)
+    if failed := failure(outcome):
+        # Vendors' SDKs retry a request after a status of 500 or more, and a second run would repeat side
+        # effects.
+        return JSONResponse(error_body(request.url.path, 400, *failed), 400, headers)
+    return JSONResponse(writer(Extension(conversation_id, run_id)).body(outcome), headers=headers)
+
+
+async def _outcome(gateway: Gateway, caller: Caller, run_id: str) -> RunFinished:
+    while True:
+        found = await gateway.runs.wait(caller.tenant, run_id, WAIT_S)
+        if found.outcome is not None:
+            return found.outcome
+
+
+async def _events(run: FollowedRun, writer: Writer) -> AsyncIterator[bytes]:
+    yield writer.begin()
+    text = StreamedText()
+    async for written in run.frames():
+        frame: dict[str, Any] = json.loads(written)
+        kind, data = frame["type"], frame.get("data", {})
+        match kind:
+            case "message.delta":
+                piece = text.delta(data["message_id"], data["offset"], data["text"])
+            case "message.completed":
+                cut = bool(data.get("truncated"))
+                piece = text.completed(data["message_id"], data["content"] or "", truncated=cut)
+            case "run.finished":
+                outcome = RunFinished.model_validate(data)
+                yield _end(writer, text, outcome)
+                return
+            case "resync_required":
+                break
+            case _ if kind in SHOWN:
+                yield f": {kind} {json.dumps(data)}\n\n".encode()
+                continue
+            case _:
+                continue
+        if piece:
+            yield writer.text(piece)
+    yield writer.error("unavailable", f"The events cannot be followed. Read /context/runs/{run.run_id}.")
+
+
+def _end(writer: Writer, text: StreamedText, outcome: RunFinished) -> bytes:
+    if failed := failure(outcome):
+        return writer.error(*failed)
+    piece = text.final(outcome)
+    return (writer.text(piece) if piece else b"") + writer.end(outcome)

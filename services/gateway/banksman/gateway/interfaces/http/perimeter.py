@@ -1,0 +1,166 @@
+"""Check every request, HTTP or websocket: host, origin, rate, size. Add headers to every response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
+from banksman.contracts.ids import digest, new_id
+from banksman.gateway.identity.auth import Keys, key_of
+from banksman.gateway.operation.errors import error_response
+from banksman.gateway.settings import GatewaySettings
+from banksman.runtime.rate_limit import Rates
+from banksman.runtime.tracing import HEADER, traced
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+UNLIMITED_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class BodyTooLarge(CallerMistake):
+    """A body exceeds the size limit."""
+
+    code = ErrorCode.TOO_LARGE
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the body has more than {limit} bytes")
+
+
+class Perimeter:
+    """ASGI middleware that checks requests and adds headers to responses."""
+
+    def __init__(self, app: ASGIApp, settings: GatewaySettings, keys: Keys) -> None:
+        self._app = app
+        self._settings = settings
+        self._keys = keys
+        self._hosts = LOOPBACK_NAMES | frozenset(settings.allowed_hosts)
+        self._origins = settings.origins
+        self._rates = Rates(settings.rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the application, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        with traced(headers.get(HEADER)):
+            await self._serve(scope, headers, receive, send)
+
+    async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        await self._keys.prepare(key_of(headers))
+        try:
+            self._check(scope, headers)
+        except BanksmanError as error:
+            await _refuse(scope, receive, send, error)
+            return
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+            return
+        limited = _LimitedBody(receive, self._limit(scope))
+        with_headers = _with_headers(send, _request_id(headers))
+        try:
+            limited.check_length(headers)
+            await self._app(scope, limited.receive, with_headers)
+        except BodyTooLarge as error:
+            await error_response(scope["path"], error)(scope, receive, with_headers)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        if self._keys.keyless and _hostname(headers.get("host", "")) not in self._hosts:
+            # DNS rebinding: a page of another site that resolves its name to this machine sends that name.
+            raise Forbidden("a gateway without keys accepts only the host names of this machine")
+        cross = scope["type"] == "websocket" or scope["method"] not in SAFE_METHODS
+        if cross and not self._same_origin(headers):
+            raise Forbidden(f"the origin {headers.get('origin')!r} is not allowed")
+        if scope["path"] not in UNLIMITED_PATHS:
+            self._check_rate(headers, scope)
+
+    def _same_origin(self, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        if origin is None or origin.rstrip("/").lower() in self._origins:
+            return True
+        return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+    def _check_rate(self, headers: Headers, scope: Scope) -> None:
+        token = key_of(headers)
+        # Unknown keys share the bucket of the client's address: otherwise each invented key would get a new
+        # bucket.
+        known = token is not None and self._keys.known(token)
+        self._rates.check(digest(token.encode()) if token and known else _address(scope))
+
+    def _limit(self, scope: Scope) -> int:
+        upload = scope["method"] == "PUT" and "/files/" in scope["path"]
+        return self._settings.max_upload_bytes if upload else self._settings.max_body_bytes
+
+
+class _LimitedBody:
+    """A request's body, of at most `limit` bytes."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._read = 0
+
+    def check_length(self, headers: Headers) -> None:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length) > self._limit:
+            raise BodyTooLarge(self._limit)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._read += len(message.get("body", b""))
+        if self._read > self._limit:
+            raise BodyTooLarge(self._limit)
+        return message
+
+
+def _with_headers(send: Send, request_id: str) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("x-request-id", request_id)
+            headers.setdefault("request-id", request_id)
+        await send(message)
+
+    return with_headers
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, error: BanksmanError) -> None:
+    response = error_response(scope["path"], error)
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+        return
+    # ASGI's "Websocket Denial Response" extension: an HTTP response in place of the upgrade.
+    # https://asgi.readthedocs.io/en/latest/extensions.html#websocket-denial-response
+    start = {"type": "websocket.http.response.start", "status": response.status_code}
+    await send({**start, "headers": response.raw_headers})
+    await send({"type": "websocket.http.response.body", "body": response.body})
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get("x-request-id", "")
+    return given if given.isascii() and 0 < len(given) <= 128 and given.isprintable() else new_id("req-")
+
+
+def _hostname(host: str) -> str:
+    return (urlsplit(f"//{host}").hostname or "").lower() if _is_host(host) else ""
+
+
+def _is_host(host: Iterable[str]) -> bool:
+    return all(character not in "/?#@\\" for character in host)

@@ -1,0 +1,195 @@
+"""System prompts, assistants, workflows, tools and usage."""
+
+from __future__ import annotations
+
+from banksman.bus.control import Received
+from banksman.contracts.assistant_requests import (
+    AssistantChanges,
+    AssistantDeleted,
+    AssistantList,
+    AssistantRevisions,
+    AssistantUpdate,
+    CompareRevisions,
+    NewAssistant,
+    ReadRevision,
+)
+from banksman.contracts.assistants import Assistant
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.registry import ParsedWorkflow, SystemPrompt, WorkflowCategory, WorkflowDefinition
+from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.usage import UsageReport
+from banksman.gateway.assistants.enhanced_prompts import PromptContext
+from banksman.gateway.interfaces.nats.endpoints import (
+    Endpoints,
+    caller_of,
+    named_by,
+    request_id_of,
+    tenant_of,
+)
+from banksman.gateway.interfaces.nats.messages import (
+    Deleted,
+    EnhancePrompt,
+    ListPrompts,
+    PromptPage,
+    UpdatePrompt,
+)
+from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, WorkflowText
+from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
+
+MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
+
+
+def add_prompts(api: Endpoints, gateway: Gateway) -> None:
+    """Serve system prompts."""
+
+    @api.serve("prompt", "list")
+    async def list_prompts(request: ListPrompts, message: Received) -> PromptPage:
+        """List the system prompts, sorted by id."""
+        found = await gateway.prompts.list(tenant_of(message))
+        later = [one for one in found if request.after is None or one.id > request.after]
+        page = tuple(later[: request.limit])
+        return PromptPage(items=page, next=page[-1].id if len(later) > len(page) else None)
+
+    @api.serve("prompt", "create", errors=(CONFLICT, EARLY))
+    async def create_prompt(request: NewPrompt, message: Received) -> SystemPrompt:
+        """Create a system prompt; a repeated request id returns the one that was created."""
+        return await gateway.prompts.create(caller_of(message), request, request_id_of(message))
+
+    @api.serve("prompt", "read", "{prompt_id}", errors=(MISSING,))
+    async def read_prompt(message: Received) -> SystemPrompt:
+        """Read a system prompt."""
+        return await gateway.prompts.get(tenant_of(message), named_by(message))
+
+    @api.serve("prompt", "update", "{prompt_id}", errors=(MISSING,))
+    async def update_prompt(request: UpdatePrompt, message: Received) -> SystemPrompt:
+        """Replace a system prompt."""
+        return await gateway.prompts.replace(tenant_of(message), named_by(message), request)
+
+    @api.serve("prompt", "delete", "{prompt_id}", errors=(MISSING,))
+    async def delete_prompt(message: Received) -> Deleted:
+        """Delete a system prompt."""
+        await gateway.prompts.delete(tenant_of(message), named_by(message))
+        return Deleted(id=named_by(message))
+
+    @api.serve("prompt", "enhance", "{prompt_id}", errors=(MISSING,))
+    async def enhance_prompt(request: EnhancePrompt, message: Received) -> EnhancedPromptBody:
+        """Read a prompt with tools by category, call instructions and diagram instructions."""
+        return await gateway.prompts.enhanced(
+            caller_of(message),
+            named_by(message),
+            PromptContext(request.assistant, request.conversation_id, request.user_message),
+            protocol=request.protocol,
+            budget_tokens=request.budget_tokens,
+            variables=request.variables,
+        )
+
+
+def add_assistants(api: Endpoints, gateway: Gateway) -> None:
+    """Serve assistants."""
+
+    @api.serve("assistant", "list")
+    async def list_assistants(message: Received) -> AssistantList:
+        """List the assistants, without the contents of their files."""
+        return AssistantList(items=await gateway.assistants.list(caller_of(message)))
+
+    @api.serve("assistant", "create", errors=(MISSING, CONFLICT, EARLY))
+    async def create_assistant(request: NewAssistant, message: Received) -> Assistant:
+        """Create an assistant; a repeated request id returns the one that was created."""
+        return await gateway.assistants.create(caller_of(message), request, request_id_of(message))
+
+    @api.serve("assistant", "read", "{assistant_id}", errors=(MISSING,))
+    async def read_assistant(message: Received) -> Assistant:
+        """Read the assistant that the subject names."""
+        return await gateway.assistants.get(caller_of(message), named_by(message))
+
+    @api.serve("assistant", "update", "{assistant_id}", errors=(MISSING, CONFLICT))
+    async def update_assistant(request: AssistantUpdate, message: Received) -> Assistant:
+        """Replace the assistant that the subject names."""
+        return await gateway.assistants.update(caller_of(message), named_by(message), request)
+
+    @api.serve("assistant", "revisions", "{assistant_id}", errors=(MISSING,))
+    async def list_revisions(message: Received) -> AssistantRevisions:
+        """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
+        return await gateway.assistants.revisions(caller_of(message), named_by(message))
+
+    @api.serve("assistant", "revision", "{assistant_id}", errors=(MISSING,))
+    async def read_revision(request: ReadRevision, message: Received) -> Assistant:
+        """Read a revision of an assistant."""
+        return await gateway.assistants.revision(caller_of(message), named_by(message), request.revision)
+
+    @api.serve("assistant", "changes", "{assistant_id}", errors=(MISSING,))
+    async def compare_revisions(request: CompareRevisions, message: Received) -> AssistantChanges:
+        """Show the fields in which a revision differs from `since`, or from the one before it."""
+        caller, assistant_id = caller_of(message), named_by(message)
+        return await gateway.assistants.changes(caller, assistant_id, request.revision, request.since)
+
+    @api.serve("assistant", "restore", "{assistant_id}", errors=(MISSING,))
+    async def restore_revision(request: ReadRevision, message: Received) -> Assistant:
+        """Store the content of a revision again, as a new revision."""
+        return await gateway.assistants.restore(caller_of(message), named_by(message), request.revision)
+
+    @api.serve("assistant", "delete", "{assistant_id}", errors=(MISSING,))
+    async def delete_assistant(message: Received) -> AssistantDeleted:
+        """Delete the assistant that the subject names."""
+        await gateway.assistants.delete(caller_of(message), named_by(message))
+        return AssistantDeleted(id=named_by(message))
+
+
+def add_workflows(api: Endpoints, gateway: Gateway) -> None:
+    """Serve the list of workflows. Frames start them."""
+
+    @api.serve("workflow", "list")
+    async def list_workflows(message: Received) -> Listing[WorkflowDefinition]:
+        """List the workflows."""
+        return Listing[WorkflowDefinition](items=await gateway.workflows.list(tenant_of(message)))
+
+    @api.serve("workflow", "categories")
+    async def list_categories(message: Received) -> Listing[WorkflowCategory]:
+        """List the workflows by category."""
+        return Listing[WorkflowCategory](items=await gateway.workflows.categories(tenant_of(message)))
+
+    @api.serve("workflow", "read", "{workflow}", errors=(MISSING,))
+    async def read_workflow(message: Received) -> WorkflowDefinition:
+        """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
+        return await gateway.workflows.get(tenant_of(message), named_by(message))
+
+    @api.serve("workflow", "create", errors=(CONFLICT,))
+    async def create_workflow(request: NewWorkflow, message: Received) -> WorkflowDefinition:
+        """Create a workflow without code."""
+        return await gateway.workflows.create(tenant_of(message), request)
+
+    @api.serve("workflow", "update", "{workflow}", errors=(MISSING, CONFLICT))
+    async def update_workflow(request: WorkflowUpdate, message: Received) -> WorkflowDefinition:
+        """Replace a workflow without code. Its open runs continue with the version that they started with."""
+        return await gateway.workflows.replace(tenant_of(message), named_by(message), request)
+
+    @api.serve("workflow", "delete", "{workflow}", errors=(MISSING,))
+    async def delete_workflow(message: Received) -> Deleted:
+        """Delete a workflow without code. Its open runs continue."""
+        await gateway.workflows.delete(tenant_of(message), named_by(message))
+        return Deleted(id=named_by(message))
+
+    @api.serve("workflow", "parse", errors=(MISSING,))
+    async def parse_workflow(request: WorkflowText, message: Received) -> ParsedWorkflow:
+        """Return the workflow that a text describes, as a filled form for confirmation. It is not started."""
+        return await gateway.workflow_texts.parse(caller_of(message), request.text, model=request.model)
+
+
+def add_tools(api: Endpoints, gateway: Gateway) -> None:
+    """Serve tools and usage."""
+
+    @api.serve("tool", "list")
+    async def list_tools(message: Received) -> ToolViews:
+        """List the tools that the tenant's models may call."""
+        return ToolViews.of(await gateway.tools.list(tenant_of(message)))
+
+    @api.serve("tool", "read", "{name}", errors=(MISSING,))
+    async def read_tool(message: Received) -> ToolView:
+        """Read a tool that the tenant's models may call."""
+        return await gateway.tools.get(tenant_of(message), named_by(message))
+
+    @api.serve("usage")
+    async def usage(message: Received) -> UsageReport:
+        """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
+        return await gateway.usage.of(tenant_of(message))

@@ -1,0 +1,209 @@
+"""Forward one request to an upstream, and its response as it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any, cast
+
+from fastapi import Request, Response
+from starlette.responses import JSONResponse
+
+from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.usage import CommitUsage
+from banksman.contracts.wire import json_fault
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.interfaces.passthrough.metering import Meter
+from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
+from banksman.gateway.interfaces.passthrough.prompts import PROMPT_ID, with_prompt
+from banksman.gateway.interfaces.passthrough.sse import (
+    EventReader,
+    UnfinishedStream,
+    error_event,
+    refusal_event,
+    unchanged,
+)
+from banksman.gateway.interfaces.passthrough.upstreams import (
+    UnknownModel,
+    UnsupportedEndpoint,
+    UpstreamResponse,
+    Upstreams,
+    UpstreamUnavailable,
+)
+from banksman.gateway.operation.errors import error_body
+from banksman.gateway.operation.parameters import NOT_CONNECTED
+from banksman.gateway.operation.streaming import (
+    CLIENT_CLOSED,
+    KEEP_ALIVE_S,
+    SSE_HEADERS,
+    Cut,
+    Stream,
+    disconnected,
+    kept_alive,
+)
+from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.settings import Dialect
+
+logger = logging.getLogger(__name__)
+
+UPSTREAM_ERROR = "upstream_error"
+
+
+async def forward(
+    request: Request, path: str, dialect: Dialect, upstreams: Upstreams, caller: Caller
+) -> Response:
+    """Forward a request to the upstream of its model, and return the response as it arrives.
+
+    Raises:
+        BadInput: The body names no model.
+        TenantLimitReached: The tenant has used up a limit.
+        NotFound: The tenant does not have the prompt that the request names.
+    """
+    here = request.url.path
+    gateway: Gateway | None = request.app.state.gateway
+    body = await request.body()
+    given = _parsed(body)
+    model, streams = _model_of(given), given.get("stream") is True
+    if gateway is not None:
+        await gateway.passthrough.check(caller.tenant)
+    if PROMPT_ID in given:
+        body = await _with_named_prompt(given, gateway, caller, dialect)
+    try:
+        candidates = upstreams.candidates(model, dialect)
+    except UnknownModel as error:
+        return JSONResponse(error_body(here, 404, "model_not_found", str(error), field="model"), 404)
+    except UnsupportedEndpoint as error:
+        code = "unsupported_endpoint_for_model"
+        return JSONResponse(error_body(here, 400, code, str(error), field="model"), 400)
+    opening = upstreams.open(candidates, path, request.url.query, body, request.headers, dialect)
+    if not await _opened(request, opening, KEEP_ALIVE_S if streams else None):
+        return Response(status_code=CLIENT_CLOSED)
+    meter = Meter(dialect, len(body), partial(_count, gateway, caller.tenant))
+    if not opening.done():
+        return Stream(kept_alive(_late_events(opening, dialect, model, meter)), headers=SSE_HEADERS)
+    try:
+        response = opening.result()
+    except UpstreamUnavailable as error:
+        headers = {"retry-after": "1"} if error.status == 503 else None
+        return JSONResponse(error_body(here, error.status, UPSTREAM_ERROR, str(error)), error.status, headers)
+    if response.is_event_stream:
+        headers = {**response.headers, **SSE_HEADERS}
+        return Stream(kept_alive(_events(response, dialect, model, meter)), response.status, headers)
+    return Stream(_body(response, dialect, meter), response.status, response.headers)
+
+
+async def _opened(
+    request: Request, opening: asyncio.Task[UpstreamResponse], patience_s: float | None
+) -> bool:
+    """Wait up to `patience_s` for an upstream's response.
+
+    Returns False if the client disconnects first; the upstream's request is then cancelled.
+    """
+    leaving = asyncio.create_task(disconnected(request.receive))
+    try:
+        await asyncio.wait((opening, leaving), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        client_left = leaving.done() and not opening.done()
+        if client_left:
+            opening.cancel()
+            await asyncio.wait((opening,))
+        return not client_left
+    except asyncio.CancelledError:
+        opening.cancel()
+        raise
+    finally:
+        leaving.cancel()
+        await asyncio.wait((leaving,))
+
+
+def _count(gateway: Gateway | None, tenant: str, usage: CommitUsage) -> None:
+    if gateway is not None:
+        gateway.passthrough.add(tenant, usage)
+
+
+async def _late_events(
+    opening: asyncio.Task[UpstreamResponse], dialect: Dialect, model: str, meter: Meter
+) -> AsyncGenerator[bytes]:
+    """Yield the events of a slow upstream. The status was already sent, so errors become error events."""
+    try:
+        response = await opening
+    except UpstreamUnavailable as error:
+        yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=error.status)
+        raise Cut from error
+    finally:
+        opening.cancel()
+    if response.is_event_stream:
+        async for piece in _events(response, dialect, model, meter):
+            yield piece
+        return
+    body = b"".join([piece async for piece in _body(response, dialect, meter)])
+    yield refusal_event(dialect, response.status, body, response.headers.get("retry-after"))
+    raise Cut
+
+
+async def _events(
+    response: UpstreamResponse, dialect: Dialect, model: str, meter: Meter
+) -> AsyncGenerator[bytes]:
+    """Yield an event stream in complete events, so that an error event never follows a partial one."""
+    normalise = response.upstream.normalise and dialect == "openai"
+    reader = EventReader(dialect, ChatNormaliser(model).repaired if normalise else unchanged)
+    try:
+        async for piece in response.body:
+            if complete := reader.complete(piece):
+                meter.note_events(complete)
+                yield complete
+        if rest := reader.last():
+            meter.note_events(rest)
+            yield rest
+    except (UpstreamUnavailable, UnfinishedStream) as error:
+        if reader.finished:
+            return
+        logger.warning("upstream %s: a stream ended before its reply was finished", response.upstream.name)
+        status = error.status if isinstance(error, UpstreamUnavailable) else 502
+        yield error_event(dialect, str(error), code=UPSTREAM_ERROR, status=status)
+        raise Cut from error
+    finally:
+        meter.end(response.upstream.name, response.status)
+        await response.body.aclose()
+
+
+async def _body(response: UpstreamResponse, dialect: Dialect, meter: Meter) -> AsyncGenerator[bytes]:
+    """Yield a body that is not an event stream."""
+    repairs = response.status >= 400 and dialect != "anthropic" and response.upstream.normalise
+    try:
+        async for piece in response.body:
+            meter.note_body(piece)
+            # The body of an error arrives in one piece.
+            yield normalised_error(piece) if repairs else piece
+    except UpstreamUnavailable as error:
+        raise Cut from error
+    finally:
+        meter.end(response.upstream.name, response.status)
+        await response.body.aclose()
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    """Return the fields of a body. Only `model`, `stream` and `prompt_id` are used."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadInput("body", None, f"valid JSON; {json_fault(error)}") from error
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _model_of(given: dict[str, Any]) -> str:
+    model = given.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadInput("model", model, "the name of a model")
+    return model
+
+
+async def _with_named_prompt(
+    given: dict[str, Any], gateway: Gateway | None, caller: Caller, dialect: Dialect
+) -> bytes:
+    if gateway is None:
+        raise Unavailable(NOT_CONNECTED)
+    prompt = await gateway.prompts.get(caller.tenant, str(given[PROMPT_ID]))
+    return with_prompt(given, prompt.content, dialect)

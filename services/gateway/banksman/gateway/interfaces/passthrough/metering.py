@@ -1,0 +1,116 @@
+"""Reads the usage of a request from its forwarded response."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from prometheus_client import Counter
+from pydantic_core import from_json
+
+from banksman.contracts.usage import CommitUsage
+from banksman.gateway.interfaces.passthrough.sse import data_of
+from banksman.gateway.settings import Dialect
+
+LAST_BLOCKS = 8
+MAX_BLOCK_BYTES = 64 * 1024
+"""Bytes of a block of events that are searched for usage; vendors send it in events of its own."""
+MAX_BODY_BYTES = 1024 * 1024
+"""Bytes of a body that are read for usage; the usage of a longer one is estimated."""
+CHARS_PER_TOKEN = 4
+
+_TOKENS = Counter("banksman_passthrough_tokens", "Tokens of forwarded requests.", ["direction"])
+_REQUESTS = Counter("banksman_passthrough_requests", "Forwarded requests.", ["upstream", "dialect", "status"])
+
+
+class Meter:
+    """Collects the usage of one response while it is forwarded, and reports it once.
+
+    If the upstream reports no usage, it is estimated: a token is four bytes of the request, an event of a
+    stream, or four bytes of another body. A refused request consumed nothing.
+    """
+
+    def __init__(self, dialect: Dialect, request_bytes: int, report: Callable[[CommitUsage], None]) -> None:
+        self._dialect = dialect
+        self._request_bytes = request_bytes
+        self._report = report
+        self._first = b""
+        self._last: deque[bytes] = deque(maxlen=LAST_BLOCKS)
+        self._events = 0
+        self._body = bytearray()
+        self._body_bytes = 0
+
+    def note_events(self, events: bytes) -> None:
+        """Count complete events."""
+        self._events += events.count(b"data:")
+        block = events if len(events) <= MAX_BLOCK_BYTES else events[-MAX_BLOCK_BYTES:]
+        if not self._first:
+            # Anthropic sends the input tokens with the first event.
+            self._first = events[:MAX_BLOCK_BYTES]
+        self._last.append(block)
+
+    def note_body(self, piece: bytes) -> None:
+        """Count a piece of a body that is not an event stream."""
+        self._body_bytes += len(piece)
+        if len(self._body) <= MAX_BODY_BYTES:
+            self._body += piece
+
+    def end(self, upstream: str, status: int) -> None:
+        """Report the usage, after the response has ended or its client has disconnected."""
+        _REQUESTS.labels(upstream, self._dialect, str(status)).inc()
+        if status >= 400:
+            return
+        found = _usage_in_events((self._first, *self._last)) if self._events else _usage_of(bytes(self._body))
+        estimate = self._events or self._body_bytes // CHARS_PER_TOKEN
+        read = _input_tokens(found)
+        written = _number(found, "completion_tokens", "output_tokens")
+        usage = CommitUsage(
+            requests=1,
+            input_tokens=self._request_bytes // CHARS_PER_TOKEN if read is None else read,
+            output_tokens=estimate if written is None else written,
+        )
+        _TOKENS.labels("input").inc(usage.input_tokens)
+        _TOKENS.labels("output").inc(usage.output_tokens)
+        self._report(usage)
+
+
+def _usage_in_events(blocks: tuple[bytes, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for block in blocks:
+        for event in block.replace(b"\r", b"\n").split(b"\n\n"):
+            if b'"usage"' in event:
+                found |= {name: value for name, value in _usage_of(data_of(event) or b"").items() if value}
+    return found
+
+
+def _usage_of(body: bytes) -> dict[str, Any]:
+    """Return the usage object of a body or an event; empty without one."""
+    try:
+        value: Any = from_json(body)
+    except ValueError:
+        return {}
+    given = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    for holder in (given, given.get("message"), given.get("response")):
+        usage = cast(dict[str, Any], holder).get("usage") if isinstance(holder, dict) else None
+        if isinstance(usage, dict):
+            return cast(dict[str, Any], usage)
+    return {}
+
+
+def _input_tokens(usage: dict[str, Any]) -> int | None:
+    tokens = _number(usage, "prompt_tokens", "input_tokens")
+    if tokens is None:
+        return None
+    # Anthropic reports cached tokens in addition to the input tokens, OpenAI as a part of them.
+    cached = ("cache_creation_input_tokens", "cache_read_input_tokens")
+    return tokens + sum(_number(usage, name) or 0 for name in cached)
+
+
+def _number(usage: dict[str, Any], *names: str) -> int | None:
+    """Return the first of these members that is a plausible number of tokens."""
+    for name in names:
+        value = usage.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40:
+            return value
+    return None

@@ -1,0 +1,248 @@
+"""The model APIs that passthrough forwards to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from banksman.contracts.errors import CallerMistake, Unavailable
+from banksman.gateway.interfaces.passthrough.headers import request_headers, response_headers
+from banksman.gateway.interfaces.passthrough.listing import ModelLists
+from banksman.gateway.settings import Dialect, Upstream
+from banksman.runtime.background import Background
+from banksman.runtime.redaction import redacted
+
+logger = logging.getLogger(__name__)
+
+CONNECT_S = 5.0
+WHOLE_BODY_BYTES = 2**20
+"""A larger body is sent as a file, in chunks: aiohttp writes bytes at once, which delays other requests."""
+MAX_ERROR_BYTES = 256 * 1024
+"""Bytes of an error's body that are forwarded. They are read first, because chunks may divide a key."""
+
+
+class UnknownModel(CallerMistake):
+    """No upstream serves a model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        super().__init__(f"The model {model[:200]!r} does not exist.")
+
+
+class UnsupportedEndpoint(CallerMistake):
+    """Upstreams serve a model, but not in the dialect of the endpoint."""
+
+    def __init__(self, model: str, dialect: Dialect) -> None:
+        self.model = model
+        self.dialect = dialect
+        super().__init__(f"no upstream for model {model[:200]!r} supports the {dialect} API")
+
+
+class UpstreamUnavailable(Unavailable):
+    """An upstream cannot be reached, does not respond, or breaks off."""
+
+    def __init__(self, name: str, problem: str, *, status: int = 502) -> None:
+        self.status = status
+        """The HTTP status for the client, if its response has not begun."""
+        super().__init__(f"The upstream {name} {problem}.")
+
+
+class _Stopping(Exception):
+    """The gateway stops and cannot wait any longer for an upstream."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamResponse:
+    """The status and headers of a response, and its body as it arrives."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncGenerator[bytes]
+    """Closing it closes the connection, which cancels the upstream's request."""
+    upstream: Upstream
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is server-sent events."""
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+
+class Upstreams:
+    """All upstreams, with one connection pool. As a context manager it also refreshes the lists of models."""
+
+    def __init__(self, upstreams: tuple[Upstream, ...], background: Background, *, timeout_s: float) -> None:
+        self._upstreams = upstreams
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S, sock_read=timeout_s)
+        self._session: aiohttp.ClientSession
+        self._stopping = False
+        self._opening: set[asyncio.Task[UpstreamResponse]] = set()
+        self._reading: set[aiohttp.ClientResponse] = set()
+        self.lists = ModelLists(upstreams, background)
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            timeout=self._timeout,
+            # An open stream occupies its connection: with a limit, requests would wait for other clients.
+            connector=aiohttp.TCPConnector(limit=0),
+        )
+        self.lists.start(self._session)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.lists.stop()
+        await self._session.close()
+
+    def candidates(self, model: str, dialect: Dialect) -> tuple[Upstream, ...]:
+        """Return the upstreams that may serve a model in a dialect, in the order in which they are tried.
+
+        Upstreams that list the model come first, then the others, each in the configured order.
+
+        Raises:
+            UnknownModel: No upstream serves the model.
+            UnsupportedEndpoint: Upstreams serve it in other dialects only.
+        """
+        serving = [upstream for upstream in self._upstreams if upstream.serves(model)]
+        found = [upstream for upstream in serving if dialect in upstream.dialects]
+        if not serving:
+            raise UnknownModel(model)
+        if not found:
+            raise UnsupportedEndpoint(model, dialect)
+        return tuple(sorted(found, key=lambda upstream: not self.lists.has(upstream, model)))
+
+    def open(
+        self,
+        candidates: tuple[Upstream, ...],
+        path: str,
+        query: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        dialect: Dialect,
+    ) -> asyncio.Task[UpstreamResponse]:
+        """Start to forward a request; the task returns the response with its headers.
+
+        After a 404 the next candidate is tried, because the upstream has done nothing. The caller reads or
+        closes the body. The task raises `UpstreamUnavailable`.
+        """
+        task = asyncio.create_task(self._open(candidates, path, query, body, headers, dialect))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+        return task
+
+    def _opened(self, task: asyncio.Task[UpstreamResponse]) -> None:
+        self._opening.discard(task)
+        if not task.cancelled():
+            # A client may disconnect before its response is read; asyncio would log the task's error.
+            task.exception()
+
+    async def _open(
+        self,
+        candidates: tuple[Upstream, ...],
+        path: str,
+        query: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        dialect: Dialect,
+    ) -> UpstreamResponse:
+        *earlier, last = candidates
+        for upstream in earlier:
+            response = await self._post(upstream, path, query, body, headers, dialect)
+            if response.status != 404:
+                return self._response(response, upstream)
+            response.close()
+        return self._response(await self._post(last, path, query, body, headers, dialect), last)
+
+    async def _post(
+        self,
+        upstream: Upstream,
+        path: str,
+        query: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        dialect: Dialect,
+    ) -> aiohttp.ClientResponse:
+        url = URL(upstream.url(path, query), encoded=True)
+        sent = request_headers(headers, upstream, dialect)
+        try:
+            # No redirects: one would send the upstream's key and the body to another host.
+            data = io.BytesIO(body) if len(body) > WHOLE_BODY_BYTES else body
+            response = await self._session.post(url, data=data, headers=sent, allow_redirects=False)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _unavailable(upstream, error) from error
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise
+            raise _unavailable(upstream, _Stopping()) from None
+        if 300 <= response.status < 400:
+            response.close()
+            logger.warning(
+                "upstream %s redirects to %s", upstream.name, redacted(response.headers.get("location", ""))
+            )
+            raise UpstreamUnavailable(
+                upstream.name, f"responded with a redirect ({response.status}), which is not followed"
+            )
+        return response
+
+    def _response(self, response: aiohttp.ClientResponse, upstream: Upstream) -> UpstreamResponse:
+        pieces = self._pieces(response, upstream)
+        if response.status >= 400:
+            pieces = _redacted(pieces)
+        return UpstreamResponse(response.status, response_headers(response.headers), pieces, upstream)
+
+    async def _pieces(self, response: aiohttp.ClientResponse, upstream: Upstream) -> AsyncGenerator[bytes]:
+        self._reading.add(response)
+        try:
+            if self._stopping:
+                raise _Stopping
+            async for piece in response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, TimeoutError, _Stopping) as error:
+            raise _unavailable(upstream, error) from error
+        finally:
+            self._reading.discard(response)
+            response.close()
+
+    def end(self) -> None:
+        """End every open request and response: the gateway stops. Streams then end with an error event."""
+        self._stopping = True
+        for task in self._opening:
+            task.cancel()
+        for response in self._reading:
+            response.content.set_exception(_Stopping())
+
+
+async def _redacted(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the body of an error without keys: upstreams echo the request's headers in it."""
+    body = bytearray()
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            body += piece
+            if len(body) > MAX_ERROR_BYTES:
+                break
+    # Bytes that are not UTF-8 are forwarded unchanged.
+    text = bytes(body[:MAX_ERROR_BYTES]).decode(errors="surrogateescape")
+    yield redacted(text).encode(errors="surrogateescape")
+
+
+def _unavailable(upstream: Upstream, error: Exception) -> UpstreamUnavailable:
+    """Return the error for the client, and log the library's, which may contain the upstream's address."""
+    if isinstance(error, _Stopping):
+        return UpstreamUnavailable(upstream.name, "was not awaited: the gateway is stopping", status=503)
+    logger.warning("upstream %s: %s", upstream.name, redacted(str(error)) or type(error).__name__)
+    match error:
+        case TimeoutError():
+            return UpstreamUnavailable(upstream.name, "did not respond in time", status=504)
+        case aiohttp.ClientConnectorError():
+            return UpstreamUnavailable(upstream.name, "cannot be reached")
+        case _:
+            return UpstreamUnavailable(upstream.name, "ended the connection before its response was complete")

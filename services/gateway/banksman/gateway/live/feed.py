@@ -1,0 +1,240 @@
+"""One subscription of one client to one conversation: stored events without gaps, and live output."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from pydantic_core import to_json
+
+from banksman.bus.live import Following, LiveHub
+from banksman.bus.log import StoredCommit
+from banksman.contracts.calls import CallProgress, Delta
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.event_frames import detail_of
+from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
+from banksman.contracts.frames import DETAILS, Detail, ReplayDone, ResyncRequired
+from banksman.gateway.conversations.view import ConversationView
+from banksman.gateway.live.event_frames import encoded_event, subscribed
+from banksman.gateway.live.live_output import LiveChannel, LiveChannels
+
+logger = logging.getLogger(__name__)
+
+READ_AGAIN_S = 0.5
+"""Seconds before stored events are read again after the broker did not respond."""
+EARLY_OUTPUT = 4_096
+"""Pieces of live output that may wait until the stored events before them are sent."""
+
+
+class Sink(Protocol):
+    """The receiver of a feed's frames."""
+
+    def put(self, frame: str) -> None:
+        """Accept a frame."""
+        ...
+
+    def put_delta(self, key: tuple[str, ...], frame: dict[str, Any]) -> None:
+        """Accept a piece of text, which may be merged with the piece before it."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until there is room for more frames."""
+        ...
+
+
+class Feed:
+    """One subscription of one client to one conversation."""
+
+    def __init__(
+        self,
+        hub: LiveHub,
+        channels: LiveChannels,
+        tenant: str,
+        conversation_id: str,
+        view: ConversationView,
+        *,
+        after_seq: int | None,
+        detail: Detail,
+        sink: Sink,
+    ) -> None:
+        self.tenant = tenant
+        self.conversation_id = conversation_id
+        self.head = subscribed(conversation_id, view)
+        self.ended = asyncio.Event()
+        """Set when no event follows: the run that `only` named has ended, or the events cannot be read."""
+        self._hub = hub
+        self._channels = channels
+        self._sink = sink
+        self._rank = DETAILS.index(detail)
+        self._last = view.last_seq if after_seq is None else after_seq
+        """Number of the last event that was sent or filtered out."""
+        self._prev = self._last
+        """Number of the last event sent."""
+        self._position = view.stream_seq if after_seq is None else view.position(after_seq)
+        # A restored log also contains commits of earlier epochs. Clients know only the current epoch, so all
+        # events up to the head are sent with the current epoch.
+        self._log_epoch, self._head = view.log_epoch, view.stream_seq
+        self._completed_message: str | None = None
+        self._run_id: str | None = None
+        self._closed = False
+        self._following: Following | None = None
+        self._channel: LiveChannel | None = None
+        self._early: deque[Delta | CallProgress] | None = deque(maxlen=EARLY_OUTPUT)
+        """Live output that arrived before the stored events that precede it; None once the feed is live."""
+        self._completed: set[str] = set()
+        """Messages and calls that the replayed events complete: their early output is dropped."""
+
+    async def listen(self) -> None:
+        """Begin to buffer live output, so that `follow` misses no output after this call."""
+        if self._channel is None:
+            self._channel = await self._channels.join(self.tenant, self.conversation_id, self)
+
+    async def follow(self, *, quiet: bool = False) -> None:
+        """Send the stored events, then `replay.done`, then each event as it is stored, until `close`.
+
+        Returns when the feed is live; callbacks send further frames. Retries while the broker does not
+        respond: the client has its position already, and could not detect missing events.
+
+        Args:
+            quiet: True sends no `replay.done`.
+
+        Raises:
+            LogBroken, Poison: The log cannot be read.
+        """
+        while not self._closed:
+            try:
+                await self._go_live(quiet=quiet)
+                break
+            except Unavailable as error:
+                logger.warning("%s: reading the log failed, retrying: %s", self.conversation_id, error)
+                await asyncio.sleep(READ_AGAIN_S)
+
+    async def _go_live(self, *, quiet: bool) -> None:
+        await self.listen()
+        for stored in await self._hub.log.read(self.tenant, self.conversation_id, after=self._position):
+            await self._sink.room()
+            if self._closed:
+                return
+            self._take(stored)
+        self._following = await self._hub.follow(
+            self.tenant, self.conversation_id, after_stream_seq=self._position, on_commit=self._take
+        )
+        self._show_early()
+        if not quiet:
+            done = ReplayDone(conversation_id=self.conversation_id, seq=self._last)
+            self._sink.put(done.model_dump_json())
+
+    def require_resync(self, reason: str) -> None:
+        """Send `resync_required` as the last frame: the client's events differ from the stored ones."""
+        if self._closed:
+            return
+        self._closed = True
+        self.ended.set()
+        resync = ResyncRequired(
+            conversation_id=self.conversation_id, oldest_seq=self.head.oldest_seq, reason=reason
+        )
+        self._sink.put(resync.model_dump_json())
+
+    async def close(self) -> None:
+        """Stop sending and unsubscribe."""
+        self._closed = True
+        if self._channel is not None:
+            await self._channels.leave(self._channel, self)
+            self._channel = None
+        if self._following is not None:
+            await self._following.close()
+            self._following = None
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether the feed sends the progress of tool calls."""
+        return self._rank >= DETAILS.index("steps")
+
+    def only(self, run_id: str) -> None:
+        """Send only events of one run from now on."""
+        self._run_id = run_id
+
+    def take(self, live: Delta | CallProgress) -> None:
+        """Send a piece of a message or the progress of a tool call, or buffer it until the feed is live."""
+        if self._early is not None:
+            self._early.append(live)
+        else:
+            self._show(live)
+
+    def _show_early(self) -> None:
+        early, self._early = self._early or (), None
+        for live in early:
+            subject = live.message_id if isinstance(live, Delta) else live.tool_call_id
+            if subject not in self._completed:
+                self._show(live)
+        self._completed.clear()
+
+    def _show(self, live: Delta | CallProgress) -> None:
+        if self._run_id not in (None, live.run_id):
+            return
+        match live:
+            case Delta():
+                self._show_delta(live)
+            case CallProgress():
+                self._show_progress(live)
+
+    def _show_delta(self, delta: Delta) -> None:
+        is_message = delta.kind == "message"
+        if delta.message_id == self._completed_message:
+            return
+        if not (is_message or self._rank >= DETAILS.index("full")):
+            return
+        data: dict[str, Any] = {"message_id": delta.message_id, "offset": delta.offset, "text": delta.text}
+        frame = self._live_frame(f"{delta.kind}.delta", delta.run_id, data)
+        self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
+
+    def _show_progress(self, progress: CallProgress) -> None:
+        data: dict[str, Any] = {"tool_call_id": progress.tool_call_id}
+        if progress.kind == "started":
+            data["runner"] = progress.runner
+            self._sink.put(to_json(self._live_frame("tool_call.started", progress.run_id, data)).decode())
+        elif self._rank >= DETAILS.index("full"):
+            data |= {"stream": progress.stream, "text": progress.text}
+            frame = self._live_frame("tool_call.output", progress.run_id, data)
+            key = (self.conversation_id, "output", progress.tool_call_id, progress.stream or "")
+            self._sink.put_delta(key, frame)
+
+    def _take(self, stored: StoredCommit) -> None:
+        """Send the events of a commit that the client has not received yet."""
+        self._position = stored.stream_seq
+        log_epoch = self._log_epoch if stored.stream_seq <= self._head else stored.commit.log_epoch
+        for event in stored.commit.events:
+            if event.seq <= self._last or self._closed:
+                continue
+            self._last = event.seq
+            self._note_completion(event)
+            if self._run_id not in (None, event.run_id) or DETAILS.index(detail_of(event)) > self._rank:
+                continue
+            self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
+            self._prev = event.seq
+            if self._run_id is not None and isinstance(event.data, RunFinished):
+                self.ended.set()
+
+    def _note_completion(self, event: Event) -> None:
+        """Record the message or call that an event completes: its live output is not sent afterwards."""
+        match event.data:
+            case MessageCompleted(message_id=completed):
+                self._completed_message = completed
+            case ToolCallCompleted(result=result):
+                completed = result.tool_call_id
+            case _:
+                return
+        if self._early is not None:
+            self._completed.add(completed)
+
+    def _live_frame(self, kind: str, run_id: str, data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "type": kind,
+            "ts": datetime.now(UTC).isoformat(),
+            "conversation_id": self.conversation_id,
+            "run_id": run_id,
+            "data": data,
+        }

@@ -1,0 +1,86 @@
+"""All feeds of a process. Each open conversation is subscribed once, however many feeds it has."""
+
+from __future__ import annotations
+
+from banksman.bus.connection import Bus
+from banksman.bus.live import LiveHub
+from banksman.contracts.frames import Detail
+from banksman.gateway.conversations.view import ConversationView
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.live.feed import Feed, Sink
+from banksman.gateway.live.live_output import LiveChannels
+
+
+class PositionUnavailable(Exception):
+    """The events after a client's position cannot be sent: the client must read the conversation again."""
+
+    def __init__(self, conversation_id: str, oldest_seq: int, reason: str) -> None:
+        self.conversation_id = conversation_id
+        self.oldest_seq = oldest_seq
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Feeds:
+    """Opens feeds, and ends those of a damaged log."""
+
+    def __init__(self, bus: Bus, hub: LiveHub, views: Views) -> None:
+        self._hub = hub
+        self._views = views
+        self._channels = LiveChannels(bus)
+
+    async def open(
+        self,
+        tenant: str,
+        conversation_id: str,
+        *,
+        after_seq: int | None,
+        log_epoch: str | None,
+        detail: Detail,
+        sink: Sink,
+    ) -> Feed:
+        """Return a feed, which sends frames once its `follow` is called.
+
+        Args:
+            tenant: The owner of the conversation; the caller has checked that it exists.
+            conversation_id: The conversation.
+            after_seq: The last event that the client has; 0 for none, None for new events only.
+            log_epoch: The epoch of the log that `after_seq` belongs to, if the client knows it.
+            detail: The level of detail up to which it sends events.
+            sink: The receiver of its frames.
+
+        Raises:
+            PositionUnavailable: The position belongs to another log, or to events that are not stored.
+        """
+        view = await self._views.read(tenant, conversation_id)
+        _check_position(conversation_id, view, after_seq, log_epoch)
+        return Feed(
+            self._hub,
+            self._channels,
+            tenant,
+            conversation_id,
+            view,
+            after_seq=after_seq,
+            detail=detail,
+            sink=sink,
+        )
+
+    def on_damage(self, tenant: str, conversation_id: str) -> None:
+        """Drop the view of a damaged log, and require its clients to resync: events may be lost."""
+        self._views.forget(tenant, conversation_id)
+        for feed in self._channels.feeds(tenant, conversation_id):
+            feed.require_resync("the log is damaged: stored events may be lost")
+
+
+def _check_position(
+    conversation_id: str, view: ConversationView, after_seq: int | None, log_epoch: str | None
+) -> None:
+    if log_epoch and log_epoch != view.log_epoch:
+        reason = "the log was restored from a backup: positions in the earlier log are invalid"
+        raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
+    if after_seq is not None and after_seq > view.last_seq:
+        reason = f"after_seq {after_seq} is beyond the last event, {view.last_seq}"
+        raise PositionUnavailable(conversation_id, view.oldest_seq, reason)
+    if after_seq and after_seq < view.oldest_seq - 1:
+        reason = f"events up to {view.oldest_seq - 1} are no longer stored"
+        raise PositionUnavailable(conversation_id, view.oldest_seq, reason)

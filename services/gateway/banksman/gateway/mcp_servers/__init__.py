@@ -1,0 +1,1 @@
+"""Mcp servers."""

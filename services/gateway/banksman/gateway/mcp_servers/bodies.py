@@ -1,0 +1,195 @@
+"""The bodies that describe servers of the Model Context Protocol, and those for the sign-in at them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from banksman.contracts.mcp import (
+    HttpServer,
+    McpProblem,
+    McpServer,
+    McpTransport,
+    RefusedTool,
+    ServedTool,
+    StdioServer,
+    definition_of,
+)
+from banksman.contracts.mcp_sign_in import OAuthClient
+from banksman.contracts.wire import JsonObject, Stored, Timestamp
+from banksman.gateway.mcp_servers.servers import LookedAt
+from banksman.gateway.service.bodies import RequestBody
+
+
+class Approval(RequestBody):
+    """Approves exactly the changes of a server that were shown."""
+
+    digest: str = Field(max_length=64)
+    """`changes_digest` of the server."""
+
+
+class TransportDescription(Stored):
+    """How a server is reached, without its secrets."""
+
+    type: Literal["stdio", "http"]
+    command: tuple[str, ...] | None = None
+    url: str | None = None
+    secrets: tuple[str, ...]
+    """Names of its environment variables or headers."""
+
+
+class McpToolDescription(Stored):
+    """A tool of a server."""
+
+    name: str
+    """The name for models."""
+    tool: str
+    """The server's own name for it."""
+    description: str
+    input_schema: JsonObject
+    requires_approval: bool
+    """Whether each call needs a user's approval, unless an assistant's policy decides."""
+
+
+class McpToolChange(McpToolDescription):
+    """A tool that waits for an administrator."""
+
+    replaces: McpToolDescription | None = None
+    """The tool as it was approved before the server changed it; null for a new one."""
+
+
+class McpSignedIn(Stored):
+    """The access that a user gave by signing in, without its tokens."""
+
+    user: str
+    at: Timestamp
+    expires_at: Timestamp | None
+    """Expiry of the token, which is renewed before a call if the server allows that."""
+
+
+class McpServerDescription(Stored):
+    """A server without its secrets."""
+
+    id: str
+    transport: TransportDescription
+    description: str
+    trusted: bool
+    timeout_s: float
+    revision: int
+    """Revision of the configuration, which each change increases."""
+    tools: tuple[McpToolDescription, ...]
+    """The approved tools."""
+    changes: tuple[McpToolChange, ...]
+    """New and changed tools, which are not offered before they are approved."""
+    changes_digest: str | None
+    """Digest with which `approve` approves exactly these changes; null if there are none."""
+    found_at: Timestamp | None
+    """When its tools were listed last."""
+    created_at: Timestamp
+    created_by: str
+    problem: str | None = None
+    """Reason why the last listing of its tools, or the last sign-in, failed."""
+    problem_code: McpProblem | None = None
+    """Kind of the problem. The text may change between versions, the code does not."""
+    refused: tuple[RefusedTool, ...] = ()
+    """Approved tools that cannot be offered, with the reason."""
+    needs_sign_in: bool = False
+    """Whether it responded with 401, or its tokens have expired: `POST …/sign-in` begins a sign-in."""
+    signed_in: McpSignedIn | None = None
+    """The access that a user gave; null without one."""
+
+
+Word = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=2_000)]
+GatewayUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/@\s?#]+(/[^\s?#@]*)?$", max_length=500)]
+
+
+class McpClientBody(RequestBody):
+    """The client of a sign-in. Without an id, one is registered at the authorization server."""
+
+    client_id: Word | None = None
+    """The id of a client that the authorization server knows; without it, one is registered."""
+    client_secret: Word | None = Field(default=None, repr=False)
+    """The secret of that client."""
+
+    @property
+    def client(self) -> OAuthClient | None:
+        """The client that the authorization server knows; None without one."""
+        if self.client_id is None:
+            return None
+        method = "none" if self.client_secret is None else "client_secret_basic"
+        return OAuthClient(client_id=self.client_id, client_secret=self.client_secret, method=method)
+
+
+class McpSignInBody(McpClientBody):
+    """How to sign in. All fields may be absent."""
+
+    gateway_url: GatewayUrl | None = None
+    """The address of this gateway as browsers reach it; by default, the one of this request."""
+    to_page: bool = False
+    """Whether the browser shows the server on the page afterwards, even if the sign-in fails."""
+
+
+class McpSignInStarted(Stored):
+    """A sign-in that a user may finish within ten minutes."""
+
+    url: str
+    """The page of the authorization server: open it in a browser."""
+
+
+class McpSignInReturned(RequestBody):
+    """Finishes a sign-in that was begun by the same user of the API."""
+
+    url: Annotated[str, StringConstraints(pattern=r"^https?://\S+[?&]state=\S+$", max_length=20_000)]
+    """The address to which the browser was redirected, with `state` and the code."""
+
+
+def described(looked_at: LookedAt) -> McpServerDescription:
+    """Return the description of a server, without its secrets."""
+    server, signed_in = looked_at.server, looked_at.server.signed_in
+    return McpServerDescription(
+        id=server.id,
+        transport=_described_transport(server.transport),
+        description=server.description,
+        trusted=server.trusted,
+        timeout_s=server.timeout_s,
+        revision=server.revision,
+        tools=tuple(_described_tool(server, tool) for tool in server.tools),
+        changes=tuple(_described_change(server, tool) for tool in server.changes),
+        changes_digest=looked_at.changes_digest,
+        found_at=server.found_at,
+        created_at=server.created_at,
+        created_by=server.created_by,
+        problem=server.problem,
+        problem_code=server.problem_code,
+        refused=looked_at.refused,
+        needs_sign_in=server.needs_sign_in,
+        signed_in=signed_in
+        and McpSignedIn(user=signed_in.user, at=signed_in.at, expires_at=signed_in.expires_at),
+    )
+
+
+def _described_transport(transport: McpTransport) -> TransportDescription:
+    match transport:
+        case StdioServer():
+            return TransportDescription(type="stdio", command=transport.command, secrets=tuple(transport.env))
+        case HttpServer():
+            return TransportDescription(type="http", url=transport.url, secrets=tuple(transport.headers))
+
+
+def _described_tool(server: McpServer, tool: ServedTool) -> McpToolDescription:
+    definition = definition_of(server, tool)
+    return McpToolDescription(
+        name=definition.name,
+        tool=tool.name,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        requires_approval=definition.requires_approval,
+    )
+
+
+def _described_change(server: McpServer, tool: ServedTool) -> McpToolChange:
+    before = next((one for one in server.replaced if one.name == tool.name), None)
+    return McpToolChange(
+        **dict(_described_tool(server, tool)), replaces=before and _described_tool(server, before)
+    )

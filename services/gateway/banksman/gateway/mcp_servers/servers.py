@@ -1,0 +1,258 @@
+"""The servers of the Model Context Protocol whose tools a tenant's models may call.
+
+An administrator configures a server, reads its tools, and approves them. A tool that the server changes
+afterwards is not offered until an administrator approves it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from banksman.bus.connection import Bus
+from banksman.bus.envelope import checked_reply
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.mcp_access import AccessMissing, McpAccess
+from banksman.bus.names import MCP
+from banksman.bus.sealing import SecretBox
+from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets, sealed_transport
+from banksman.contracts import subjects
+from banksman.contracts.calls import FileReply, FindMcpTools
+from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable
+from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.mcp import (
+    McpProblem,
+    McpServer,
+    OfferedTools,
+    OfferTools,
+    RefusedTool,
+    definition_of,
+)
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.gateway.mcp_servers.configuration import McpServerChangeRequest, McpServerRequest, replaced
+from banksman.runs.placement import Placements
+from banksman.runs.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+MAX_SERVERS = 20
+"""Maximum servers of one tenant."""
+MAX_PROBLEM_CHARS = 1_000
+OFFER_TIMEOUT_S = 30.0
+"""Seconds within which an agent checks the schemas of all tools of a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """A server after its tools were listed."""
+
+    server: McpServer
+    refused: tuple[RefusedTool, ...] = ()
+    """Approved tools that cannot be offered."""
+
+    @property
+    def changes_digest(self) -> str | None:
+        """Digest of the changes that wait for approval; None if there are none."""
+        digests = "".join(tool.digest for tool in self.server.changes)
+        return hashlib.sha256(digests.encode()).hexdigest() if digests else None
+
+
+class McpServers:
+    """The configured servers. Every method raises `Unavailable` if a service does not respond."""
+
+    def __init__(self, bus: Bus, placements: Placements, clock: Clock, box: SecretBox) -> None:
+        self._bus = bus
+        self._bucket = Bucket(bus, MCP, McpServer)
+        self._box = box
+        self._secrets = TenantSecrets(bus, box)
+        self._placements = placements
+        self._clock = clock
+        self.access = McpAccess(bus, box, clock.now)
+
+    async def list(self, tenant: str) -> list[McpServer]:
+        """Return the servers of a tenant, sorted by id."""
+        found = [entry.value async for entry in self._bucket.entries(tenant)]
+        return sorted(found, key=lambda server: server.id)
+
+    async def get(self, tenant: str, server_id: str) -> McpServer:
+        """Return a server.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+        return (await self.entry(tenant, server_id)).value
+
+    async def create(self, tenant: str, user: str, server_id: str, asked: McpServerRequest) -> LookedAt:
+        """Configure a server and list its tools, which wait for approval.
+
+        Raises:
+            Conflict: The id is taken, or the tenant has `MAX_SERVERS` servers.
+        """
+        if len(await self._bucket.keys(tenant)) >= MAX_SERVERS:
+            raise Conflict(f"the tenant has {MAX_SERVERS} servers; delete some first")
+        server = McpServer(
+            id=server_id,
+            transport=sealed_transport(tenant, server_id, asked.transport, self._box),
+            description=asked.description,
+            trusted=asked.trusted,
+            timeout_s=asked.timeout_s,
+            created_at=self._clock.now(),
+            created_by=user,
+        )
+        if await self._bucket.create(f"{tenant}.{server_id}", server) is None:
+            raise Conflict(f"server {server_id!r} exists already")
+        return await self.try_look(tenant, server)
+
+    async def replace(self, tenant: str, server_id: str, asked: McpServerChangeRequest) -> LookedAt:
+        """Replace the configuration. The approvals remain if the address or program is unchanged.
+
+        Raises:
+            NotFound: The tenant has no such server.
+            Conflict: The stored configuration has another revision than the one named.
+            BadInput: A value to keep is not stored, or is for another address or program.
+        """
+        given = sealed_transport(tenant, server_id, asked.transport, self._box)
+
+        def changed(server: McpServer) -> McpServer:
+            return replaced(server, asked, given)
+
+        return await self.try_look(tenant, await self.update(tenant, server_id, changed))
+
+    async def try_look(self, tenant: str, server: McpServer) -> LookedAt:
+        """List the tools of a stored server; return `Unavailable` as its problem instead of raising it."""
+        try:
+            return await self.look(tenant, server.id)
+        except Unavailable as error:
+            return LookedAt(
+                server.model_copy(update={"problem": error.public, "problem_code": "unavailable"})
+            )
+
+    async def look(self, tenant: str, server_id: str) -> LookedAt:
+        """List the tools of a server. Changed and removed ones are withdrawn; changed and new ones wait.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+        entry = await self.entry(tenant, server_id)
+        try:
+            reply = await self._found(tenant, entry)
+        except SecretUnusable as error:
+            return LookedAt(await self.failed(tenant, server_id, "secret", str(error)))
+        except AccessMissing as error:
+            return LookedAt(await self.failed(tenant, server_id, "sign_in", str(error)))
+        if reply.error is not None:
+            needs = reply.needs_sign_in
+            return LookedAt(await self.failed(tenant, server_id, "server", reply.error, needs_sign_in=needs))
+        found, now = reply.tools, self._clock.now()
+
+        def changed(server: McpServer) -> McpServer:
+            approved = {(tool.name, tool.digest) for tool in server.tools}
+            same = tuple(tool for tool in found if (tool.name, tool.digest) in approved)
+            others = tuple(tool for tool in found if (tool.name, tool.digest) not in approved)
+            before = {tool.name: tool for tool in (*server.replaced, *server.tools)}
+            replaced = tuple(before[tool.name] for tool in others if tool.name in before)
+            seen = {"tools": same, "changes": others, "replaced": replaced, "found_at": now}
+            return server.model_copy(
+                update={**seen, "needs_sign_in": False, "problem": None, "problem_code": None}
+            )
+
+        server = await self.update(tenant, server_id, changed)
+        return LookedAt(server, refused=await self._offer(tenant, server))
+
+    async def failed(
+        self, tenant: str, server_id: str, code: McpProblem, problem: str, *, needs_sign_in: bool = False
+    ) -> McpServer:
+        """Store the problem of a server; raises the errors of `get`."""
+
+        def changed(server: McpServer) -> McpServer:
+            needs = server.needs_sign_in or needs_sign_in
+            stored = {"problem": problem[:MAX_PROBLEM_CHARS], "problem_code": code}
+            return server.model_copy(update={**stored, "needs_sign_in": needs})
+
+        return await self.update(tenant, server_id, changed)
+
+    async def approve(self, tenant: str, server_id: str, digest: str) -> LookedAt:
+        """Approve the changes that an administrator has seen, and offer the tools.
+
+        Raises:
+            NotFound: The tenant has no such server.
+            Conflict: The changes have another digest.
+        """
+
+        def changed(server: McpServer) -> McpServer:
+            if LookedAt(server).changes_digest != digest:
+                raise Conflict(f"the changes of server {server_id!r} differ from the ones that were shown")
+            tools = {tool.name: tool for tool in (*server.tools, *server.changes)}
+            return server.model_copy(update={"tools": tuple(tools.values()), "changes": (), "replaced": ()})
+
+        server = await self.update(tenant, server_id, changed)
+        return LookedAt(server, refused=await self._offer(tenant, server))
+
+    async def delete(self, tenant: str, server_id: str) -> None:
+        """Delete a server and withdraw its tools.
+
+        Raises:
+            NotFound: The tenant has no such server.
+        """
+        entry = await self.entry(tenant, server_id)
+        # Withdrawn before the entry is deleted, so that a repeat after a failure finds the server again.
+        await self._offer(tenant, entry.value.model_copy(update={"tools": ()}))
+        await self._bucket.delete(entry.key)
+
+    async def _found(self, tenant: str, entry: Entry[McpServer]) -> FileReply:
+        """Return the tools of a server. A program lists them in an empty workspace."""
+        # Send the request even if the server refused an earlier one: a user may have set another token.
+        server = entry.value.model_copy(update={"needs_sign_in": False})
+        resolved = await self._secrets.resolved(tenant, server.id, server.transport)
+
+        async def request_token(wanted: RequestToken) -> FileReply:
+            return await self.ask_runner(tenant, wanted)
+
+        allowed = Entry(entry.key, server, entry.revision)
+        transport = await self.access.authorized(tenant, allowed, resolved.transport, request_token)
+        return await self.ask_runner(tenant, FindMcpTools(transport=transport, hidden=resolved.hidden))
+
+    async def ask_runner(
+        self, tenant: str, request: FindMcpTools | DiscoverSignIn | RequestToken
+    ) -> FileReply:
+        """Send a request to a runner, in an empty workspace that is removed afterwards."""
+        workspace = new_id("mcp-")
+        try:
+            return await self._placements.files(tenant, workspace, request)
+        finally:
+            try:
+                await self._placements.forget(tenant, workspace)
+            except BanksmanError as error:
+                logger.warning("%s: an empty workspace was not removed: %s", workspace, error)
+
+    async def entry(self, tenant: str, server_id: str) -> Entry[McpServer]:
+        """Return the stored entry of a server; raises the errors of `get`."""
+        entry = await self._bucket.get(f"{tenant}.{check_token(server_id, 'server_id')}")
+        if entry is None:
+            raise NotFound("server", server_id)
+        return entry
+
+    async def update(
+        self, tenant: str, server_id: str, change: Callable[[McpServer], McpServer]
+    ) -> McpServer:
+        """Apply a change to the current entry of a server; raises the errors of `get` and of `change`."""
+        while True:
+            entry = await self.entry(tenant, server_id)
+            server = change(entry.value)
+            if await self._bucket.update(entry.key, server, entry.revision) is not None:
+                return server
+
+    async def _offer(self, tenant: str, server: McpServer) -> tuple[RefusedTool, ...]:
+        """Offer exactly the approved tools of a server; return those that agents refuse."""
+        definitions = tuple(definition_of(server, tool) for tool in server.tools)
+        request = OfferTools(server=server.id, definitions=definitions).model_dump_json().encode()
+        subject = subjects.tenant_registry("tool", "offer", tenant)
+        reply = checked_reply(await self._bus.request(subject, request, OFFER_TIMEOUT_S))
+        try:
+            return OfferedTools.model_validate_json(reply).refused
+        except ValidationError as error:
+            raise Unavailable("an agent sent an unreadable reply to an offer of tools") from error

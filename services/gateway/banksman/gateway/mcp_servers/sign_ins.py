@@ -1,0 +1,274 @@
+"""Sign-in of administrators at servers of the Model Context Protocol that require OAuth.
+
+A user is sent to the authorization server with a `state`, and returns with the state and a code. The state
+names the tenant and the server, and has a random part whose digest is in the server's record. It is valid
+once, for a few minutes, and only for the last sign-in that was begun.
+
+A state proves who sent the user, not who returned: an administrator could send the address to another person,
+whose account the tenant would then use. So only the user who began a sign-in can finish it: in the same
+browser, which has a cookie, or through the API with a key, by sending the address to which the browser was
+redirected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from banksman.bus.mcp_access import AccessMissing
+from banksman.contracts.calls import FileReply
+from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
+from banksman.contracts.ids import check_token
+from banksman.contracts.mcp import HttpServer, McpServer
+from banksman.contracts.mcp_sign_in import (
+    Access,
+    DiscoverSignIn,
+    OAuthClient,
+    PendingSecrets,
+    PendingSignIn,
+    RequestToken,
+)
+from banksman.gateway.mcp_servers.authorization import Returned, authorization_url, check_issuer, exchange
+from banksman.gateway.mcp_servers.configuration import place_of
+from banksman.gateway.mcp_servers.servers import LookedAt, McpServers
+from banksman.runs.ports import Clock
+
+CALLBACK: Final = "/context/mcp-sign-in"
+"""Where authorization servers redirect users. Not below `mcp-servers`, where it could equal a server's id."""
+SIGN_IN_TIME: Final = timedelta(minutes=10)
+"""Time within which a sign-in must be finished."""
+REFUSED: Final = "this sign-in has ended or was not begun here: begin it again"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A sign-in that a user may finish."""
+
+    url: str = field(repr=False)
+    """The page of the authorization server, with the state."""
+    state: str = field(repr=False)
+    browser: str = field(repr=False)
+    """The value that the browser must return in its cookie to finish the sign-in without a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished sign-in."""
+
+    tenant: str
+    server_id: str
+    user: str
+
+
+class BegunElsewhere(Conflict):
+    """A sign-in was begun in another browser or by a client of the API, and is not finished."""
+
+
+class SignInEnded(Conflict):
+    """The state of a sign-in is unknown, was used, or has expired."""
+
+
+class McpSignIns:
+    """The sign-ins. Every method raises `Unavailable` if the broker or a runner does not respond."""
+
+    def __init__(self, servers: McpServers, clock: Clock) -> None:
+        self._servers = servers
+        self._clock = clock
+
+    async def begin(
+        self, tenant: str, user: str, server_id: str, redirect_uri: str, client: OAuthClient | None
+    ) -> Begun:
+        """Begin a sign-in, which replaces an earlier one that has not been finished.
+
+        Args:
+            tenant: The tenant of the server.
+            user: Who signs in.
+            server_id: The server.
+            redirect_uri: The address to which the authorization server redirects the user.
+            client: The client that the authorization server knows; None uses the client of the last sign-in,
+                or registers one.
+
+        Raises:
+            NotFound: The tenant has no such server.
+            Conflict: The server is a program, or offers no sign-in.
+        """
+        server = await self._servers.get(tenant, server_id)
+        if not isinstance(server.transport, HttpServer):
+            raise Conflict(f"server {server_id!r} is a program, which has no sign-in")
+        request = DiscoverSignIn(
+            url=server.transport.url, redirect_uri=redirect_uri, client=client or self._known(tenant, server)
+        )
+        found = _known_part((await self._asked(tenant, request)).authorization)
+        proof, verifier, browser = (secrets.token_urlsafe(size) for size in (32, 64, 32))
+        kept = PendingSecrets(authorization=found, redirect_uri=redirect_uri, code_verifier=verifier)
+        pending = PendingSignIn(
+            state=_digest(proof),
+            user=user,
+            browser=_digest(browser),
+            expires_at=self._clock.now() + SIGN_IN_TIME,
+            sealed=self._servers.access.sealed(tenant, server_id, kept),
+        )
+
+        def changed(current: McpServer) -> McpServer:
+            if current.transport != server.transport:
+                raise Conflict(f"server {server_id!r} was changed meanwhile")
+            return current.model_copy(update={"pending": pending})
+
+        await self._servers.update(tenant, server_id, changed)
+        state = f"{tenant}.{server_id}.{proof}"
+        return Begun(authorization_url(found, redirect_uri, state, verifier), state, browser)
+
+    async def finish_in_browser(self, returned: Returned, browser: str) -> Finished:
+        """Finish the sign-in of a user whose browser returned, with the value of its cookie.
+
+        Raises:
+            BegunElsewhere: Another client began the sign-in; its state remains valid.
+            SignInEnded: The state is unknown, was used, or has expired.
+            Conflict: The authorization server refused the user or the code.
+        """
+        tenant, server_id = _named_by(returned.state)
+
+        def check(pending: PendingSignIn) -> None:
+            if pending.browser is None or not hmac.compare_digest(pending.browser, _digest(browser)):
+                raise BegunElsewhere("this sign-in was begun elsewhere")
+
+        user, _ = await self._finish(tenant, server_id, returned, check)
+        return Finished(tenant, server_id, user)
+
+    async def finish_for(self, tenant: str, user: str, server_id: str, url: str) -> LookedAt:
+        """Finish the sign-in of a user of the API with the address to which a browser was redirected.
+
+        Raises:
+            NotFound: The tenant has no such server.
+            Conflict: As `finish_in_browser`, or the state belongs to another user or server.
+        """
+        await self._servers.get(tenant, server_id)
+        returned = Returned.at(url)
+
+        def check(pending: PendingSignIn) -> None:
+            if pending.user != user:
+                raise Conflict(REFUSED)
+
+        _, looked_at = await self._finish(tenant, server_id, returned, check)
+        return looked_at
+
+    async def _finish(
+        self, tenant: str, server_id: str, returned: Returned, check: Callable[[PendingSignIn], None]
+    ) -> tuple[str, LookedAt]:
+        """Finish a sign-in and list the server's tools, or store the problem; return who signed in."""
+        server, pending = await self._consume(tenant, server_id, returned.state, check)
+        try:
+            updated = await self._granted(tenant, server, pending, returned)
+        except (Conflict, Unavailable) as error:
+            await self._servers.failed(tenant, server_id, "sign_in", error.public)
+            raise
+        return pending.user, await self._servers.try_look(tenant, updated)
+
+    async def _granted(
+        self, tenant: str, server: McpServer, pending: PendingSignIn, returned: Returned
+    ) -> McpServer:
+        """Exchange the code and store the tokens."""
+        if returned.error is not None or returned.code is None:
+            raise Conflict(f"the authorization server refused the sign-in at server {server.id!r}")
+        try:
+            kept = self._servers.access.unsealed(PendingSecrets, tenant, server.id, pending.sealed)
+        except AccessMissing as error:
+            raise Conflict(REFUSED) from error
+        check_issuer(kept.authorization, returned.issuer)
+        token = _known_part((await self._asked(tenant, exchange(kept, returned.code))).token)
+        access = Access(authorization=kept.authorization, token=token)
+        signed_in = self._servers.access.signed_in(tenant, server.id, pending.user, access)
+
+        def changed(current: McpServer) -> McpServer:
+            if _is_replaced(server, current):
+                raise Conflict(f"server {server.id!r} was changed meanwhile: sign in again")
+            return current.model_copy(update={"signed_in": signed_in, "needs_sign_in": False})
+
+        return await self._servers.update(tenant, server.id, changed)
+
+    async def forget(self, tenant: str, server_id: str) -> None:
+        """Delete the tokens of a server: its tools cannot be called before an administrator signs in again.
+
+        Raises:
+            NotFound: The tenant has no such server, or the server has no sign-in.
+        """
+
+        def changed(server: McpServer) -> McpServer:
+            if server.signed_in is None and server.pending is None:
+                raise NotFound("sign-in", server_id)
+            needs = server.needs_sign_in or server.signed_in is not None
+            return server.model_copy(update={"signed_in": None, "pending": None, "needs_sign_in": needs})
+
+        await self._servers.update(tenant, server_id, changed)
+
+    def _known(self, tenant: str, server: McpServer) -> OAuthClient | None:
+        """Return the client of the last sign-in at a server; None if it is missing or cannot be decrypted."""
+        if server.signed_in is None:
+            return None
+        try:
+            return self._servers.access.opened(tenant, server, server.signed_in).authorization.client
+        except AccessMissing:
+            return None
+
+    async def _asked(self, tenant: str, request: DiscoverSignIn | RequestToken) -> FileReply:
+        reply = await self._servers.ask_runner(tenant, request)
+        if reply.error is not None:
+            raise Conflict(reply.error)
+        return reply
+
+    async def _consume(
+        self, tenant: str, server_id: str, state: str, check: Callable[[PendingSignIn], None]
+    ) -> tuple[McpServer, PendingSignIn]:
+        """Return the server and the sign-in of a state, and invalidate the state unless `check` raises."""
+        proof = _digest(state.rpartition(".")[2])
+        taken: list[PendingSignIn] = []
+
+        def changed(server: McpServer) -> McpServer:
+            pending = server.pending
+            if pending is None or not hmac.compare_digest(pending.state, proof):
+                raise SignInEnded(REFUSED)
+            if pending.expires_at < self._clock.now():
+                raise SignInEnded(REFUSED)
+            check(pending)
+            taken[:] = [pending]
+            return server.model_copy(update={"pending": None})
+
+        try:
+            server = await self._servers.update(check_token(tenant, "state"), server_id, changed)
+        except (NotFound, BadInput) as error:
+            raise SignInEnded(REFUSED) from error
+        return server, taken[0]
+
+
+def _known_part(part: T | None) -> T:
+    """Return a part of a runner's reply.
+
+    Raises:
+        Unavailable: The part is missing, because the runner does not know the request.
+    """
+    if part is None:
+        raise Unavailable("a runner of another version replied: upgrade it first")
+    return part
+
+
+def _named_by(state: str) -> tuple[str, str]:
+    """Return the tenant and the server that a state names, unchecked."""
+    tenant, _, rest = state.partition(".")
+    return tenant, rest.partition(".")[0]
+
+
+def _is_replaced(server: McpServer, current: McpServer) -> bool:
+    """Return whether a server was replaced or its address changed, so that a token must not be stored."""
+    same = server.created_at == current.created_at
+    return not (same and place_of(server.transport) == place_of(current.transport))
+
+
+def _digest(proof: str) -> str:
+    return hashlib.sha256(proof.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,239 @@
+"""Bearer tokens of an OpenID Connect provider: JSON Web Tokens with claims for tenant, user and rights.
+
+Imported only where a provider is configured: the import of PyJWT costs 0.15 s of CPU and 15 MiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import aiohttp
+import jwt
+
+from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Unauthorized, Unavailable
+from banksman.contracts.ids import check_token, digest
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.identity_settings import OidcSettings, Right
+from banksman.gateway.oidc.provider import RETRY_AFTER_S, Code, Endpoints, OidcProvider
+from banksman.runtime.background import Background
+
+logger = logging.getLogger(__name__)
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Algorithms with a public key. If HMAC were accepted, a client could sign tokens with the public key."""
+REFRESH_S = 300.0
+"""Seconds after which the provider's keys are fetched again."""
+LEEWAY_S = 30
+"""Seconds by which the clocks of provider and gateway may differ."""
+MAX_TOKEN_CHARS = 16 * 1024
+MAX_KEYS = 100
+MAX_REMEMBERED = 2_000
+"""Maximum cached tokens, so that each token is verified once."""
+USER_CHARS = 200
+
+
+class OidcTokens:
+    """Verifies the tokens of one provider with its public keys.
+
+    The keys are fetched at the start, every five minutes, and when a token names an unknown key.
+    """
+
+    def __init__(self, settings: OidcSettings, provider: OidcProvider) -> None:
+        self._settings = settings
+        self._provider = provider
+        self._endpoints: Endpoints | None = None
+        self._keys: tuple[jwt.PyJWK, ...] = ()
+        self._verified: OrderedDict[str, Caller] = OrderedDict()
+        self._refreshing = asyncio.Lock()
+        """Lets requests that wait for the same keys read them once."""
+        self._refreshed_at = float("-inf")
+
+    async def refresh(self) -> None:
+        """Fetch the provider's documents.
+
+        Raises:
+            Unavailable: The provider does not respond; the earlier keys remain valid.
+        """
+        self._refreshed_at = asyncio.get_running_loop().time()
+        self._endpoints = await self._provider.endpoints()
+        found = await self._provider.key_set(self._endpoints)
+        self._keys = _signing_keys(found)
+        self._verified.clear()
+
+    async def prepare(self, token: str | None) -> None:
+        """Fetch the provider's keys if a token names an unknown one. Never raises an error."""
+        if token is None or not _is_jwt(token) or digest(token.encode()) in self._verified:
+            return
+        async with self._refreshing:
+            due = asyncio.get_running_loop().time() - self._refreshed_at >= self._settings.key_pause_s
+            if due and not self._candidates(token):
+                await self.refresh_or_log()
+
+    async def refresh_or_log(self) -> None:
+        """Fetch the provider's documents; if it does not respond, log that, and use the earlier ones."""
+        try:
+            await self.refresh()
+        except BanksmanError as error:
+            logger.warning("the keys of the OIDC provider were not read: %s", error)
+
+    def known(self, token: str) -> bool:
+        """Return whether a token is valid."""
+        try:
+            self.caller(token)
+        except BanksmanError:
+            return False
+        return True
+
+    def caller(self, token: str) -> Caller | None:
+        """Return the caller of a token; None if it is not a JSON Web Token.
+
+        Raises:
+            Unauthorized: The token is not of this provider, not for this gateway, or has expired.
+            Forbidden: The token names no tenant.
+            Unavailable: The provider's keys have not been read yet.
+        """
+        if not _is_jwt(token):
+            return None
+        key = digest(token.encode())
+        caller = self._verified.get(key)
+        if caller is None:
+            caller = self._caller_of(self._claims(token))
+            self._verified[key] = caller
+            if len(self._verified) > MAX_REMEMBERED:
+                self._verified.popitem(last=False)
+        return caller.unexpired()
+
+    async def authorization_endpoint(self) -> str:
+        """Return where users sign in.
+
+        Raises:
+            Unavailable: The provider does not respond.
+        """
+        return (await self._known_endpoints()).authorization
+
+    async def sign_in(self, code: Code) -> tuple[str, Caller]:
+        """Exchange a code for a token; return the token and its caller.
+
+        Raises:
+            Unauthorized: The provider refuses the code, or its token is not for this gateway.
+            Forbidden, Unavailable: As `caller`.
+        """
+        token = await self._provider.exchange(await self._known_endpoints(), code)
+        await self.prepare(token)
+        caller = self.caller(token)
+        if caller is None:
+            raise Unauthorized(f"the provider's {self._settings.token} is no JSON Web Token")
+        return token, caller
+
+    async def _known_endpoints(self) -> Endpoints:
+        if self._endpoints is None:
+            async with self._refreshing:
+                await self.refresh()
+        assert self._endpoints is not None
+        return self._endpoints
+
+    def _candidates(self, token: str) -> list[jwt.PyJWK]:
+        """Return the keys that may have signed a token: the one that it names, or all if it names none."""
+        try:
+            name = jwt.get_unverified_header(token).get("kid")
+        except jwt.InvalidTokenError:
+            return list(self._keys)
+        return [key for key in self._keys if name is None or key.key_id == name]
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        if not self._keys:
+            raise Unavailable("the keys of the OIDC provider are not known yet", retry_after_s=RETRY_AFTER_S)
+        problem: Exception | None = None
+        for key in self._candidates(token):
+            try:
+                return jwt.decode(
+                    token,
+                    key,
+                    algorithms=ALGORITHMS,
+                    audience=self._settings.audiences,
+                    issuer=self._settings.issuer,
+                    leeway=LEEWAY_S,
+                    options={"require": ["exp", "iss", "aud"]},
+                )
+            except jwt.InvalidTokenError as error:
+                problem = error
+        raise Unauthorized(f"the token is not valid: {problem or 'its key is unknown'}")
+
+    def _caller_of(self, claims: Mapping[str, Any]) -> Caller:
+        settings = self._settings
+        user = _claim(claims, settings.user_claim)
+        if not isinstance(user, str) or not 0 < len(user) <= USER_CHARS:
+            raise Unauthorized(f"the token has no claim {settings.user_claim!r} with the name of a user")
+        tenant = _claim(claims, settings.tenant_claim) or settings.default_tenant
+        try:
+            tenant = check_token(tenant if isinstance(tenant, str) else "", "tenant")
+        except BadInput as error:
+            raise Forbidden(
+                f"the account {user} belongs to no tenant: "
+                f"its claim {settings.tenant_claim!r} is {tenant!r}, not the name of a tenant"
+            ) from error
+        expires_at = datetime.fromtimestamp(int(claims["exp"]) + LEEWAY_S, UTC)
+        return Caller(tenant, user, rights=self._rights(claims), expires_at=expires_at)
+
+    def _rights(self, claims: Mapping[str, Any]) -> frozenset[Right]:
+        found = _claim(claims, self._settings.rights_claim)
+        if found is None:
+            return frozenset(self._settings.default_rights)
+        # Providers send a list, or one string with spaces as in `scope`.
+        values = found.split() if isinstance(found, str) else found
+        granted: set[Right] = set()
+        for value in cast(list[object], values) if isinstance(values, list) else ():
+            granted.update(self._settings.roles.get(str(value), ()))
+        return frozenset(granted)
+
+
+@asynccontextmanager
+async def oidc_tokens(settings: OidcSettings, background: Background) -> AsyncGenerator[OidcTokens]:
+    """Verify the tokens of a provider while the context is open.
+
+    A provider that does not respond delays nothing: its tokens are refused with 503 until its keys are
+    fetched.
+    """
+    async with aiohttp.ClientSession() as session:
+        tokens = OidcTokens(settings, OidcProvider(settings, session))
+
+        async def follow() -> None:
+            while True:
+                await tokens.refresh_or_log()
+                await asyncio.sleep(REFRESH_S)
+
+        async with background.running("oidc", follow):
+            yield tokens
+
+
+def _is_jwt(token: str) -> bool:
+    return token.count(".") == 2 and len(token) <= MAX_TOKEN_CHARS
+
+
+def _signing_keys(key_set: Mapping[str, Any]) -> tuple[jwt.PyJWK, ...]:
+    """Return the public keys of a set that sign tokens, without other keys, such as those for encryption."""
+    found: list[jwt.PyJWK] = []
+    for one in key_set.get("keys", ())[:MAX_KEYS]:
+        if one.get("use", "sig") != "sig" or one.get("kty") == "oct":
+            continue
+        try:
+            found.append(jwt.PyJWK(one))
+        except jwt.PyJWTError as error:
+            logger.warning("a key of the OIDC provider cannot be used: %s", error)
+    return tuple(found)
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
+    """Return a claim; `a.b` names a member of the claim `a`, unless the token has a claim `a.b`."""
+    if name in claims:
+        return claims[name]
+    found: Any = claims
+    for part in name.split("."):
+        found = cast(Mapping[str, Any], found).get(part) if isinstance(found, Mapping) else None
+    return found

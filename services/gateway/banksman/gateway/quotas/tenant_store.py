@@ -1,0 +1,181 @@
+"""A store of the tenants' documents in one KV bucket: assistants, system prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.names import ASSISTANTS, POLICIES, PROMPTS
+from banksman.contracts.assistants import ApprovalPolicy, Assistant, ToolSettings
+from banksman.contracts.errors import Conflict, NotFound, Overloaded
+from banksman.contracts.registry import SystemPrompt
+from banksman.deployment.streams import stream_info
+from banksman.gateway.assistants.recent_values import RecentValues
+from banksman.prompting.builtin import DEFAULT_PROMPT
+
+DEFAULT_ASSISTANT = Assistant(
+    id="default", name="Default", system_prompt=DEFAULT_PROMPT, tools=ToolSettings(enabled=True)
+)
+"""The assistant that each tenant begins with: tools on, the built-in prompt."""
+DEFAULT_SYSTEM_PROMPT = SystemPrompt(id="default", name="Default", content=DEFAULT_PROMPT)
+"""The system prompt that each tenant begins with."""
+
+D = TypeVar("D", Assistant, SystemPrompt, ApprovalPolicy)
+
+TENANT_SHARE: Final = 8
+"""The documents of one tenant fill at most about 1 / `TENANT_SHARE` of their bucket."""
+COUNTED_S: Final = 10.0
+"""Seconds for which the counted bytes of a tenant are cached; bytes that this process stores are added."""
+
+
+@dataclass
+class _Counted:
+    """The bytes of one tenant's documents."""
+
+    held: int
+    limit: int
+    until: float
+
+
+class TenantStore(Generic[D]):
+    """The documents of one kind, keys `{tenant}.{id}`. Each tenant begins with a default document."""
+
+    def __init__(self, bus: Bus, bucket: str, model: type[D], noun: str, default: D) -> None:
+        self._bucket = Bucket(bus, bucket, model)
+        self.recent = RecentValues(self._bucket)
+        """The cache of the documents that runs use; the service opens it as a context manager."""
+        self._counted: dict[str, _Counted] = {}
+        self._noun = noun
+        self._default = default
+
+    async def get(self, tenant: str, document_id: str) -> D:
+        """Return a document. The first request for the default stores it.
+
+        Raises:
+            NotFound: No such document.
+        """
+        entry = await self._bucket.get(f"{tenant}.{document_id}")
+        if entry is not None:
+            return _with_revision(entry)
+        if document_id != self._default.id:
+            raise NotFound(self._noun, document_id)
+        await self._bucket.create(f"{tenant}.{document_id}", self._default)
+        return await self.get(tenant, document_id)
+
+    async def in_use(self, tenant: str, document_id: str) -> D:
+        """Return a document as `get` does, from a cache that may be a moment old, for a run that starts.
+
+        Raises:
+            NotFound: No such document.
+        """
+        entry = await self.recent.get(f"{tenant}.{document_id}")
+        return await self.get(tenant, document_id) if entry is None else _with_revision(entry)
+
+    async def list(self, tenant: str) -> list[D]:
+        """Return all documents of a tenant, sorted by id."""
+        await self.get(tenant, self._default.id)
+        found = [_with_revision(entry) async for entry in self._bucket.entries(tenant)]
+        return sorted(found, key=lambda document: document.id)
+
+    async def create(self, tenant: str, document: D) -> D:
+        """Store a new document and return it with its revision.
+
+        Raises:
+            Conflict: The id is taken.
+            Overloaded: The tenant's documents fill its share of the bucket.
+        """
+        await self._take(tenant, _size(document))
+        revision = await self._bucket.create(f"{tenant}.{document.id}", document)
+        if revision is None:
+            raise Conflict(f"{self._noun} {document.id!r} exists already")
+        return document.model_copy(update={"revision": revision})
+
+    async def replace(
+        self, tenant: str, document: D, revision: int | None = None, *, rewrite_equal: bool = False
+    ) -> D:
+        """Replace a document and return it with its new revision.
+
+        Args:
+            tenant: The owner.
+            document: The new content.
+            revision: The revision to replace; None replaces any.
+            rewrite_equal: Whether equal content is written too. False returns an equal stored document,
+                whatever its revision, so that a repeated request changes nothing.
+
+        Raises:
+            NotFound: No such document.
+            Conflict: The stored document has another revision.
+            Overloaded: The document grows, and the tenant's documents fill its share of the bucket.
+        """
+        while True:
+            stored = await self.get(tenant, document.id)
+            if not rewrite_equal and document.model_copy(update={"revision": stored.revision}) == stored:
+                return stored
+            if revision is not None and stored.revision != revision:
+                found = f"{self._noun} {document.id!r} is at revision {stored.revision}, not {revision}"
+                raise Conflict(f"{found}: read it again")
+            if (growth := _size(document) - _size(stored)) > 0:
+                await self._take(tenant, growth)
+            # Compare-and-set: after a concurrent write, compare with the newly stored document.
+            written = await self._bucket.update(f"{tenant}.{document.id}", document, stored.revision)
+            self.recent.forget(f"{tenant}.{document.id}")
+            if written is not None:
+                return document.model_copy(update={"revision": written})
+
+    async def delete(self, tenant: str, document_id: str) -> None:
+        """Delete a document. A deleted default is stored again when it is next used.
+
+        Raises:
+            NotFound: No such document is stored.
+        """
+        if await self._bucket.get(f"{tenant}.{document_id}") is None:
+            raise NotFound(self._noun, document_id)
+        await self._bucket.delete(f"{tenant}.{document_id}")
+        self.recent.forget(f"{tenant}.{document_id}")
+        self._counted.pop(tenant, None)
+
+    async def _take(self, tenant: str, size: int) -> None:
+        """Count `size` bytes that a tenant is about to store, or refuse them if its share is full."""
+        now = asyncio.get_running_loop().time()
+        counted = self._counted.get(tenant)
+        if counted is None or counted.until <= now:
+            self._counted = {name: one for name, one in self._counted.items() if one.until > now}
+            held = sum([_size(entry.value) async for entry in self._bucket.entries(tenant)])
+            info = await stream_info(self._bucket.bus, self._bucket.stream)
+            limit = int(info["config"]["max_bytes"]) // TENANT_SHARE if info else 0
+            counted = self._counted[tenant] = _Counted(held, limit, now + COUNTED_S)
+        if counted.held + size > counted.limit:
+            raise Overloaded(
+                f"storage_full: the {self._noun}s of this tenant have {counted.held} of {counted.limit} "
+                "bytes; delete some first",
+                retry_after_s=COUNTED_S,
+            )
+        counted.held += size
+
+
+def assistant_store(bus: Bus) -> TenantStore[Assistant]:
+    """Return the store of assistants."""
+    return TenantStore(bus, ASSISTANTS, Assistant, "assistant", DEFAULT_ASSISTANT)
+
+
+def prompt_store(bus: Bus) -> TenantStore[SystemPrompt]:
+    """Return the store of system prompts."""
+    return TenantStore(bus, PROMPTS, SystemPrompt, "system prompt", DEFAULT_SYSTEM_PROMPT)
+
+
+def policy_store(bus: Bus) -> TenantStore[ApprovalPolicy]:
+    """Return the store of approval policies: one for each tenant, without rules at first."""
+    return TenantStore(bus, POLICIES, ApprovalPolicy, "approval policy", ApprovalPolicy())
+
+
+def _size(document: BaseModel) -> int:
+    return len(document.model_dump_json())
+
+
+def _with_revision(entry: Entry[D]) -> D:
+    return entry.value.model_copy(update={"revision": entry.revision})

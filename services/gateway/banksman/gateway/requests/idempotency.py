@@ -1,0 +1,194 @@
+"""Idempotency of requests: a request id identifies one body and the ids that were returned for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from banksman.bus.kv import Entry
+from banksman.contracts.errors import Conflict, NotReady
+from banksman.contracts.frames import ApprovalDecision, ChatSend, Envelope, InputReply, RunCancel
+from banksman.contracts.ids import digest, new_id, run_id_for
+from banksman.contracts.wire import Stored
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.requests.checks import Request
+
+_UNREPEATED = new_id("own-")
+"""Prefix of the ids that this process gives to requests without an id. Clients cannot guess it."""
+
+
+class RequestRecord(Stored):
+    """A request that was accepted."""
+
+    body_digest: str
+    """SHA-256 of the request's body. The same id with another body is a conflict."""
+    ids: dict[str, str]
+    """The ids that were assigned to the request."""
+    meaning_digest: str | None = None
+    """SHA-256 of the body without fields that have their default value. Gateways of two versions compute the
+    same digest, even if one of them has more fields. None in records of older gateways."""
+
+    def matches(self, other: RequestRecord) -> bool:
+        """Return whether both records are of the same request."""
+        if self.meaning_digest is None or other.meaning_digest is None:
+            return self.body_digest == other.body_digest
+        return self.meaning_digest == other.meaning_digest
+
+
+class RequestBucket(Protocol):
+    """Stores request records for 24 hours."""
+
+    async def create(self, key: str, value: RequestRecord) -> int | None:
+        """Store a record; return None if the key has one."""
+        ...
+
+    async def get(self, key: str) -> Entry[RequestRecord] | None:
+        """Return a record; None if the key has none."""
+        ...
+
+
+class RequestIds(Protocol):
+    """Assigns ids to requests: a repeated request gets the ids of the first one."""
+
+    def new(self, prefix: str) -> str:
+        """Return an id for a new request."""
+        ...
+
+    def new_run(self, conversation_id: str) -> str:
+        """Return the id of a run for a new request."""
+        ...
+
+    async def once(
+        self,
+        tenant: str,
+        request_id: str,
+        body: BaseModel,
+        ids: Mapping[str, str],
+        *,
+        exclude: set[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Return the ids of a request, as `StoredRequests.once`."""
+        ...
+
+
+class DerivedIds:
+    """Derives ids from one source, for a start that may be repeated at any later time."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def new(self, prefix: str) -> str:
+        """Return the id with this prefix."""
+        return f"{prefix}{digest(f'{prefix}/{self._source}'.encode())[:21]}"
+
+    def new_run(self, conversation_id: str) -> str:
+        """Return the id of the run in this conversation."""
+        return f"{conversation_id}-{digest(f'{conversation_id}/{self._source}'.encode())[:12]}"
+
+    async def once(
+        self,
+        tenant: str,
+        request_id: str,
+        body: BaseModel,
+        ids: Mapping[str, str],
+        *,
+        exclude: set[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Return `ids`: a repeat derives the same ids, so nothing needs to be stored."""
+        return ids
+
+
+class StoredRequests:
+    """The accepted requests of all tenants, keys `{tenant}.{digest of the request id}`."""
+
+    def __init__(self, bucket: RequestBucket) -> None:
+        self._bucket = bucket
+
+    def new(self, prefix: str) -> str:
+        """Return an id that no other request has."""
+        return new_id(prefix)
+
+    def new_run(self, conversation_id: str) -> str:
+        """Return the id of a run that no other request has."""
+        return run_id_for(conversation_id)
+
+    async def once(
+        self,
+        tenant: str,
+        request_id: str,
+        body: BaseModel,
+        ids: Mapping[str, str],
+        *,
+        exclude: set[str] | None = None,
+    ) -> Mapping[str, str]:
+        """Return the ids of a request: `ids` for a new request, the stored ids for a repeated one.
+
+        Args:
+            tenant: The tenant of the request.
+            request_id: The id of the request, unique within the tenant.
+            body: The request's body.
+            ids: The ids that a new request gets.
+            exclude: Fields that may differ between a request and its repeat.
+
+        Raises:
+            Conflict: The id was used with another body.
+            NotReady: The stored record expired between the write and the read.
+        """
+        record = RequestRecord(
+            body_digest=digest(body.model_dump_json(exclude=exclude).encode()),
+            ids=dict(ids),
+            meaning_digest=digest(body.model_dump_json(exclude=exclude, exclude_defaults=True).encode()),
+        )
+        key = f"{tenant}.{digest(request_id.encode())}"
+        if await self._bucket.create(key, record) is not None:
+            return ids
+        entry = await self._bucket.get(key)
+        if entry is None:
+            raise NotReady("the request id expired just now")
+        stored = entry.value
+        if not stored.matches(record):
+            raise Conflict("the request id was used before with another body")
+        return stored.ids
+
+
+def unrepeated_id() -> str:
+    """Return an id for a request without one, which no client can repeat."""
+    return new_id(f"{_UNREPEATED}-")
+
+
+async def ids_once(
+    requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Return `ids` for a new request, and the ids of the first request for a repeated one.
+
+    Raises:
+        Conflict: The request's id was used with another body.
+    """
+    if request.id.startswith(_UNREPEATED):
+        # No client can repeat the request, so two durable writes are saved for a message in a new
+        # conversation.
+        return ids
+    key = request_key(caller, request)
+    exclude = {"id", "conversation_id"} if isinstance(request, Envelope) else {"id"}
+    return await requests.once(caller.tenant, key, request, ids, exclude=exclude)
+
+
+def request_key(caller: Caller, request: Request) -> str:
+    """Return the idempotency key of a request within its tenant.
+
+    The key includes the conversation, run or approval: a client may number its frames per conversation.
+    """
+    match request:
+        case ChatSend():
+            scope = request.conversation_id
+        case RunCancel():
+            scope = request.run_id
+        case ApprovalDecision():
+            scope = request.approval_id
+        case InputReply():
+            scope = request.request_id
+        case _:
+            scope = ""
+    return digest(f"{caller.user}\n{scope}\n{request.id}".encode())

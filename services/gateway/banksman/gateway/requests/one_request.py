@@ -1,0 +1,100 @@
+"""One request to a model outside the conversations of users, as a run that is metered like others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from banksman.bus.publish import RunQueue
+from banksman.contracts.assistants import Assistant, ConversationSettings, RunOverrides, RunSettings
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.ids import new_id, run_id_for
+from banksman.contracts.work import DeleteConversation, StartRun
+from banksman.gateway.conversations.conversations import Conversations, new_record
+from banksman.gateway.conversations.runs import Runs
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.quotas.tenant_store import TenantStore
+from banksman.gateway.requests.run_starts import resolve_settings
+from banksman.runs.ports import Clock
+
+REPLY_S = 60.0
+"""Seconds within which the model must reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneRequest:
+    """Requests one reply from a model, by a run with the limits, retries and usage of the tenant."""
+
+    runs: Runs
+    conversations: Conversations
+    assistants: TenantStore[Assistant]
+    queue: RunQueue
+    backlog: Backlog
+    clock: Clock
+    default_model: str | None
+
+    async def reply(
+        self, caller: Caller, text: str, prompt: str, *, title: str, model: str | None = None
+    ) -> str:
+        """Return the reply to a text. No tool is offered, and the run's conversation is deleted afterwards.
+
+        Args:
+            caller: The caller on whose behalf the reply is requested.
+            text: The user's message.
+            prompt: The system prompt.
+            title: Title of the run's conversation, which operators see in lists.
+            model: `provider:model`; None for the model of the default assistant.
+
+        Raises:
+            BadInput: No such model.
+            Overloaded: The tenant has too many runs.
+            Unavailable: The model did not reply within `REPLY_S` seconds, or its run failed.
+        """
+        await self.backlog.check(caller.tenant)
+        assistant = await self.assistants.get(caller.tenant, "default")
+        wanted = RunOverrides(model=model)
+        settings = resolve_settings(assistant, ConversationSettings(), wanted, {}, self.default_model)
+        reply = await self._run(caller, text, _without_tools(settings, prompt), title)
+        if reply is None:
+            raise Unavailable(f"the model did not reply within {REPLY_S:g} s")
+        return reply
+
+    async def _run(self, caller: Caller, text: str, settings: RunSettings, title: str) -> str | None:
+        conversation_id = new_id("c")
+        record = new_record(
+            conversation_id, title, "default", ConversationSettings(), by=caller.user, now=self.clock.now()
+        )
+        # Archived, so that users' lists do not show it during the run.
+        await self.conversations.create(caller.tenant, record.model_copy(update={"archived": True}))
+        run_id = run_id_for(conversation_id)
+        try:
+            await self.queue.publish(
+                StartRun(
+                    tenant=caller.tenant,
+                    conversation_id=conversation_id,
+                    run_id=run_id,
+                    message_id=new_id("m"),
+                    content=text,
+                    settings=settings,
+                    user=caller.user,
+                )
+            )
+            found = await self.runs.wait(caller.tenant, run_id, REPLY_S)
+        finally:
+            delete = DeleteConversation(tenant=caller.tenant, conversation_id=conversation_id, by=caller.user)
+            await self.queue.signal(delete, f"delete-{conversation_id}")
+            await self.conversations.delete(caller.tenant, conversation_id)
+        if found.outcome is not None and found.outcome.status != "completed":
+            raise Unavailable(f"the model did not read the text: {found.outcome.content[:500]}")
+        return None if found.outcome is None else found.outcome.content
+
+
+def _without_tools(settings: RunSettings, prompt: str) -> RunSettings:
+    changes = {
+        # The prompt is a template: placeholders in texts of tenants must not be replaced.
+        "system_prompt": prompt.replace("{{", "{ {"),
+        "system_prompt_id": None,
+        "tools": settings.tools.model_copy(update={"enabled": False}),
+        "limits": settings.limits.model_copy(update={"run_timeout_s": REPLY_S}),
+    }
+    return settings.model_copy(update=changes)

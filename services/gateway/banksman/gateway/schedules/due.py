@@ -1,0 +1,126 @@
+"""Start the runs of schedules when they are due, each once.
+
+The broker delivers a schedule's message to one of the gateways. A message may arrive twice, late, or for a
+time that is no longer due: the stored schedule decides. The ids of a run are derived from the schedule and
+the due time, so no run starts twice, wherever a gateway ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Entry
+from banksman.bus.names import SCHEDULES, TIMERS
+from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
+from banksman.contracts.errors import BanksmanError
+from banksman.gateway.identity.auth import Caller
+from banksman.gateway.requests.client_requests import ClientRequests
+from banksman.gateway.schedules.models import Schedule, ScheduledRun, ScheduleError
+from banksman.gateway.schedules.starting import start_run
+from banksman.gateway.schedules.store import ScheduleStore
+from banksman.gateway.schedules.times import next_time
+from banksman.runs.ports import Clock
+from banksman.runtime.shares import Shares
+
+logger = logging.getLogger(__name__)
+
+SLOTS = 16
+"""Schedules that a gateway starts concurrently, shared by tenants."""
+EARLY = timedelta(seconds=1)
+"""Time by which a schedule may start early, because the gateway estimates the broker's time."""
+MISSED_AFTER = timedelta(seconds=60)
+"""Time after which a due run counts as missed."""
+RETRY = timedelta(seconds=15)
+"""Time until the retry of a start that a busy system refused."""
+CHECK_S = 60.0
+"""Seconds between checks for schedules that are overdue because their timer was lost."""
+UNKNOWN_TRIES, UNKNOWN_RETRY_S = 3, 1.0
+"""Redeliveries of a timer without a schedule, with the seconds before each: a schedule is stored after its
+timer is set."""
+
+
+class DueSchedules:
+    """Starts the runs that are due. Requests messages from the broker only while schedules exist."""
+
+    def __init__(self, bus: Bus, store: ScheduleStore, requests: ClientRequests, clock: Clock) -> None:
+        self._bus = bus
+        self._store = store
+        self._requests = requests
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Start due runs; never returns."""
+        await self._store.view.wait_for(lambda view: bool(view.entries()))
+        await work(self._bus, TIMERS, SCHEDULES, self.on_due, slots=Shares(SLOTS))
+
+    async def watch(self) -> None:
+        """Set lost timers of overdue schedules again; never returns."""
+        while True:
+            await self._store.view.wait_for(lambda view: bool(view.entries()))
+            now = self._clock.now()
+            for entry in self._store.view.entries():
+                if entry.value.next_at is not None and entry.value.next_at < now - MISSED_AFTER:
+                    tenant, _, schedule_id = entry.key.partition(".")
+                    await self._store.set_timer(tenant, schedule_id, now)
+            await asyncio.sleep(CHECK_S)
+
+    async def on_due(self, message: WorkMessage) -> Outcome:
+        """Start the run that is due. Safe to run twice, because the run's ids are derived."""
+        _, _, tenant, schedule_id = message.subject.split(".")
+        entry = await self._store.find(tenant, schedule_id)
+        if entry is None:
+            return Done() if message.num_delivered > UNKNOWN_TRIES else Later(UNKNOWN_RETRY_S)
+        due, now = entry.value.next_at, self._clock.now()
+        if due is None:
+            return Done()
+        if due > now + EARLY:
+            # This message was for an earlier time; its timer may have replaced the one for the next time.
+            await self._store.set_timer(tenant, schedule_id, due)
+            return Done()
+        run = await self._start(tenant, entry.value, due, now)
+        if run is None:
+            await self._store.set_timer(tenant, schedule_id, now + RETRY)
+            return Done()
+        await self._note(tenant, entry, due, run)
+        return Done()
+
+    async def _start(
+        self, tenant: str, schedule: Schedule, due: datetime, now: datetime
+    ) -> ScheduledRun | None:
+        """Start a run and return the result; None if the system was too busy."""
+        handled = ScheduledRun(due_at=due, at=now, result="skipped", user=schedule.user)
+        if schedule.missed == "skip" and now - due > MISSED_AFTER:
+            return handled
+        caller = Caller(tenant, schedule.user, rights=frozenset(schedule.rights))
+        source = f"{tenant}/{schedule.id}/{due.isoformat()}"
+        try:
+            ack = await start_run(self._requests, caller, schedule.start, title=schedule.title, source=source)
+        except BanksmanError as error:
+            logger.warning("schedule %s of %s did not start: %s", schedule.id, tenant, error)
+            if error.retryable:
+                return None
+            reason = ScheduleError(code=error.code, message=error.public)
+            return handled.model_copy(update={"result": "failed", "error": reason})
+        logger.info("schedule started a run", extra={"schedule": schedule.id, "run_id": ack.run_id})
+        ids = {"conversation_id": ack.conversation_id, "run_id": ack.run_id}
+        return handled.model_copy(update={"result": "started", **ids})
+
+    async def _note(self, tenant: str, entry: Entry[Schedule], due: datetime, run: ScheduledRun) -> None:
+        """Store a run in its schedule, and the next due time, despite concurrent changes of the schedule."""
+        while True:
+            schedule = entry.value
+            changed = schedule
+            if all(known.due_at != due for known in schedule.runs):
+                changed = schedule.with_run(run)
+            if schedule.next_at == due:
+                following = next_time(schedule.cron, schedule.timezone, max(due, run.at))
+                changed = changed.model_copy(update={"next_at": following})
+            if await self._store.replace(tenant, entry, changed):
+                return
+            found = await self._store.find(tenant, schedule.id)
+            if found is None:
+                return
+            entry = found

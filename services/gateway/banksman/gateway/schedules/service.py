@@ -1,0 +1,255 @@
+"""The schedules of a gateway, as clients read and change them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Entry
+from banksman.contracts.errors import BadInput, NotFound
+from banksman.contracts.frames import WorkflowStart
+from banksman.contracts.ids import digest, new_id
+from banksman.gateway.conversations.runs import Runs
+from banksman.gateway.identity.auth import READING, Caller
+from banksman.gateway.requests.client_requests import ClientRequests
+from banksman.gateway.schedules.coming import coming_starts
+from banksman.gateway.schedules.due import DueSchedules
+from banksman.gateway.schedules.models import (
+    ComingStarts,
+    ListedSchedule,
+    PromptStart,
+    ReadSchedule,
+    Schedule,
+    ScheduleBody,
+    ScheduledRun,
+    ScheduleFields,
+    WorkflowRunStart,
+)
+from banksman.gateway.schedules.starting import start_run
+from banksman.gateway.schedules.store import ScheduleStore
+from banksman.gateway.schedules.times import first_time
+from banksman.gateway.settings import GatewaySettings
+from banksman.runs.ports import Clock
+
+MAX_START_BYTES = 64 * 1024
+"""Maximum bytes of a schedule's `start`, as JSON."""
+
+
+class Schedules:
+    """Schedules of all tenants. As a context manager it starts due runs.
+
+    Every method raises `Forbidden` if the caller may not chat; methods that only read also serve approvers.
+    """
+
+    def __init__(
+        self, bus: Bus, clock: Clock, requests: ClientRequests, runs: Runs, settings: GatewaySettings
+    ) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._requests = requests
+        self._runs = runs
+        self._most = settings.max_schedules_per_tenant
+        self._shortest = timedelta(seconds=settings.min_schedule_interval_s)
+        self._store = ScheduleStore(bus)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        enter, background = self._stack.enter_async_context, self._bus.background
+        await enter(self._store.view)
+        due = DueSchedules(self._bus, self._store, self._requests, self._clock)
+        await enter(background.running("schedules", due.run))
+        await enter(background.running("overdue schedules", due.watch))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
+        """Return the schedules of the caller's tenant, oldest first."""
+        _check_reads(caller)
+        return tuple(_listed(schedule) for schedule in await self._store.list(caller.tenant))
+
+    async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
+        """Return when the schedules of the caller's tenant start in the next two weeks."""
+        _check_reads(caller)
+        return await coming_starts(await self._store.list(caller.tenant), self._clock.now())
+
+    async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
+        """Return a schedule with the states of its last runs.
+
+        Raises:
+            NotFound: The caller's tenant has no such schedule.
+        """
+        _check_reads(caller)
+        schedule = (await self._store.get(caller.tenant, schedule_id)).value
+        runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
+        return _read(schedule.model_copy(update={"runs": runs}))
+
+    async def create(self, caller: Caller, body: ScheduleBody, request_id: str) -> ReadSchedule:
+        """Store a new schedule. A repeated request returns the schedule that the first one created.
+
+        Raises:
+            BadInput, NotFound: A time is invalid, or an object that `start` names does not exist.
+            Conflict: The tenant has too many schedules.
+        """
+        await self._check(caller, body)
+        key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
+        ids = await self._requests.requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
+        now = self._clock.now()
+        schedule = Schedule(
+            id=ids["id"],
+            **body.model_dump(),
+            created_at=now,
+            updated_at=now,
+            user=caller.user,
+            rights=tuple(sorted(caller.rights)),
+            next_at=self._next_at(body, now),
+        )
+        return _read(await self._store.create(caller.tenant, schedule, self._most))
+
+    async def replace(self, caller: Caller, schedule_id: str, body: ScheduleBody) -> ReadSchedule:
+        """Replace a schedule; from now on it acts as the caller. Its last runs stay.
+
+        Raises:
+            BadInput, NotFound: A time is invalid, or the schedule or an object of its `start` does not exist.
+        """
+        await self._check(caller, body)
+        while True:
+            entry = await self._store.get(caller.tenant, schedule_id)
+            now = self._clock.now()
+            changed = Schedule(
+                id=schedule_id,
+                **body.model_dump(),
+                created_at=entry.value.created_at,
+                updated_at=now,
+                user=caller.user,
+                rights=tuple(sorted(caller.rights)),
+                next_at=_unchanged_due_time(entry.value, body) or self._next_at(body, now),
+                runs=entry.value.runs,
+            )
+            if await self._store.replace(caller.tenant, entry, changed):
+                return _read(changed)
+
+    async def delete(self, caller: Caller, schedule_id: str) -> None:
+        """Delete a schedule; its runs stay.
+
+        Raises:
+            NotFound: The caller's tenant has no such schedule.
+        """
+        _check_writes(caller)
+        await self._store.get(caller.tenant, schedule_id)
+        await self._store.delete(caller.tenant, schedule_id, self._clock.now())
+
+    async def run(self, caller: Caller, schedule_id: str, request_id: str) -> ScheduledRun:
+        """Start the run of a schedule now, as the caller; a repeated request starts no second run.
+
+        Raises:
+            NotFound: The caller's tenant has no such schedule.
+            BanksmanError: As for a client that starts it.
+        """
+        _check_writes(caller)
+        entry = await self._store.get(caller.tenant, schedule_id)
+        source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
+        ack = await start_run(
+            self._requests, caller, entry.value.start, title=entry.value.title, source=source
+        )
+        run = ScheduledRun(
+            due_at=None,
+            at=self._clock.now(),
+            result="started",
+            user=caller.user,
+            conversation_id=ack.conversation_id,
+            run_id=ack.run_id,
+        )
+        await self._note(caller.tenant, entry, run)
+        return run
+
+    async def _note(self, tenant: str, entry: Entry[Schedule] | None, run: ScheduledRun) -> None:
+        while entry is not None and all(known.run_id != run.run_id for known in entry.value.runs):
+            if await self._store.replace(tenant, entry, entry.value.with_run(run)):
+                return
+            entry = await self._store.find(tenant, entry.value.id)
+
+    async def _check(self, caller: Caller, body: ScheduleBody) -> None:
+        """Check the `start` of a schedule as a client's request is checked."""
+        _check_writes(caller)
+        if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
+            raise BadInput("start", None, f"at most {MAX_START_BYTES} bytes of JSON; it has {size}")
+        await self._check_start(caller, body.start)
+
+    async def _check_start(self, caller: Caller, start: PromptStart | WorkflowRunStart) -> None:
+        requests, tenant = self._requests, caller.tenant
+        if start.conversation_id is not None:
+            await requests.conversations.get(tenant, start.conversation_id)
+        if isinstance(start, PromptStart):
+            if start.conversation_id is None:
+                await requests.assistants.get(tenant, start.assistant)
+            return
+        frame = WorkflowStart(
+            type="workflow.start", id="check", workflow=start.workflow, parameters=start.parameters
+        )
+        try:
+            checked = await requests.workflow_starts.workflows.check(tenant, frame)
+        except BadInput as error:
+            raise BadInput(f"start.{error.field}", error.value, error.expected) from error
+        properties = checked.workflow.parameters_schema.get("properties")
+        for name in start.parameters:
+            form = properties.get(name) if isinstance(properties, dict) else None
+            if isinstance(form, dict) and form.get("x-hint") == "secret":
+                # All users of the tenant can read schedules.
+                raise BadInput(f"start.parameters.{name}", None, "no secret: a schedule shows its parameters")
+
+    def _next_at(self, body: ScheduleBody, now: datetime) -> datetime | None:
+        """Return when a new or changed schedule is due; None if it is paused. Its cron is checked even then.
+
+        Raises:
+            BadInput: A time is invalid.
+        """
+        if body.paused and body.at is not None and body.cron is None:
+            return None
+        first = first_time(body, now, self._shortest)
+        return None if body.paused else first
+
+    async def _with_status(self, tenant: str, run: ScheduledRun) -> ScheduledRun:
+        if run.run_id is None:
+            return run
+        try:
+            found = await self._runs.get(tenant, run.run_id)
+        except NotFound:
+            return run
+        return run.model_copy(update={"status": found.view.status})
+
+
+def _check_reads(caller: Caller) -> None:
+    caller.check("context")
+    caller.need(*READING)
+
+
+def _check_writes(caller: Caller) -> None:
+    caller.check("context")
+    caller.need("chat")
+
+
+def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | None:
+    """Return the stored due time, which may be now, if the times are unchanged; None otherwise."""
+    before = (schedule.at, schedule.cron, schedule.timezone)
+    return schedule.next_at if before == (body.at, body.cron, body.timezone) and not body.paused else None
+
+
+def _shown(schedule: Schedule) -> dict[str, Any]:
+    return schedule.model_dump(include=set(ScheduleFields.model_fields))
+
+
+def _listed(schedule: Schedule) -> ListedSchedule:
+    last = schedule.runs[0] if schedule.runs else None
+    return ListedSchedule(**_shown(schedule), last_run=last)
+
+
+def _read(schedule: Schedule) -> ReadSchedule:
+    last = schedule.runs[0] if schedule.runs else None
+    return ReadSchedule(**_shown(schedule), last_run=last, runs=schedule.runs)

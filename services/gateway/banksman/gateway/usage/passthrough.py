@@ -1,0 +1,136 @@
+"""Counts the usage of tenants by passthrough, and refuses tenants that have used up a limit.
+
+Agents count runs from the logs. Passthrough has no log: each gateway adds its counts every few seconds to one
+key per tenant in bucket `usage`, which agents add to their totals. A killed gateway loses the counts of the
+last seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from types import TracebackType
+from typing import Self
+
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import USAGE
+from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
+from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key
+from banksman.gateway.usage.reports import stored_totals
+from banksman.runs.ports import Clock
+from banksman.runtime.background import BackgroundTask
+from banksman.runtime.tenants import TenantLimits, TenantSettings
+
+logger = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 5.0
+READ_VALID_S = 2.0
+"""Seconds for which cached totals of a tenant with limits are used."""
+
+
+class TenantLimitReached(Overloaded):
+    """A tenant has used up its tokens or its budget for a day or month."""
+
+    code = ErrorCode.RATE_LIMITED
+
+
+class PassthroughUsage:
+    """The usage of passthrough. As a context manager it stores the counts."""
+
+    def __init__(
+        self, bus: Bus, clock: Clock, settings: TenantSettings, *, write_every_s: float = WRITE_EVERY_S
+    ) -> None:
+        self._bus = bus
+        self._write_every_s = write_every_s
+        self._clock = clock
+        self._settings = settings
+        self._bucket = Bucket(bus, USAGE, UsageTotals)
+        self._pending: dict[str, CommitUsage] = {}
+        """Counts that are not stored yet, by tenant."""
+        self._totals: dict[str, tuple[float, UsageTotals]] = {}
+        """Stored totals of tenants with limits, with the time until which they are used."""
+        self._limits: dict[str, TenantLimits] = {}
+        self._task: BackgroundTask | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = self._bus.background.repeat("passthrough-usage", self.store, wait=self._wait)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            await self._task.stop()
+        try:
+            await self.store()
+        except BanksmanError as failed:
+            logger.warning("the last usage of passthrough is not stored: %s", failed)
+
+    def add(self, tenant: str, usage: CommitUsage) -> None:
+        """Count the usage of a request."""
+        self._pending[tenant] = self._pending.get(tenant, CommitUsage()).plus(usage)
+
+    async def check(self, tenant: str) -> None:
+        """Check that the tenant has used up none of its limits. Costs nothing for a tenant without limits.
+
+        Raises:
+            TenantLimitReached: A limit is used up.
+            Unavailable: The broker did not respond.
+        """
+        limits = self._limits.get(tenant)
+        if limits is None:
+            limits = self._limits[tenant] = self._settings.of(tenant)
+        if all(limits.within(window) == (None, None) for window in WINDOWS):
+            return
+        totals, now = await self._read(tenant), self._clock.now()
+        waiting = self._pending.get(tenant, CommitUsage())
+        for window in WINDOWS:
+            tokens, cost_usd = limits.within(window)
+            counted = totals.current(window, now).add(waiting)
+            if (tokens is not None and counted.tokens >= tokens) or (
+                cost_usd is not None and counted.cost_usd >= cost_usd
+            ):
+                frees_at = ends_at(window, now)
+                raise TenantLimitReached(
+                    f"The limit of this {window} is used up. It resets at {frees_at:%Y-%m-%dT%H:%MZ}.",
+                    retry_after_s=(frees_at - now).total_seconds(),
+                )
+
+    async def _read(self, tenant: str) -> UsageTotals:
+        """Return the usage of the tenant's runs and its passthrough."""
+        until, totals = self._totals.get(tenant, (0.0, UsageTotals()))
+        if time.monotonic() >= until:
+            totals = await stored_totals(self._bucket, tenant)
+            self._totals[tenant] = time.monotonic() + READ_VALID_S, totals
+        return totals
+
+    async def store(self) -> None:
+        """Add the counts to the stored totals.
+
+        Raises:
+            Unavailable, Overloaded: The broker did not respond, or has no room. The counts are stored later.
+        """
+        for tenant in tuple(self._pending):
+            await self._store(tenant)
+
+    async def _store(self, tenant: str) -> None:
+        key = passthrough_key(tenant)
+        entry = await self._bucket.get_or_drop(key)
+        before = entry.value if entry else UsageTotals()
+        usage, revision = self._pending.pop(tenant), None
+        after = before.with_commit(before.upto + 1, self._clock.now(), usage)
+        try:
+            if entry is None:
+                revision = await self._bucket.create(key, after)
+            else:
+                revision = await self._bucket.update(key, after, entry.revision)
+        finally:
+            # If another gateway stored its counts first, the next round adds these.
+            if revision is None:
+                self.add(tenant, usage)
+            self._totals.pop(tenant, None)
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._write_every_s)

@@ -1,0 +1,116 @@
+"""Delivers queued messages to their receivers: retries with back-off for a day, then dead-letters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter
+
+from banksman.bus.connection import Bus
+from banksman.bus.decoding import decoded
+from banksman.bus.names import WEBHOOK_QUEUE, WEBHOOKS
+from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
+from banksman.contracts.errors import NotFound, Poison
+from banksman.gateway.webhooks.devices import Devices
+from banksman.gateway.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook
+from banksman.gateway.webhooks.sending import Sender
+from banksman.gateway.webhooks.store import WebhookStore
+from banksman.runs.ports import Clock
+
+SLOTS = 32
+"""Concurrent attempts of a gateway."""
+SLOTS_PER_TENANT = 4
+"""Concurrent attempts for one tenant, so that slow receivers of one tenant do not delay others."""
+BUSY_S = 2.0
+"""Seconds until the redelivery of a message whose tenant has all its attempts in progress."""
+GIVEN_UP_AFTER = timedelta(hours=24)
+GIVEN_UP_TO_DEVICE_AFTER = timedelta(hours=1)
+"""Time after which attempts to notify a device end: the request is in the inbox anyway."""
+PAUSES_S = (5, 15, 60, 300, 900, 1800, 3600)
+"""Seconds of pause after the first, second, … failed attempt. The last one also follows all further ones."""
+ENDED_SUBSCRIPTION = (404, 410)
+"""Statuses with which a push service responds for a subscription that has ended (RFC 8030)."""
+
+
+class WebhookDeliveries:
+    """Sends the messages of the queue."""
+
+    def __init__(self, bus: Bus, store: WebhookStore, devices: Devices, sender: Sender, clock: Clock) -> None:
+        self._bus = bus
+        self._devices = devices
+        self._store = store
+        self._sender = sender
+        self._clock = clock
+        self._sending: Counter[str] = Counter()
+        """Attempts in progress by tenant."""
+
+    async def run(self) -> None:
+        """Deliver messages while webhooks exist; never returns."""
+        await self._store.view.wait_for(lambda view: bool(view.entries()))
+        await work(self._bus, WEBHOOK_QUEUE, WEBHOOKS, self.on_message, slots=SLOTS)
+
+    async def on_message(self, message: WorkMessage) -> Outcome:
+        """Send a message once. Receivers recognise a repeat by its id."""
+        queued = decoded(_QUEUED, message)
+        try:
+            webhook = await self._store.receiver(queued.tenant, queued.webhook_id)
+        except NotFound:
+            return Done()  # The webhook was deleted.
+        if webhook.device is not None and not self._devices.reaches(webhook, self._clock.now()):
+            return Done()
+        if self._sending[queued.tenant] >= SLOTS_PER_TENANT:
+            return Later(BUSY_S)
+        self._sending[queued.tenant] += 1
+        try:
+            attempt = await self._attempt(webhook, queued, message.num_delivered)
+        finally:
+            self._sending[queued.tenant] -= 1
+        await self._store.note(queued, attempt)
+        if webhook.device is not None and attempt.http_status in ENDED_SUBSCRIPTION:
+            await self._store.remove_device(webhook.tenant, webhook.id)
+            return Done()
+        match attempt.status:
+            case "delivered":
+                if webhook.task is not None and queued.type == "run.finished":
+                    await self._store.bucket.delete(f"{webhook.tenant}.{webhook.id}")
+                return Done()
+            case "pending":
+                return Later(_pause_s(message.num_delivered))
+            case "failed":
+                raise Poison(message.subject, f"webhook {webhook.id} was not delivered: {attempt.error}")
+
+    async def _attempt(self, webhook: Webhook, queued: QueuedDelivery, attempts: int) -> Delivery:
+        now = self._clock.now()
+        status, error = None, None
+        try:
+            status = await self._sender.send(webhook, queued, now)
+            if not 200 <= status < 300:
+                error = f"HTTP {status}"
+        except OSError as failure:
+            error = str(failure)
+        return Delivery(
+            id=queued.id,
+            type=queued.type,
+            status="delivered" if error is None else _after_failure(webhook, status, queued, now),
+            created_at=queued.created_at,
+            attempts=attempts,
+            attempted_at=now,
+            http_status=status,
+            error=error,
+        )
+
+
+def _after_failure(
+    webhook: Webhook, status: int | None, queued: QueuedDelivery, now: datetime
+) -> DeliveryStatus:
+    given_up_after = GIVEN_UP_AFTER if webhook.device is None else GIVEN_UP_TO_DEVICE_AFTER
+    # By Standard Webhooks, a receiver responds with 410 to disable its webhook.
+    return "failed" if status == 410 or now - queued.created_at >= given_up_after else "pending"
+
+
+def _pause_s(attempts: int) -> float:
+    return float(PAUSES_S[min(attempts, len(PAUSES_S)) - 1])
+
+
+_QUEUED: TypeAdapter[QueuedDelivery] = TypeAdapter(QueuedDelivery)

@@ -1,0 +1,151 @@
+"""The devices of users that receive approval requests by Web Push, stored with their tenant's webhooks."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pydantic import Field
+
+from banksman.contracts.errors import Conflict, NotFound
+from banksman.contracts.events import ApprovalEscalated, ApprovalRequested, Event
+from banksman.contracts.ids import check_token, digest
+from banksman.contracts.wire import Stored, Timestamp, Token
+from banksman.gateway.identity.auth import Caller, Keys
+from banksman.gateway.service.bodies import RequestBody
+from banksman.gateway.webhooks.models import Device, PushKeys, Webhook
+from banksman.gateway.webhooks.push_messages import PushSigner, encrypted_for
+from banksman.gateway.webhooks.sending import Sender
+from banksman.gateway.webhooks.store import DEVICE_PREFIX, WebhookStore
+from banksman.runs.ports import Clock
+
+MAX_DEVICES_PER_USER = 10
+"""Maximum devices of one user; a further one replaces the least recently used one."""
+MAX_DEVICES = 200
+"""Maximum devices of one tenant."""
+LIFETIME = timedelta(days=30)
+"""Time after the last visit with an API key for which a device receives messages."""
+LIFETIME_WITHOUT_KEY = timedelta(days=7)
+"""The same for users of an OIDC provider, which does not report when a user loses access."""
+
+
+class PushSubscription(RequestBody):
+    """The address and keys of a browser, as in its `PushSubscription`."""
+
+    endpoint: str = Field(max_length=1000)
+    """The https address at the browser's push service."""
+    keys: PushKeys
+    origin: str = Field(default="", max_length=300, pattern=r"^(https?://[^\s/<>|]+)?$")
+    """The origin of the page, which push services receive as the sender's contact."""
+
+
+class DeviceDescription(Stored):
+    """A device that receives the approval requests of its user."""
+
+    id: Token
+    created_at: Timestamp
+    expires_at: Timestamp
+    """When it stops receiving messages, unless the page is opened on it before."""
+
+
+class Devices:
+    """Registers devices, and decides which events each of them gets."""
+
+    def __init__(
+        self, store: WebhookStore, sender: Sender, signer: PushSigner, keys: Keys, clock: Clock
+    ) -> None:
+        self._store = store
+        self._sender = sender
+        self._signer = signer
+        self._keys = keys
+        self._clock = clock
+
+    @property
+    def public_key(self) -> str:
+        """The key with which browsers subscribe."""
+        return self._signer.public_key
+
+    async def register(self, caller: Caller, asked: PushSubscription) -> Webhook:
+        """Store a device of the caller, or renew it.
+
+        Raises:
+            BadInput: The address is not allowed, or a key is invalid.
+            Conflict: The tenant has too many devices.
+        """
+        self._sender.check("push", asked.endpoint)
+        encrypted_for(asked.keys, b"")
+        now = self._clock.now()
+        others = await self._store.devices(caller.tenant)
+        # A browser has one address: if another user signs in there, the device becomes that user's.
+        device_id = f"{DEVICE_PREFIX}{digest(asked.endpoint.encode())[:32]}"
+        known = next((one for one in others if (one.id, one.created_by) == (device_id, caller.user)), None)
+        device = Webhook(
+            id=device_id,
+            tenant=caller.tenant,
+            url=asked.endpoint,
+            events=("approval.requested", "approval.escalated"),
+            format="push",
+            created_at=known.created_at if known else now,
+            created_by=caller.user,
+            device=Device(
+                keys=asked.keys,
+                origin=asked.origin,
+                api_key=caller.key,
+                expires_at=now + (LIFETIME if caller.key else LIFETIME_WITHOUT_KEY),
+            ),
+        )
+        await self._make_room([one for one in others if one.id != device_id], caller.user, now)
+        await self._store.put_device(device)
+        return device
+
+    async def list(self, caller: Caller) -> list[Webhook]:
+        """Return the caller's devices, oldest first."""
+        return [one for one in await self._store.devices(caller.tenant) if one.created_by == caller.user]
+
+    async def remove(self, caller: Caller, device_id: str) -> None:
+        """Remove a device of the caller; pending messages to it are dropped.
+
+        Raises:
+            NotFound: The caller has no such device.
+        """
+        check_token(device_id, "device_id")
+        if device_id not in {one.id for one in await self.list(caller)}:
+            raise NotFound("device", device_id)
+        await self._store.remove_device(caller.tenant, device_id)
+
+    def reaches(self, device: Webhook, now: datetime) -> bool:
+        """Return whether a device may receive messages: its user may still approve, and used it recently."""
+        assert device.device is not None
+        may_approve = self._keys.may_approve(device.device.api_key, device.tenant)
+        return now < device.device.expires_at and may_approve
+
+    async def _make_room(self, others: list[Webhook], user: str, now: datetime) -> None:
+        ended = [one for one in others if _expiry(one) <= now]
+        valid = [one for one in others if _expiry(one) > now]
+        own = sorted((one for one in valid if one.created_by == user), key=_expiry)
+        replaced = own[: max(0, len(own) + 1 - MAX_DEVICES_PER_USER)]
+        if len(valid) - len(replaced) >= MAX_DEVICES:
+            raise Conflict(f"the tenant has {MAX_DEVICES} devices with notifications")
+        for one in (*ended, *replaced):
+            await self._store.remove_device(one.tenant, one.id)
+
+
+def is_for(user: str, event: Event) -> bool:
+    """Return whether a user is notified of an event. Users of an escalation are not notified before it."""
+    match event.data:
+        case ApprovalRequested(terms=terms):
+            escalation = terms.escalation if terms else None
+            return escalation is None or user not in escalation.users
+        case ApprovalEscalated(users=users):
+            return not users or user in users
+        case _:
+            return False
+
+
+def described(device: Webhook) -> DeviceDescription:
+    """Return the description of a device for its user."""
+    return DeviceDescription(id=device.id, created_at=device.created_at, expires_at=_expiry(device))
+
+
+def _expiry(device: Webhook) -> datetime:
+    assert device.device is not None
+    return device.device.expires_at

@@ -1,0 +1,229 @@
+"""Queues messages for the events in the logs that a tenant's webhooks select."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from datetime import datetime
+from functools import partial
+from typing import get_args
+
+from pydantic_core import to_json
+
+from banksman.bus.connection import Bus
+from banksman.bus.dead import dead_letter
+from banksman.bus.jetstream import count_below
+from banksman.bus.log import decode_commit
+from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
+from banksman.bus.publish import durable
+from banksman.bus.work import Done, Outcome, WorkMessage, work
+from banksman.contracts import subjects
+from banksman.contracts.events import ApprovalRequested, Event
+from banksman.contracts.ids import digest, new_id
+from banksman.contracts.wire import JsonValue
+from banksman.deployment.streams import write_consumer
+from banksman.deployment.topology import webhook_consumer
+from banksman.gateway.approvals.links import ApprovalLink, digest_of_calls, signed_link
+from banksman.gateway.conversations.views import StoredEvents
+from banksman.gateway.live.event_frames import encoded_event
+from banksman.gateway.webhooks.chat import chat_body, mail_body, push_body, task_body
+from banksman.gateway.webhooks.devices import is_for
+from banksman.gateway.webhooks.models import (
+    TEST_EVENT,
+    Delivery,
+    QueuedDelivery,
+    Webhook,
+    WebhookEvent,
+)
+from banksman.gateway.webhooks.store import WebhookStore
+
+logger = logging.getLogger(__name__)
+
+SLOTS = 4
+"""Commits that a gateway handles concurrently."""
+EVENT_TYPES = frozenset(get_args(WebhookEvent))
+MAX_WAITING = 1_000
+"""Maximum pending messages of one tenant; further ones are dead-lettered, and can be replayed."""
+GRACE_S = 2.0
+"""Seconds for commits in progress to finish when the last webhook is deleted or the gateway stops."""
+
+
+class WebhookQueue:
+    """Queues a message for each event that a webhook selects.
+
+    The broker delivers only the commits of tenants with webhooks, each to one gateway, which acknowledges the
+    commit after storing its messages. Without a webhook, no gateway requests commits.
+    """
+
+    def __init__(self, bus: Bus, store: WebhookStore, signing_key: bytes) -> None:
+        self._bus = bus
+        self._key = signing_key
+        self._store = store
+        self._followed: list[str] | None = None
+        """The tenants in the filter of the consumer, as last written by this gateway."""
+        self._following = asyncio.Lock()
+        """Lets one request at a time write the consumer: an older list must not replace a newer one."""
+
+    async def follow(self) -> None:
+        """Let the broker deliver the commits of every tenant that has a webhook.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        async with self._following:
+            stored = sorted({key.partition(".")[0] for key in await self._store.bucket.keys()})
+            if stored != self._followed:
+                consumer = webhook_consumer(stored, replicas=self._bus.settings.replicas)
+                await write_consumer(self._bus, consumer)
+                self._followed = stored
+
+    async def run(self) -> None:
+        """Queue messages while webhooks exist; never returns."""
+        while True:
+            await self._store.view.wait_for(lambda view: bool(view.entries()))
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch(stop))
+                await self.follow()
+                await work(
+                    self._bus, EVENTS, WEBHOOKS, self.on_commit, slots=SLOTS, stop=stop, grace_s=GRACE_S
+                )
+
+    async def on_commit(self, message: WorkMessage) -> Outcome:
+        """Queue the events of a commit. Safe to run twice: a message's id is derived from its event."""
+        stored = decode_commit(message.subject, message.stream_seq, message.headers, message.data)
+        _, tenant, conversation_id = message.subject.split(".")
+        if events := [event for event in stored.commit.events if event.data.type in EVENT_TYPES]:
+            # Read from the leader: the view may lack a webhook whose creation was already acknowledged.
+            receivers = await self._store.receivers(tenant)
+            for event in events:
+                for receiver in receivers:
+                    if _selects(receiver, event) and _is_later(receiver, event, message.stream_seq):
+                        await self.put(
+                            _message(receiver, conversation_id, stored.commit.log_epoch, event, self._key)
+                        )
+        return Done()
+
+    async def catch_up(self, receiver: Webhook, conversation_id: str, events: StoredEvents) -> None:
+        """Queue the newest event that a receiver selects among the events before its creation."""
+        for event in [one for one in events.events if _selects(receiver, one)][-1:]:
+            await self.put(_message(receiver, conversation_id, events.log_epoch, event, self._key))
+
+    async def put(self, message: QueuedDelivery) -> None:
+        """Store a message to deliver.
+
+        Raises:
+            Overloaded, Unavailable: It was not stored.
+        """
+        subject = subjects.webhook_delivery(message.tenant, message.webhook_id)
+        payload = message.model_dump_json().encode()
+        state = Delivery(id=message.id, type=message.type, status="pending", created_at=message.created_at)
+        if await self._waiting(message.tenant) < MAX_WAITING:
+            # Stored before the message, so that it cannot replace the state of an attempt to deliver it.
+            await self._store.note(message, state)
+            await durable(self._bus, subject, payload, msg_id=message.id)
+            return
+        reason = f"webhook queue: {MAX_WAITING} messages of {message.tenant} wait for delivery"
+        await dead_letter(
+            self._bus,
+            subject=subject,
+            stream=WEBHOOK_QUEUE,
+            stream_seq=time.time_ns(),
+            reason=reason,
+            payload=payload,
+        )
+        await self._store.note(message, state.model_copy(update={"status": "failed", "error": reason}))
+
+    async def _waiting(self, tenant: str) -> int:
+        """Return the number of pending messages of a tenant."""
+        return await count_below(self._bus, WEBHOOK_QUEUE, subjects.all_of("webhook", tenant))
+
+    async def _watch(self, stop: asyncio.Event) -> None:
+        """Update the consumer when the set of tenants with webhooks changes; set `stop` when it is empty."""
+        while known := self._store.tenants():
+            await self._store.view.wait_for(partial(self._differs, known))
+            await self.follow()
+        stop.set()
+
+    def _differs(self, known: list[str], _: object) -> bool:
+        return self._store.tenants() != known
+
+
+def _is_later(receiver: Webhook, event: Event, stream_seq: int) -> bool:
+    """Return whether an event is later than the creation of a receiver."""
+    after = receiver.after_seq
+    return event.ts >= receiver.created_at if after is None else stream_seq > after
+
+
+def _selects(receiver: Webhook, event: Event) -> bool:
+    if event.data.type not in receiver.events:
+        return False
+    if receiver.task is not None:
+        return receiver.task.run_id == event.run_id
+    return receiver.device is None or is_for(receiver.created_by, event)
+
+
+def test_message(webhook: Webhook, now: datetime) -> QueuedDelivery:
+    """Return a message with which a receiver can test its address."""
+    return _queued(webhook, new_id("msg-"), TEST_EVENT, now, {"webhook_id": webhook.id})
+
+
+def _message(
+    webhook: Webhook, conversation_id: str, log_epoch: str, event: Event, key: bytes
+) -> QueuedDelivery:
+    source = f"{webhook.id}\n{conversation_id}\n{log_epoch}\n{event.seq}"
+    frame = json.loads(encoded_event(event, conversation_id, log_epoch, event.seq - 1))
+    data: dict[str, JsonValue] = {
+        **frame["data"],
+        "conversation_id": conversation_id,
+        "run_id": event.run_id,
+        "seq": event.seq,
+    }
+    return _queued(
+        webhook,
+        f"msg-{digest(source.encode())[:32]}",
+        event.data.type,
+        event.ts,
+        data,
+        _link(webhook, event, key),
+    )
+
+
+def _queued(
+    webhook: Webhook, message_id: str, kind: str, at: datetime, data: dict[str, JsonValue], link: str = ""
+) -> QueuedDelivery:
+    match webhook.format:
+        case "chat":
+            body = chat_body(kind, data, webhook.page_url, link)
+        case "email":
+            body = mail_body(kind, data, webhook.page_url, link)
+        case "push":
+            body = push_body(kind, data)
+        case "a2a":
+            body = task_body(kind, data, at)
+        case "standard":
+            body = {"type": kind, "timestamp": at, "data": {"tenant": webhook.tenant, **data}}
+    return QueuedDelivery(
+        id=message_id,
+        tenant=webhook.tenant,
+        webhook_id=webhook.id,
+        type=kind,
+        created_at=at,
+        body=to_json(body).decode(),
+    )
+
+
+def _link(webhook: Webhook, event: Event, key: bytes) -> str:
+    """Return the signed part of the link to an approval request; empty for other events."""
+    if not isinstance(event.data, ApprovalRequested):
+        return ""
+    link = ApprovalLink(
+        tenant=webhook.tenant,
+        approval_id=event.data.approval_id,
+        calls=digest_of_calls([item.digest for item in event.data.items]),
+        recipient=webhook.id,
+        expires_at=event.data.expires_at,
+    )
+    return signed_link(link, key)

@@ -1,0 +1,129 @@
+"""A client of the workflows service: list workflows and check the parameters of a start."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from banksman.bus.connection import Bus
+from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.frames import WorkflowStart
+from banksman.contracts.registry import (
+    CheckWorkflow,
+    DeleteWorkflow,
+    ListWorkflows,
+    ParsedWorkflow,
+    ParseWorkflow,
+    StoreWorkflow,
+    WorkflowCategories,
+    WorkflowCategory,
+    WorkflowChecked,
+    WorkflowDefinition,
+    WorkflowList,
+    WorkflowName,
+)
+from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
+
+TIMEOUT_S = 5.0
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Workflows:
+    """The registered workflows. Every method raises `Unavailable` if their service does not respond."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def list(self, tenant: str) -> tuple[WorkflowDefinition, ...]:
+        """Return the workflows that a tenant's users may start, sorted by name."""
+        return (await self._request("list", ListWorkflows(tenant=tenant), WorkflowList)).workflows
+
+    async def categories(self, tenant: str) -> tuple[WorkflowCategory, ...]:
+        """Return the workflows that a tenant's users may start, grouped by category."""
+        request = ListWorkflows(tenant=tenant)
+        return (await self._request("categories", request, WorkflowCategories)).categories
+
+    async def get(self, tenant: str, name: str) -> WorkflowDefinition:
+        """Return one workflow.
+
+        Raises:
+            RemoteError: With code `not_found` if no workflow has that name.
+        """
+        return await self._request("get", WorkflowName(name=name, tenant=tenant), WorkflowDefinition)
+
+    async def check(self, tenant: str, request: WorkflowStart) -> WorkflowChecked:
+        """Check the parameters of a start against the workflow's form, and return them with its defaults.
+
+        Raises:
+            BadInput: A parameter is invalid; the error names it.
+            RemoteError: With code `not_found` if no workflow has that name.
+        """
+        check = CheckWorkflow(workflow=request.workflow, parameters=request.parameters, tenant=tenant)
+        try:
+            return await self._request("start", check, WorkflowChecked)
+        except RemoteError as error:
+            raise _of_field(error, "parameters.") from error
+
+    async def create(self, tenant: str, body: NewWorkflow) -> WorkflowDefinition:
+        """Store a new workflow without code; a repeated request returns the workflow of the first one.
+
+        Raises:
+            BadInput: A step, a reference or the form is invalid; the error names the field.
+            RemoteError: With code `conflict` if the name is taken.
+        """
+        store = StoreWorkflow(tenant=tenant, definition=body.definition(body.name), create=True)
+        return await self._store(store)
+
+    async def replace(self, tenant: str, name: str, body: WorkflowUpdate) -> WorkflowDefinition:
+        """Replace a workflow without code. Its open runs continue with the version that they started with.
+
+        Raises:
+            BadInput: As `create`.
+            RemoteError: With code `not_found` if there is no such workflow, `conflict` if its revision
+                differs.
+        """
+        store = StoreWorkflow(tenant=tenant, definition=body.definition(name), revision=body.revision)
+        return await self._store(store)
+
+    async def delete(self, tenant: str, name: str) -> None:
+        """Delete a workflow without code. Its open runs continue.
+
+        Raises:
+            RemoteError: With code `not_found` if there is no such workflow.
+        """
+        await self._request("delete", DeleteWorkflow(tenant=tenant, name=name), WorkflowDefinition)
+
+    async def _store(self, request: StoreWorkflow) -> WorkflowDefinition:
+        try:
+            return await self._request("store", request, WorkflowDefinition)
+        except RemoteError as error:
+            raise _of_field(error, "") from error
+
+    async def parse(self, request: ParseWorkflow) -> ParsedWorkflow:
+        """Return the form that a command or parameters fill, with its missing and invalid fields.
+
+        Raises:
+            RemoteError: With code `not_found` if no workflow has that name, `bad_request` if the text is no
+                command.
+        """
+        return await self._request("parse", request, ParsedWorkflow)
+
+    async def _request(self, action: str, request: BaseModel, reply: type[M]) -> M:
+        payload = request.model_dump_json().encode()
+        data = checked_reply(await self._bus.request(subjects.workflow_api(action), payload, TIMEOUT_S))
+        try:
+            return reply.model_validate_json(data)
+        except ValidationError as error:
+            raise Unavailable(f"the workflows service sent an unreadable reply to {action!r}") from error
+
+
+def _of_field(error: RemoteError, prefix: str) -> BadInput | RemoteError:
+    """Return an error about a field as `BadInput`, any other error unchanged."""
+    details = error.frame.details or {}
+    if "field" not in details:
+        return error
+    return BadInput(f"{prefix}{details['field']}", details.get("value"), str(details.get("expected")))
