@@ -16,11 +16,14 @@ from typing import Any, cast
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.control import ControlPlane
 from banksman.contracts import errors, subjects
+from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.endpoints import COMMON_ERRORS
 from banksman.gateway.interfaces.nats.replays import Replays
 from banksman.gateway.interfaces.nats.router import api_endpoints
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import Services
 from banksman.gateway.service.gateway import Gateway
 
 Schema = Mapping[str, Any]
@@ -63,7 +66,8 @@ def nats_document() -> Schema:
     # Nothing is called, so nothing is connected.
     bus = Bus.create(NatsSettings(), name="reference")
     gateway = cast(Gateway, None)
-    endpoints = api_endpoints(bus, gateway, Replays(bus, gateway))
+    dispatcher = Dispatcher(operations_of(FEATURES), Services())
+    endpoints = api_endpoints(bus, dispatcher, gateway, Replays(bus, gateway))
     return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)
 
 

@@ -13,7 +13,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.gateway.operation.routing import LazyRoute, LazyRouter
+from banksman.gateway.service.routing import LazyRoute, LazyRouter
 
 BUILDING, REQUESTED = Event(), Event()
 

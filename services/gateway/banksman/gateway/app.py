@@ -18,10 +18,10 @@ from banksman.bus.intake import Intake
 from banksman.bus.service_states import reported_state
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
-from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import GATEWAY, inbox_prefix
 from banksman.gateway.application import VERSION
 from banksman.gateway.composition import compose
+from banksman.gateway.feature import Foundation
 from banksman.gateway.front import Front, listening_front
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.bodies import api_body
@@ -31,7 +31,6 @@ from banksman.gateway.interfaces.websocket.connection import ConnectionContext
 from banksman.gateway.interfaces.websocket.connections import Connections
 from banksman.gateway.interfaces.websocket.session import CallerSockets
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.log_room import LogRoom
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
@@ -67,15 +66,19 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
     settings, health = front.settings, front.health
     async with contextlib.AsyncExitStack() as stack:
         clock = await stack.enter_async_context(BrokerClock(bus))
-        backlog = Backlog(
-            bus,
-            limit=settings.gateway.max_waiting_runs,
-            limit_of=settings.waiting_runs,
-            logs=LogRoom(bus, StorageRoom(bus)),
-        )
         damaged = DamagedLogs(bus)
-        gateway = await compose(settings, front.keys, bus, clock, backlog, damaged, stack)
-        damaged.on_found = gateway.feeds.on_damage
+        base = Foundation(
+            settings=settings,
+            keys=front.keys,
+            bus=bus,
+            clock=clock,
+            damaged=damaged,
+            dispatcher=front.dispatcher,
+            stack=stack,
+        )
+        await compose(base, front.features)
+        gateway = Gateway.of(settings.gateway, front.keys, base.services)
+        backlog = base.services[Backlog]
         await stack.enter_async_context(damaged)
         sockets = CallerSockets(settings.gateway.max_sockets_per_user)
         connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
@@ -123,14 +126,14 @@ async def _nats_api(
     await api.open()
     intake = await stack.enter_async_context(Intake(api, front.settings.gateway.tenant_rate))
     replays = Replays(api, gateway)
-    endpoints = api_endpoints(api, gateway, replays)
+    endpoints = api_endpoints(api, front.dispatcher, gateway, replays)
     control = ControlPlane(
         api,
         endpoints.router,
         title="Banksman",
         version=VERSION,
         description="The NATS API.",
-        body=api_body,
+        body=api_body(front.dispatcher.operations),
         intake=intake,
     )
     front.health.checks["nats_api"] = api.problem

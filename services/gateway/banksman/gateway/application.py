@@ -26,7 +26,6 @@ from banksman.gateway.http import (
     push,
     run_steps,
     runs,
-    schedules,
     search,
     sign_in,
     tenant_secrets,
@@ -39,6 +38,7 @@ from banksman.gateway.interfaces.a2a import routes as a2a
 from banksman.gateway.interfaces.agui import routes as agui
 from banksman.gateway.interfaces.chat_formats import chat
 from banksman.gateway.interfaces.http.documents import documents_router
+from banksman.gateway.interfaces.http.routes import operation_routes
 from banksman.gateway.interfaces.mcp import routes as mcp
 from banksman.gateway.interfaces.page import routes as page
 from banksman.gateway.interfaces.passthrough import models as usable_models
@@ -46,7 +46,8 @@ from banksman.gateway.interfaces.passthrough import routes as passthrough
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connections import Connections
 from banksman.gateway.operation import errors
-from banksman.gateway.operation.parameters import NOT_CONNECTED
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.service.dependencies import NOT_CONNECTED
 from banksman.runtime.health import Health
 
 VERSION = version("banksman")
@@ -66,7 +67,6 @@ PARTS = (
     run_steps,
     search,
     usable_models,
-    schedules,
     api_keys,
     identity_providers,
     sign_in,
@@ -84,7 +84,7 @@ PARTS = (
 """The modules of endpoints, in the order in which a path is looked up."""
 
 
-def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
+def application(keys: Keys, upstreams: Upstreams, health: Health, dispatcher: Dispatcher) -> FastAPI:
     """Return the application without the websocket.
 
     What needs NATS responds with 503 until its state has `gateway`, `connections` and `asyncapi`.
@@ -98,9 +98,11 @@ def application(keys: Keys, upstreams: Upstreams, health: Health) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.keys, app.state.upstreams = keys, upstreams
+    app.state.dispatcher, app.state.services = dispatcher, dispatcher.services
     app.state.gateway = app.state.connections = app.state.asyncapi = None
     errors.install(app)
     app.router.routes.extend(health.routes())
+    app.router.routes.extend(operation_routes(dispatcher.operations))
     for part in PARTS:
         # `include_router` would keep the routes of each router apart, build them again, and search twice.
         app.router.routes.extend(part.routes.routes)

@@ -1,226 +1,62 @@
-"""Build the objects of the gateway's service."""
+"""The features of a gateway, in the order in which their services are built."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterable
+from typing import Final
 
-from banksman.bus.approval_slots import ApprovalSlots
-from banksman.bus.connection import Bus
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
-from banksman.bus.names import IDEMPOTENCY
-from banksman.bus.publish import RunQueue
-from banksman.bus.sealing import SecretBox
-from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
-from banksman.gateway.approvals.decisions import Decisions
-from banksman.gateway.approvals.inputs import Inputs
-from banksman.gateway.approvals.pending import PendingApprovals
-from banksman.gateway.approvals.remembered import RememberedDecisions
-from banksman.gateway.approvals.set_aside import Asides
-from banksman.gateway.assistants.assistants import Assistants
-from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
-from banksman.gateway.assistants.model_catalog import ModelCatalog
-from banksman.gateway.assistants.policies import GovernedAssistants, Policies
-from banksman.gateway.assistants.prompts import Prompts
-from banksman.gateway.assistants.revisions import AssistantHistories
-from banksman.gateway.assistants.tools import ToolCatalog, Tools
-from banksman.gateway.audit.trail import Trail
-from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
-from banksman.gateway.conversations.runs import Runs
-from banksman.gateway.conversations.search import Search
-from banksman.gateway.conversations.titles import Titles
-from banksman.gateway.conversations.views import Views
-from banksman.gateway.files.files import Files
-from banksman.gateway.housekeeping.retention import Retention
-from banksman.gateway.identity.api_keys import ApiKeys
-from banksman.gateway.identity.auth import Keys
-from banksman.gateway.identity.tenant_secrets import SecretStore
-from banksman.gateway.identity.tickets import Tickets
-from banksman.gateway.live.feeds import Feeds
-from banksman.gateway.mcp_servers.servers import McpServers
-from banksman.gateway.mcp_servers.sign_ins import McpSignIns
-from banksman.gateway.operator.dead_letters import DeadLetters
-from banksman.gateway.operator.open_runs import OpenRuns
-from banksman.gateway.operator.overview import Operations
-from banksman.gateway.operator.processes import Processes
-from banksman.gateway.operator.tenants import Tenants
-from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.quotas.shared_bucket import SharedBucket
-from banksman.gateway.quotas.tenant_store import assistant_store, policy_store, prompt_store
-from banksman.gateway.requests.client_requests import ClientRequests
-from banksman.gateway.requests.idempotency import RequestRecord, StoredRequests
-from banksman.gateway.requests.imports import Imports
-from banksman.gateway.requests.one_request import OneRequest
-from banksman.gateway.requests.run_starts import RunStarts
-from banksman.gateway.schedules.service import Schedules
-from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.settings import GatewayServiceSettings
-from banksman.gateway.steps.details import StepDetails
-from banksman.gateway.usage.passthrough import PassthroughUsage
-from banksman.gateway.usage.reports import UsageReports
-from banksman.gateway.webhooks.service import Webhooks
-from banksman.gateway.workflows.starts import WorkflowStarts
-from banksman.gateway.workflows.texts import WorkflowTexts
-from banksman.gateway.workflows.workflows import Workflows
-from banksman.log_integrity.damage import DamagedLogs
-from banksman.runs.placement import Placements
-from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.gateway.approvals.feature import FEATURE as APPROVALS
+from banksman.gateway.assistants.feature import FEATURE as ASSISTANTS
+from banksman.gateway.audit.feature import FEATURE as AUDIT
+from banksman.gateway.conversations.feature import FEATURE as CONVERSATIONS
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.files.feature import FEATURE as FILES
+from banksman.gateway.housekeeping.feature import FEATURE as HOUSEKEEPING
+from banksman.gateway.identity.feature import FEATURE as IDENTITY
+from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
+from banksman.gateway.operation.declaration import Operation
+from banksman.gateway.operation.dispatch import unique
+from banksman.gateway.operator.feature import FEATURE as OPERATOR
+from banksman.gateway.quotas.feature import FEATURE as QUOTAS
+from banksman.gateway.requests.feature import FEATURE as REQUESTS
+from banksman.gateway.requests.feature import QUEUE
+from banksman.gateway.schedules.feature import FEATURE as SCHEDULES
+from banksman.gateway.steps.feature import FEATURE as STEPS
+from banksman.gateway.usage.feature import FEATURE as USAGE
+from banksman.gateway.webhooks.feature import FEATURE as WEBHOOKS
+
+CORE: Final = (
+    QUOTAS,
+    QUEUE,
+    FILES,
+    CONVERSATIONS,
+    ASSISTANTS,
+    APPROVALS,
+    REQUESTS,
+    # Keys are loaded before webhooks start: a device receives nothing while its key is unknown.
+    IDENTITY,
+    AUDIT,
+    USAGE,
+    STEPS,
+    OPERATOR,
+    HOUSEKEEPING,
+)
+"""What every gateway has."""
+OPTIONAL: Final = (SCHEDULES, WEBHOOKS, MCP_SERVERS)
+"""What the core does without."""
+FEATURES: Final = CORE + OPTIONAL
 
 
-async def compose(
-    settings: GatewayServiceSettings,
-    keys: Keys,
-    bus: Bus,
-    clock: Clock,
-    backlog: Backlog,
-    damaged: DamagedLogs,
-    stack: contextlib.AsyncExitStack,
-) -> Gateway:
-    """Return the gateway's service.
-
-    Args:
-        settings: The settings of the process.
-        keys: The keys that the HTTP server checks.
-        bus: A connection to NATS.
-        clock: The broker's clock.
-        backlog: Refuses requests for which the queues have no room.
-        damaged: The logs that cannot be read.
-        stack: Closes the parts of the service.
+async def compose(base: Foundation, features: Iterable[Feature]) -> None:
+    """Build the services of the features.
 
     Raises:
         Unavailable: NATS does not respond.
     """
-    placements = await stack.enter_async_context(Placements(bus, clock, wait_s=settings.workspaces.wait_s))
-    log = EventLog(bus)
-    hub = await stack.enter_async_context(LiveHub(log))
-    views = Views(log, damaged=damaged)
-    conversations, approvals = Conversations(bus, views, clock), ApprovalSlots(bus)
-    assistants, prompts = assistant_store(bus), prompt_store(bus)
-    policies = policy_store(bus)
-    await stack.enter_async_context(assistants.recent)
-    await stack.enter_async_context(policies.recent)
-    governed = GovernedAssistants(assistants, policies)
-    requests = StoredRequests(SharedBucket(bus, IDEMPOTENCY, RequestRecord, "accepted requests"))
-    tools, workflows = Tools(bus), Workflows(bus)
-    schemas = await stack.enter_async_context(SchemaChecker())
-    runs_of_tenants = Runs(bus, hub, views, conversations)
-    key = settings.approvals.key()
-    box = SecretBox(key)
-    enhanced_prompts = EnhancedPrompts(
-        conversations, views, assistants, prompts, tools, settings.agent, placements
-    )
-    created, queue = CreatedConversations(), RunQueue(bus)
-    remembered = RememberedDecisions(bus, conversations, views, queue, backlog)
-    decisions = Decisions(approvals, conversations, tools, schemas, clock, key, remembered)
-    client_requests = ClientRequests(
-        conversations=conversations,
-        created=created,
-        assistants=assistants,
-        prompts=prompts,
-        runs=runs_of_tenants,
-        run_starts=RunStarts(
-            views=views,
-            conversations=conversations,
-            created=created,
-            assistants=governed,
-            queue=queue,
-            backlog=backlog,
-            default_model=settings.default_model,
-        ),
-        workflow_starts=WorkflowStarts(
-            workflows=workflows,
-            conversations=conversations,
-            assistants=governed,
-            queue=queue,
-            backlog=backlog,
-            clock=clock,
-            default_model=settings.default_model,
-        ),
-        decisions=decisions,
-        inputs=Inputs(approvals, decisions, schemas, clock, key),
-        requests=requests,
-        queue=queue,
-        backlog=backlog,
-        clock=clock,
-    )
-    await stack.enter_async_context(
-        Retention(bus, conversations, views, client_requests, clock, settings.tenants)
-    )
-    one_request = OneRequest(
-        runs=runs_of_tenants,
-        conversations=conversations,
-        assistants=assistants,
-        queue=queue,
-        backlog=backlog,
-        clock=clock,
-        default_model=settings.default_model,
-    )
-    scheduled = Schedules(bus, clock, client_requests, runs_of_tenants, settings.gateway)
-    usage = UsageReports(bus, clock, settings.tenants)
-    mcp_servers = McpServers(bus, placements, clock, box)
-    return Gateway(
-        settings=settings.gateway,
-        keys=keys,
-        mcp_servers=mcp_servers,
-        mcp_sign_ins=McpSignIns(mcp_servers, clock),
-        secrets=SecretStore(bus, box, clock),
-        # The keys are loaded before webhooks start: a device receives nothing while its key is unknown.
-        api_keys=await stack.enter_async_context(ApiKeys(bus, keys, clock)),
-        webhooks=await stack.enter_async_context(Webhooks(bus, clock, key, keys, settings.gateway)),
-        tickets=Tickets(bus, clock),
-        requests=client_requests,
-        schedules=await stack.enter_async_context(scheduled),
-        conversations=conversations,
-        views=views,
-        runs=runs_of_tenants,
-        models=ModelCatalog(settings.default_model, settings.agent.prices),
-        search=Search(bus, conversations),
-        steps=StepDetails(runs_of_tenants, views, enhanced_prompts),
-        feeds=Feeds(bus, hub, views),
-        approvals=PendingApprovals(bus, approvals, conversations, clock),
-        approval_slots=approvals,
-        assistants=Assistants(assistants, prompts, requests, AssistantHistories(bus, clock)),
-        policies=Policies(policies),
-        remembered=remembered,
-        asides=Asides(approvals, queue, backlog, clock),
-        prompts=Prompts(prompts, requests, enhanced_prompts),
-        tools=ToolCatalog(tools, placements, settings.agent.tools_enabled),
-        workflows=workflows,
-        workflow_texts=WorkflowTexts(workflows=workflows, model=one_request),
-        imports=Imports(
-            conversations=conversations,
-            assistants=assistants,
-            requests=requests,
-            queue=queue,
-            backlog=backlog,
-            clock=clock,
-            default_model=settings.default_model,
-        ),
-        titles=Titles(
-            enabled=settings.generates_titles,
-            model_name=settings.gateway.title_model,
-            conversations=conversations,
-            views=views,
-            model=one_request,
-            queue=queue,
-        ),
-        files=Files(placements, await _outputs(settings, bus, stack)),
-        dead_letters=DeadLetters(bus),
-        open_runs=OpenRuns(bus, approvals),
-        operations=Operations(bus),
-        processes=Processes(bus),
-        tenants=Tenants(bus, keys, usage, settings.tenants),
-        trail=Trail(bus, clock),
-        usage=usage,
-        passthrough=await stack.enter_async_context(PassthroughUsage(bus, clock, settings.tenants)),
-    )
+    for feature in features:
+        await feature.build(base)
 
 
-async def _outputs(settings: GatewayServiceSettings, bus: Bus, stack: contextlib.AsyncExitStack) -> Bus:
-    if settings.gateway.outputs is None:
-        return bus
-    connection = await Bus.connect(
-        settings.gateway.outputs, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES)
-    )
-    return await stack.enter_async_context(connection)
+def operations_of(features: Iterable[Feature]) -> tuple[Operation, ...]:
+    """Return the operations of the features."""
+    return unique(operation for feature in features for operation in feature.operations)

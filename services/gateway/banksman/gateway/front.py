@@ -15,6 +15,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from banksman.gateway.application import application, with_websocket
+from banksman.gateway.composition import FEATURES, operations_of
+from banksman.gateway.feature import Feature
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.http.cors import with_cors
 from banksman.gateway.interfaces.http.perimeter import Perimeter
@@ -22,6 +24,8 @@ from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
 from banksman.gateway.interfaces.websocket.pings import Pings
 from banksman.gateway.interfaces.websocket.protocol import UnfinishedMessages, socket_protocol
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import Services
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.runtime.health import Health, health_server, listening
 
@@ -39,13 +43,17 @@ class Front:
     health: Health
     app: FastAPI
     keys: Keys
+    features: tuple[Feature, ...]
+    dispatcher: Dispatcher
     port: int
     http: contextlib.AsyncExitStack
     """Closes the server after open requests have finished, before the objects that they use are closed."""
 
 
 @asynccontextmanager
-async def listening_front(settings: GatewayServiceSettings, health: Health) -> AsyncGenerator[Front]:
+async def listening_front(
+    settings: GatewayServiceSettings, health: Health, features: tuple[Feature, ...] = FEATURES
+) -> AsyncGenerator[Front]:
     """Listen until the context ends.
 
     Raises:
@@ -63,14 +71,17 @@ async def listening_front(settings: GatewayServiceSettings, health: Health) -> A
             keys.tokens = await stack.enter_async_context(
                 oidc_tokens(settings.gateway.oidc, health.background)
             )
-        app = application(keys, upstreams, health)
+        services = Services()
+        services.add(keys, upstreams)
+        dispatcher = Dispatcher(operations_of(features), services)
+        app = application(keys, upstreams, health, dispatcher)
         await stack.enter_async_context(health_server(health, settings.gateway))
         http = await stack.enter_async_context(contextlib.AsyncExitStack())
         perimeter = with_cors(Perimeter(with_websocket(app), settings.gateway, keys), settings.gateway)
         port = await http.enter_async_context(listening(_http_config(perimeter, settings)))
         http.callback(_end_streams_before, upstreams, settings.gateway.drain_s)
         logger.info("listening", extra={"host": settings.gateway.host, "port": port, "keyless": keys.keyless})
-        yield Front(settings, health, app, keys, port, http)
+        yield Front(settings, health, app, keys, features, dispatcher, port, http)
 
 
 def _is_no_cut_stream(record: logging.LogRecord) -> bool:

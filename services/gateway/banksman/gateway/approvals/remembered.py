@@ -22,7 +22,7 @@ from banksman.contracts.work import ForgetDecision
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.view import RememberedDecision
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.identity.auth import READING, Caller
+from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.quotas.backlog import Backlog
 
 MAX_REMEMBERED = 500
@@ -90,7 +90,7 @@ class RememberedDecisions:
             Forbidden: The caller neither chats nor approves.
         """
         caller.check("context")
-        caller.need(*READING)
+        caller.need(*READ)
         places = [entry.value async for entry in self._bucket.entries(_key(caller.tenant))]
         reads = asyncio.Semaphore(READS_AT_ONCE)
 

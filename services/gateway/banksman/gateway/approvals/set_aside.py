@@ -10,7 +10,7 @@ from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token
 from banksman.contracts.work import EscalateApproval, SetAside
 from banksman.gateway.approvals.stored_replies import readable
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.runs.ports import Clock
 

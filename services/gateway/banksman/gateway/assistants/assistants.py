@@ -15,7 +15,7 @@ from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.gateway.assistants.model_catalog import model_name
 from banksman.gateway.assistants.revisions import AssistantHistories, changes, found, listed
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.requests.idempotency import StoredRequests
 

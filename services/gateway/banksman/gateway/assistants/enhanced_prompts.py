@@ -12,7 +12,7 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.requests.run_starts import protocol
 from banksman.gateway.settings import OfferSettings

@@ -14,7 +14,7 @@ from banksman.contracts.assistants import (
     ApprovalTerms,
     Assistant,
 )
-from banksman.gateway.identity.auth import READING, Caller
+from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.service.bodies import RequestBody
 
@@ -46,7 +46,7 @@ class Policies:
             Forbidden: The caller neither chats nor approves.
         """
         caller.check("context")
-        caller.need(*READING)
+        caller.need(*READ)
         return await self.store.get(caller.tenant, POLICY)
 
     async def replace(self, caller: Caller, body: PolicyBody) -> ApprovalPolicy:

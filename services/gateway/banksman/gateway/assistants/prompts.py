@@ -10,7 +10,7 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.requests.idempotency import StoredRequests
 from banksman.gateway.service.bodies import EnhancedPromptBody, NewPrompt, PromptBody

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from banksman.gateway.operation.declaration import Audit
+
 
 @dataclass(frozen=True, slots=True)
 class AuditedAction:
@@ -76,9 +78,9 @@ ACTIONS: Final = (
     AuditedAction("dead_letter.discarded", "DELETE /operator/dead-letters/{letter_id}"),
     AuditedAction("dead_letter.replayed", "POST /operator/dead-letters/{letter_id}/replay"),
 )
-SIGNED_IN: Final = AuditedAction("user.signed_in", "POST /v1/sign-in")
+SIGNED_IN: Final = Audit("user.signed_in")
 """Recorded by its endpoint: the caller is known only afterwards."""
-MCP_SIGNED_IN: Final = AuditedAction("mcp_server.signed_in", "GET /context/mcp-sign-in")
+MCP_SIGNED_IN: Final = Audit("mcp_server.signed_in")
 """Recorded by its endpoint: the user returns from another server, without a key."""
 BY_HTTP: Final = {action.http: action for action in ACTIONS}
 BY_NATS: Final = {action.nats: action for action in ACTIONS if action.nats}

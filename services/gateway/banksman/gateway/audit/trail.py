@@ -21,8 +21,8 @@ from banksman.contracts.audit import MAX_TARGET_CHARS, AuditEntry, AuditInterfac
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonValue, Stored
-from banksman.gateway.audit.audited import AuditedAction
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import Audit
 from banksman.runs.ports import Clock
 
 ACTION_PATTERN = r"^[a-z_]{1,32}(\.[a-z_]{1,32})?$"
@@ -90,7 +90,7 @@ class Trail:
     async def record(
         self,
         caller: Caller,
-        action: AuditedAction,
+        action: Audit,
         interface: AuditInterface,
         *,
         tenant: str,
@@ -109,11 +109,11 @@ class Trail:
             actor=caller.user,
             actor_tenant=None if tenant == caller.tenant else caller.tenant,
             interface=interface,
-            action=action.name,
+            action=action.action,
             target=target[:MAX_TARGET_CHARS],
             details={name: _short(reply[name]) for name in action.details if name in reply},
         )
-        await record(self.bus, entry, msg_id=f"{tenant}:{action.name}:{request_id or new_id('au-')}")
+        await record(self.bus, entry, msg_id=f"{tenant}:{action.action}:{request_id or new_id('au-')}")
 
     async def page(self, wanted: AuditFilter, *, after: int | None, limit: int) -> AuditPage:
         """Return the newest entries before `after`.

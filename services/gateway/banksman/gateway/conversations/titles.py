@@ -11,7 +11,7 @@ from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.messages import AssistantMessage, UserMessage, text_of
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.requests.client_requests import publish_title
 from banksman.gateway.requests.one_request import OneRequest
 

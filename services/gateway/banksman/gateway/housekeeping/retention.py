@@ -25,7 +25,7 @@ from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.subjects import ANY
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.runs.ports import Clock
 from banksman.runtime.tenants import TenantSettings

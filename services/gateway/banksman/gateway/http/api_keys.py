@@ -8,9 +8,9 @@ from fastapi import Query
 
 from banksman.contracts.wire import Token
 from banksman.gateway.identity.api_keys import KeyDescription, NewKey
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 TenantQuery = Annotated[
     Token | None, Query(description="Another tenant than that of the key; needs the right `operator`.")

@@ -17,10 +17,10 @@ from banksman.gateway.audit.trail import (
     AuditPage,
     ExportFormat,
 )
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import router
 from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
 from banksman.gateway.service.resources import MAX_POSITION
+from banksman.gateway.service.routing import router
 
 Action = Annotated[
     str | None,

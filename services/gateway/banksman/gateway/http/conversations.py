@@ -13,8 +13,6 @@ from banksman.contracts.event_frames import detail_of
 from banksman.contracts.frames import DETAILS, ConversationCreate, Detail
 from banksman.gateway.http.models import EventPage, NewConversation
 from banksman.gateway.live.event_frames import encoded_event
-from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import (
     Conversation,
@@ -22,6 +20,8 @@ from banksman.gateway.service.bodies import (
     ConversationPage,
     ExportedConversation,
 )
+from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 MAX_EVENTS = 1_000
 

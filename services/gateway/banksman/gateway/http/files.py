@@ -8,10 +8,10 @@ from urllib.parse import quote
 from fastapi import Request, Response
 
 from banksman.contracts.calls import FileEntry
-from banksman.gateway.operation.parameters import CallerDep, ServiceDep
-from banksman.gateway.operation.routing import router
 from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.service.bodies import Listing, StoredFile
+from banksman.gateway.service.dependencies import CallerDep, ServiceDep
+from banksman.gateway.service.routing import router
 
 BYTES = "application/octet-stream"
 BINARY: dict[str, Any] = {BYTES: {"schema": {"type": "string", "format": "binary"}}}

@@ -6,11 +6,12 @@ from fastapi import Request
 
 from banksman.contracts.rights import Right
 from banksman.contracts.wire import Stored
-from banksman.gateway.identity.auth import Caller, Keys
+from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity_settings import OidcSettings
-from banksman.gateway.operation.parameters import AdminDep
-from banksman.gateway.operation.routing import router
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.bodies import Listing
+from banksman.gateway.service.dependencies import AdminDep
+from banksman.gateway.service.routing import router
 
 routes = router("keys")
 

@@ -14,9 +14,9 @@ from banksman.gateway.mcp_servers.server_bodies import (
     server_request,
 )
 from banksman.gateway.mcp_servers.servers import LookedAt
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 routes = router("mcp-servers")
 

@@ -11,7 +11,6 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import digest
 from banksman.gateway.audit.audited import MCP_SIGNED_IN
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.mcp_servers.bodies import (
     McpServerDescription,
     McpSignInBody,
@@ -26,9 +25,10 @@ from banksman.gateway.mcp_servers.sign_ins import (
     Returned,
     SignInEnded,
 )
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import LazyRouter, StrictBody, router
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
+from banksman.gateway.service.routing import LazyRouter, StrictBody, router
 
 HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 ELSEWHERE = """\

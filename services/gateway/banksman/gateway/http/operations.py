@@ -11,15 +11,15 @@ from pydantic import Field
 from banksman.contracts.frames import RunCancel
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Token
-from banksman.gateway.operation.parameters import OperatorDep, RequestId, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.operator.dead_letters import MAX_LETTERS, DeadLetterPage, ShownDeadLetter
 from banksman.gateway.operator.open_runs import MAX_RUNS, OpenRunPage, OpenState
 from banksman.gateway.operator.overview import Overview
 from banksman.gateway.operator.processes import Services
 from banksman.gateway.operator.tenants import MAX_TENANTS, TenantPage
 from banksman.gateway.service.bodies import RequestBody
+from banksman.gateway.service.dependencies import OperatorDep, RequestId, ServiceDep
 from banksman.gateway.service.resources import MAX_POSITION
+from banksman.gateway.service.routing import StrictBody, router
 
 Limit = Annotated[int, Query(ge=1, le=MAX_LETTERS)]
 After = Annotated[int, Query(ge=0, le=MAX_POSITION)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from banksman.contracts.assistants import ApprovalPolicy
 from banksman.gateway.approvals.remembered import ListedRemembered
 from banksman.gateway.assistants.policies import PolicyBody
-from banksman.gateway.operation.parameters import AdminDep, ApproverDep, ReaderDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
+from banksman.gateway.service.dependencies import AdminDep, ApproverDep, ReaderDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 routes = router("policies")
 

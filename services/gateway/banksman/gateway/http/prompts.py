@@ -12,9 +12,9 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
-from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, PromptBody
+from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 VARIABLES: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.operation.parameters import ApproverDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
+from banksman.gateway.service.dependencies import ApproverDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 from banksman.gateway.webhooks.devices import DeviceDescription, PushSubscription, described
 
 routes = router("push")

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Query
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.operation.parameters import CallerDep, ServiceDep
-from banksman.gateway.operation.routing import router
+from banksman.gateway.service.dependencies import CallerDep, ServiceDep
+from banksman.gateway.service.routing import router
 from banksman.gateway.steps.details import StepDetail
 from banksman.gateway.steps.run_steps import RunStep
 

@@ -17,14 +17,14 @@ from banksman.gateway.http.models import (
     NewChat,
     NewRun,
 )
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.live.run_stream import run_stream
-from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import EndedRun, Listing, Run, run_body
+from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.routing import StrictBody, router
 
 MAX_WAIT_S = 60
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]

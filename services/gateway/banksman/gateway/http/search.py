@@ -8,8 +8,8 @@ from fastapi import Query
 
 from banksman.contracts.wire import Stored
 from banksman.gateway.conversations.search import Hit
-from banksman.gateway.operation.parameters import CallerDep, ServiceDep
-from banksman.gateway.operation.routing import router
+from banksman.gateway.service.dependencies import CallerDep, ServiceDep
+from banksman.gateway.service.routing import router
 
 routes = router("conversations")
 

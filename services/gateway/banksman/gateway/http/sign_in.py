@@ -15,10 +15,11 @@ from pydantic import Field
 from banksman.contracts.errors import Forbidden, NotFound
 from banksman.contracts.wire import Stored, Wire, parse
 from banksman.gateway.audit.audited import SIGNED_IN
-from banksman.gateway.identity.auth import READING, Keys
+from banksman.gateway.identity.auth import Keys
 from banksman.gateway.oidc.provider import Code
-from banksman.gateway.operation.routing import LazyRouter
+from banksman.gateway.operation.caller import READ
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.routing import LazyRouter
 
 FIELD_CHARS = 4096
 
@@ -73,7 +74,7 @@ async def sign_in(request: Request) -> SignedIn:
         raise NotFound("sign-in", "provider")
     given = parse(SignInCode, await request.body())
     token, caller = await keys.tokens.sign_in(Code(given.code, given.code_verifier, given.redirect_uri))
-    if caller.rights.isdisjoint(READING):
+    if caller.rights.isdisjoint(READ):
         # Refused here and not at the websocket, whose close reason would name rights and no remedy.
         raise Forbidden(
             f"the account {caller.user} may neither chat nor approve here: "

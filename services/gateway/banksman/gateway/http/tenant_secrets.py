@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from banksman.contracts.tenant_secrets import SecretDescription
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing, SecretBody
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 routes = router("secrets")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from banksman.contracts.tool_views import ToolView, ToolViews
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import router
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
+from banksman.gateway.service.routing import router
 
 routes = router("tools")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from banksman.contracts.wire import Stored, Token
-from banksman.gateway.operation.parameters import AdminDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import Listing
+from banksman.gateway.service.dependencies import AdminDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 from banksman.gateway.webhooks.models import Delivery, WebhookBody, WebhookDescription
 
 routes = router("webhooks")

@@ -9,9 +9,9 @@ from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ParsedWorkflow, WorkflowCategory, WorkflowDefinition
 from banksman.gateway.http.models import AcceptedRun, NewWorkflowRun
 from banksman.gateway.http.runs import Location, Wait, outcome
-from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.service.bodies import EndedRun, Listing, Run, WorkflowText
+from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
 
 routes = router("workflows")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from banksman.contracts.errors import Conflict, Forbidden, Unauthorized, Unavailable
+from banksman.contracts.errors import Conflict, Unauthorized, Unavailable
 from banksman.contracts.ids import digest
-from banksman.gateway.identity_settings import ApiKey, Mode, Right
+from banksman.gateway.identity_settings import ApiKey
+from banksman.gateway.operation.caller import ALL_RIGHTS, Caller
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.key_file import Key, update_keys
 
@@ -24,70 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _KEYS = TypeAdapter(tuple[ApiKey, ...])
-ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))
-TENANT_RIGHTS: frozenset[Right] = frozenset(("chat", "approve", "admin"))
-"""All rights that concern one tenant."""
-ALL_RIGHTS: frozenset[Right] = TENANT_RIGHTS | frozenset[Right](("operator",))
-READING: tuple[Right, ...] = ("chat", "approve")
-"""Either of these rights allows requests that only read conversations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """An authenticated client."""
-
-    tenant: str
-    user: str
-    modes: frozenset[Mode] = ALL_MODES
-    """The endpoints that the caller's key may use."""
-    rights: frozenset[Right] = TENANT_RIGHTS
-    expires_at: datetime | None = None
-    """Expiry of the caller's key; None for a key that never expires."""
-    key: str | None = None
-    """SHA-256 of the caller's key; None for a caller without a key."""
-
-    @property
-    def may_approve(self) -> bool:
-        """Whether the caller may decide approval requests."""
-        return "approve" in self.rights
-
-    def check(self, mode: Mode) -> None:
-        """Check that the key may use the endpoints of a mode.
-
-        Raises:
-            Forbidden: The key may not use them.
-        """
-        if mode not in self.modes:
-            raise Forbidden(f"this key may not use {mode} endpoints")
-
-    def need(self, *rights: Right) -> None:
-        """Check that the caller has at least one of the rights.
-
-        Raises:
-            Forbidden: The caller has none of them.
-        """
-        if self.rights.isdisjoint(rights):
-            raise Forbidden(f"this needs the right {' or '.join(rights)}")
-
-    @property
-    def remaining_s(self) -> float | None:
-        """Seconds until the key expires; None for a key that never expires."""
-        return None if self.expires_at is None else (self.expires_at - datetime.now(UTC)).total_seconds()
-
-    @property
-    def expired(self) -> bool:
-        """Whether the key has expired."""
-        return self.remaining_s is not None and self.remaining_s <= 0
-
-    def unexpired(self) -> Caller:
-        """Return this caller.
-
-        Raises:
-            Unauthorized: The key has expired.
-        """
-        if self.expired:
-            raise Unauthorized(f"the {'token' if self.key is None else 'API key'} has expired")
-        return self
 
 
 class Keys:
@@ -235,14 +170,3 @@ def _version(file: Path) -> tuple[int, int] | None:
 def _caller(key: ApiKey) -> Caller:
     rights = frozenset(key.rights) - (frozenset() if key.may_approve else {"approve"})
     return Caller(key.tenant, key.user, frozenset(key.modes), rights, key.expires_at, key.sha256)
-
-
-def key_of(headers: Mapping[str, str]) -> str | None:
-    """Return the API key or token in the header `Authorization: Bearer` or `x-api-key`; None without one."""
-    return bearer(headers.get("authorization")) or headers.get("x-api-key")
-
-
-def bearer(authorization: str | None) -> str | None:
-    """Return the token of an `Authorization: Bearer` header; None for another header or without one."""
-    scheme, _, token = (authorization or "").partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None

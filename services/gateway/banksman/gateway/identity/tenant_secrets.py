@@ -17,7 +17,7 @@ from banksman.contracts.tenant_secrets import (
     SecretDescription,
     StoredSecret,
 )
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.runs.ports import Clock
 
 MAX_SECRETS = 100

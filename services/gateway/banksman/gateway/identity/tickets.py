@@ -11,8 +11,8 @@ from banksman.bus.names import IDEMPOTENCY
 from banksman.contracts.errors import Unauthorized
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token
-from banksman.gateway.identity.auth import READING, Caller
 from banksman.gateway.identity_settings import Mode, Right
+from banksman.gateway.operation.caller import READ, Caller
 from banksman.runs.ports import Clock
 
 TICKET_S = 30
@@ -39,7 +39,7 @@ class Ticket(Stored):
         """The rights of the caller."""
         if self.rights is not None:
             return frozenset(self.rights)
-        return frozenset(READING if self.may_approve else ("chat",))
+        return frozenset(READ if self.may_approve else ("chat",))
 
 
 class Tickets:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
 from banksman.contracts.ids import new_id
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.live.feed import Feed
 from banksman.gateway.live.send_buffer import Outbox
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive
 from banksman.gateway.service.gateway import Gateway
 

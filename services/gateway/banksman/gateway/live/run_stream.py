@@ -6,8 +6,8 @@ import json
 from collections.abc import AsyncIterator
 
 from banksman.contracts.frames import ChatSend, Detail
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.live.followed_run import FollowedRun, followed_run
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.streaming import Stream
 from banksman.gateway.service.gateway import Gateway
 

@@ -158,19 +158,25 @@ class TenantStore(Generic[D]):
         counted.held += size
 
 
-def assistant_store(bus: Bus) -> TenantStore[Assistant]:
-    """Return the store of assistants."""
-    return TenantStore(bus, ASSISTANTS, Assistant, "assistant", DEFAULT_ASSISTANT)
+class AssistantStore(TenantStore[Assistant]):
+    """The assistants of all tenants."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, ASSISTANTS, Assistant, "assistant", DEFAULT_ASSISTANT)
 
 
-def prompt_store(bus: Bus) -> TenantStore[SystemPrompt]:
-    """Return the store of system prompts."""
-    return TenantStore(bus, PROMPTS, SystemPrompt, "system prompt", DEFAULT_SYSTEM_PROMPT)
+class PromptStore(TenantStore[SystemPrompt]):
+    """The system prompts of all tenants."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, PROMPTS, SystemPrompt, "system prompt", DEFAULT_SYSTEM_PROMPT)
 
 
-def policy_store(bus: Bus) -> TenantStore[ApprovalPolicy]:
-    """Return the store of approval policies: one for each tenant, without rules at first."""
-    return TenantStore(bus, POLICIES, ApprovalPolicy, "approval policy", ApprovalPolicy())
+class PolicyStore(TenantStore[ApprovalPolicy]):
+    """The approval policies: one for each tenant, without rules at first."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, POLICIES, ApprovalPolicy, "approval policy", ApprovalPolicy())
 
 
 def _size(document: BaseModel) -> int:

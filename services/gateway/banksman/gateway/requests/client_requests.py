@@ -31,7 +31,7 @@ from banksman.gateway.conversations.conversations import (
     title_of,
 )
 from banksman.gateway.conversations.runs import Runs
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.requests.checks import Request, check_conversation

@@ -12,11 +12,9 @@ from banksman.contracts.errors import Conflict, NotReady
 from banksman.contracts.frames import ApprovalDecision, ChatSend, Envelope, InputReply, RunCancel
 from banksman.contracts.ids import digest, new_id, run_id_for
 from banksman.contracts.wire import Stored
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.parameters import UNREPEATED
 from banksman.gateway.requests.checks import Request
-
-_UNREPEATED = new_id("own-")
-"""Prefix of the ids that this process gives to requests without an id. Clients cannot guess it."""
 
 
 class RequestRecord(Stored):
@@ -153,11 +151,6 @@ class StoredRequests:
         return stored.ids
 
 
-def unrepeated_id() -> str:
-    """Return an id for a request without one, which no client can repeat."""
-    return new_id(f"{_UNREPEATED}-")
-
-
 async def ids_once(
     requests: RequestIds, caller: Caller, request: Request, ids: Mapping[str, str]
 ) -> Mapping[str, str]:
@@ -166,7 +159,7 @@ async def ids_once(
     Raises:
         Conflict: The request's id was used with another body.
     """
-    if request.id.startswith(_UNREPEATED):
+    if request.id.startswith(UNREPEATED):
         # No client can repeat the request, so two durable writes are saved for a message in a new
         # conversation.
         return ids

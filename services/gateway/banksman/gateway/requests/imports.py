@@ -24,7 +24,7 @@ from banksman.contracts.events import Outcome
 from banksman.contracts.ids import digest
 from banksman.contracts.work import ImportConversation, ImportedMessage, ImportedRun
 from banksman.gateway.conversations.conversations import Conversations, new_record, title_of
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.requests.idempotency import DerivedIds, StoredRequests

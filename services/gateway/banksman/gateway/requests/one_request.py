@@ -11,7 +11,7 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import DeleteConversation, StartRun
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.conversations.runs import Runs
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import TenantStore
 from banksman.gateway.requests.run_starts import resolve_settings

@@ -22,7 +22,7 @@ from banksman.gateway.assistants.model_catalog import model_name
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.requests.checks import check_content
 from banksman.gateway.requests.idempotency import RequestIds, ids_once

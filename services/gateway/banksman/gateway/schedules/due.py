@@ -16,7 +16,7 @@ from banksman.bus.kv import Entry
 from banksman.bus.names import SCHEDULES, TIMERS
 from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
 from banksman.contracts.errors import BanksmanError
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.gateway.schedules.models import Schedule, ScheduledRun, ScheduleError
 from banksman.gateway.schedules.starting import start_run

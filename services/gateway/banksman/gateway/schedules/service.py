@@ -13,7 +13,7 @@ from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import digest, new_id
 from banksman.gateway.conversations.runs import Runs
-from banksman.gateway.identity.auth import READING, Caller
+from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.gateway.schedules.coming import coming_starts
 from banksman.gateway.schedules.due import DueSchedules
@@ -227,7 +227,7 @@ class Schedules:
 
 def _check_reads(caller: Caller) -> None:
     caller.check("context")
-    caller.need(*READING)
+    caller.need(*READ)
 
 
 def _check_writes(caller: Caller) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from banksman.contracts.frames import Ack, ChatSend, ConversationCreate, WorkflowStart
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.gateway.requests.idempotency import DerivedIds
 from banksman.gateway.schedules.models import ScheduledPrompt, ScheduledStart, ScheduledWorkflow

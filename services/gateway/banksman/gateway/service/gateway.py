@@ -27,6 +27,7 @@ from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.live.feeds import Feeds
 from banksman.gateway.mcp_servers.servers import McpServers
 from banksman.gateway.mcp_servers.sign_ins import McpSignIns
+from banksman.gateway.operation.parameters import Services
 from banksman.gateway.operator.dead_letters import DeadLetters
 from banksman.gateway.operator.open_runs import OpenRuns
 from banksman.gateway.operator.overview import Operations
@@ -86,3 +87,47 @@ class Gateway:
     trail: Trail
     usage: UsageReports
     passthrough: PassthroughUsage
+
+    @classmethod
+    def of(cls, settings: GatewaySettings, keys: Keys, services: Services) -> Gateway:
+        """Return the locator of services."""
+        return cls(
+            settings=settings,
+            keys=keys,
+            api_keys=services[ApiKeys],
+            mcp_servers=services[McpServers],
+            mcp_sign_ins=services[McpSignIns],
+            secrets=services[SecretStore],
+            webhooks=services[Webhooks],
+            schedules=services[Schedules],
+            tickets=services[Tickets],
+            requests=services[ClientRequests],
+            conversations=services[Conversations],
+            views=services[Views],
+            models=services[ModelCatalog],
+            runs=services[Runs],
+            search=services[Search],
+            steps=services[StepDetails],
+            feeds=services[Feeds],
+            approvals=services[PendingApprovals],
+            approval_slots=services[ApprovalSlots],
+            assistants=services[Assistants],
+            policies=services[Policies],
+            remembered=services[RememberedDecisions],
+            asides=services[Asides],
+            prompts=services[Prompts],
+            tools=services[ToolCatalog],
+            workflows=services[Workflows],
+            workflow_texts=services[WorkflowTexts],
+            titles=services[Titles],
+            imports=services[Imports],
+            files=services[Files],
+            dead_letters=services[DeadLetters],
+            open_runs=services[OpenRuns],
+            operations=services[Operations],
+            processes=services[Processes],
+            tenants=services[Tenants],
+            trail=services[Trail],
+            usage=services[UsageReports],
+            passthrough=services[PassthroughUsage],
+        )

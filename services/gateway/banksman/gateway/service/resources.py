@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from banksman.contracts.call_pages import CallPage, ListedCall
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.live.event_frames import subscribed
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.bodies import (
     ApprovalPage,
     Conversation,

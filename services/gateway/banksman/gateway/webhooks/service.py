@@ -9,7 +9,8 @@ from typing import Self
 from banksman.bus.connection import Bus
 from banksman.bus.sealing import SecretBox
 from banksman.gateway.conversations.views import StoredEvents
-from banksman.gateway.identity.auth import Caller, Keys
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.webhooks.delivering import WebhookDeliveries
 from banksman.gateway.webhooks.devices import Devices, PushSubscription

@@ -10,7 +10,7 @@ from banksman.bus.sealing import SecretBox
 from banksman.bus.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.webhooks.models import Task, Webhook
 from banksman.gateway.webhooks.sending import Sender
 from banksman.gateway.webhooks.store import WebhookStore

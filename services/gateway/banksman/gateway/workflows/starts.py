@@ -12,7 +12,7 @@ from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowChecked
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.conversations.conversations import Conversations, new_record
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.requests.idempotency import RequestIds, ids_once
 from banksman.gateway.requests.run_starts import resolve_settings

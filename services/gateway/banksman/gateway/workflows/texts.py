@@ -9,7 +9,7 @@ from typing import Any, cast
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import is_token
 from banksman.contracts.registry import ParsedWorkflow, ParseWorkflow, WorkflowDefinition
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.requests.one_request import OneRequest
 from banksman.gateway.workflows.workflows import Workflows
 

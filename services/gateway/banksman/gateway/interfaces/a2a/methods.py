@@ -13,7 +13,6 @@ from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCr
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.conversations.runs import FoundRun
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
 from banksman.gateway.interfaces.a2a.messages import answer_of, content_of, request_id
 from banksman.gateway.interfaces.a2a.models import ListTasks, NamedTask, SentMessage
@@ -22,6 +21,7 @@ from banksman.gateway.interfaces.a2a.tasks import OWN, task
 from banksman.gateway.interfaces.a2a.updates import TaskUpdates
 from banksman.gateway.live.followed_run import FollowedRun, follow_open_run, followed_run
 from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.gateway import Gateway
 
 CANCEL_WAIT_S = 5.0

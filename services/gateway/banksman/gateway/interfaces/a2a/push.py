@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from banksman.contracts.errors import NotFound
 from banksman.contracts.ids import new_id
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.a2a.models import ListConfigs, NamedConfig, PushTarget
 from banksman.gateway.interfaces.a2a.task_states import JsonDict
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.webhooks.models import Webhook
 from banksman.gateway.webhooks.task_receivers import TaskReceiver

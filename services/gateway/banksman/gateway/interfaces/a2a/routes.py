@@ -33,8 +33,6 @@ from banksman.gateway.interfaces.a2a.models import (
     SendMessage,
 )
 from banksman.gateway.interfaces.a2a.push import PushConfigs
-from banksman.gateway.operation.parameters import ReaderDep, ServiceDep
-from banksman.gateway.operation.routing import LazyRouter, router
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     SSE_HEADERS,
@@ -43,6 +41,8 @@ from banksman.gateway.operation.streaming import (
     sse_event,
     unless_disconnected,
 )
+from banksman.gateway.service.dependencies import ReaderDep, ServiceDep
+from banksman.gateway.service.routing import LazyRouter, router
 
 P = TypeVar("P", bound=BaseModel)
 

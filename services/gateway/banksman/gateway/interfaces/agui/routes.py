@@ -15,9 +15,9 @@ from banksman.gateway.interfaces.agui.events import AguiEvent, snapshot, warning
 from banksman.gateway.interfaces.agui.models import RunInput
 from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
 from banksman.gateway.live.followed_run import run_headers
-from banksman.gateway.operation.parameters import ReaderDep, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive, sse_event
+from banksman.gateway.service.dependencies import ReaderDep, ServiceDep
+from banksman.gateway.service.routing import StrictBody, router
 
 TOO_SLOW = "The client reads too slowly. A request with the same runId continues with this run."
 STREAM: dict[int | str, dict[str, Any]] = {

@@ -16,7 +16,6 @@ from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCr
 from banksman.contracts.ids import digest, is_token
 from banksman.gateway.conversations.runs import PARKED
 from banksman.gateway.conversations.view import ConversationView
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.agui.history import AguiMessage, messages_of
 from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
 from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
@@ -24,6 +23,7 @@ from banksman.gateway.interfaces.agui.models import InputMessage, RunInput, as_s
 from banksman.gateway.interfaces.agui.reading import UserTurn, content_of, user_turn
 from banksman.gateway.live.followed_run import FollowedRun, follow_open_run, followed_run
 from banksman.gateway.live.open_requests import OpenRequests
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.requests.idempotency import DerivedIds
 from banksman.gateway.service.gateway import Gateway
 

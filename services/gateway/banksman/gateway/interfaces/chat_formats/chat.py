@@ -11,7 +11,6 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from banksman.contracts.events import RunFinished
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.chat_formats.replies import (
     ChatCompletionWriter,
     Extension,
@@ -27,11 +26,12 @@ from banksman.gateway.interfaces.chat_formats.requests import (
     read_chat,
 )
 from banksman.gateway.live.followed_run import FollowedRun, cancel_abandoned, followed_run, run_headers
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
-from banksman.gateway.operation.parameters import CallerDep, RequestId, ServiceDep
-from banksman.gateway.operation.routing import StrictBody, router
 from banksman.gateway.operation.streaming import CLIENT_CLOSED, unless_disconnected
+from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.routing import StrictBody, router
 
 WAIT_S = 60.0
 """Seconds of one wait for an outcome; the request waits again until the run ends."""

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.frames import CLIENT_FRAME, SUBPROTOCOL, ServerFrame
 from banksman.gateway.live.frame_schemas import event_schema
-from banksman.gateway.operation.routing import LazyRouter
+from banksman.gateway.service.routing import LazyRouter
 
 STYLE = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }

@@ -10,7 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Forbidden
 from banksman.contracts.ids import digest, new_id
-from banksman.gateway.identity.auth import Keys, key_of
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.operation.caller import key_of
 from banksman.gateway.operation.errors import error_response
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.rate_limit import Rates

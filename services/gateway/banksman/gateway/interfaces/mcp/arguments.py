@@ -9,7 +9,7 @@ from pydantic import Field
 from banksman.contracts.events import ItemDecision
 from banksman.contracts.frames import FrameId
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
-from banksman.gateway.requests.idempotency import unrepeated_id
+from banksman.gateway.operation.parameters import unrepeated_id
 
 MAX_WAIT_S = 45
 """Maximum seconds of a wait: clients abandon a call after 60 seconds by default, and miss its result."""

@@ -7,10 +7,10 @@ import asyncio
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
-from banksman.gateway.identity.auth import READING, Caller
-from banksman.gateway.operation.parameters import ServiceDep, caller_of
-from banksman.gateway.operation.routing import LazyRouter
+from banksman.gateway.operation.caller import READ, Caller
+from banksman.gateway.service.dependencies import ServiceDep, caller_of
 from banksman.gateway.service.gateway import Gateway
+from banksman.gateway.service.routing import LazyRouter
 from banksman.runtime.imports import defer
 
 routes = LazyRouter(tags=["mcp"])
@@ -22,7 +22,7 @@ _importing = asyncio.Lock()
 async def mcp(request: Request, gateway: ServiceDep) -> Response:
     """Serve a request of the Model Context Protocol (streamable HTTP, without sessions)."""
     caller = caller_of(request, "context")
-    caller.need(*READING)
+    caller.need(*READ)
     await _import_sdk()
     return _McpResponse(gateway, caller, request.app.version)
 

@@ -25,9 +25,9 @@ from starlette.types import Receive, Scope, Send
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import error_frame
 from banksman.contracts.wire import JsonObject, parse
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.mcp import tools
 from banksman.gateway.interfaces.mcp.following import Report
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.gateway import Gateway
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from banksman.contracts.frames import (
 )
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject, Wire
-from banksman.gateway.identity.auth import READING, Caller
 from banksman.gateway.identity_settings import Right
 from banksman.gateway.interfaces.mcp import arguments as args
 from banksman.gateway.interfaces.mcp.following import Report, followed
+from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import Listing, run_body
 from banksman.gateway.service.gateway import Gateway
@@ -176,7 +176,7 @@ _ALL: tuple[Tool[Any], ...] = (
     Tool(
         "read_run",
         "Read a run: its status, and its outcome once it has ended.",
-        READING,
+        READ,
         args.ReadRun,
         read_run,
         reads=True,
@@ -185,7 +185,7 @@ _ALL: tuple[Tool[Any], ...] = (
     Tool(
         "list_approvals",
         "List the calls of tools that wait for a decision, with their complete arguments.",
-        READING,
+        READ,
         args.Page,
         list_approvals,
         reads=True,
@@ -201,7 +201,7 @@ _ALL: tuple[Tool[Any], ...] = (
     Tool(
         "list_inputs",
         "List the values that workflows wait for, with their JSON Schemas.",
-        READING,
+        READ,
         args.Page,
         list_inputs,
         reads=True,
@@ -217,7 +217,7 @@ _ALL: tuple[Tool[Any], ...] = (
     Tool(
         "list_workflows",
         "List the workflows, with the JSON Schemas of their parameters.",
-        READING,
+        READ,
         args.NoArguments,
         list_workflows,
         reads=True,

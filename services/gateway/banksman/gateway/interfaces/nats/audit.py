@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from banksman.bus.control import Received
-from banksman.bus.messages import Message
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.wire import Timestamp, Wire
-from banksman.gateway.audit.audited import BY_NATS
 from banksman.gateway.audit.trail import (
     ACTION_PATTERN,
     MAX_ACTOR_CHARS,
@@ -16,7 +13,7 @@ from banksman.gateway.audit.trail import (
     AuditFilter,
     AuditPage,
 )
-from banksman.gateway.interfaces.nats.endpoints import Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import Endpoints, tenant_of
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.resources import MAX_POSITION
 
@@ -48,21 +45,3 @@ def add_audit(api: Endpoints, gateway: Gateway) -> None:
             until=request.until,
         )
         return await gateway.trail.page(wanted, after=request.after, limit=request.limit)
-
-
-async def record_request(gateway: Gateway, request: Message, reply: BaseModel) -> None:
-    """Store a successful request in the audit trail, if its action is recorded there."""
-    words = request.subject.split(".")[2:]
-    if (action := BY_NATS.get(" ".join(words[:2]))) is None:
-        return
-    described = reply.model_dump(mode="json", by_alias=True)
-    created = str(described.get("id") or described.get("name") or described.get("conversation_id") or "")
-    await gateway.trail.record(
-        caller_of(request),
-        action,
-        "nats",
-        tenant=tenant_of(request),
-        target=named_by(request) if len(words) > 2 else created,
-        reply=described,
-        request_id=request.headers.get(REQUEST_ID),
-    )

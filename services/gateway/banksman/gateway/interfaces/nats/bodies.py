@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter
@@ -9,48 +10,34 @@ from pydantic import BaseModel, TypeAdapter
 from banksman.bus.control import Decode
 from banksman.bus.messages import Message
 from banksman.contracts.errors import BadInput
-from banksman.contracts.frames import (
-    ApprovalDecision,
-    ChatSend,
-    ConversationCreate,
-    InputReply,
-    RunCancel,
-    WorkflowStart,
-)
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
-from banksman.gateway.requests.checks import Request
-from banksman.gateway.requests.idempotency import unrepeated_id
+from banksman.gateway.operation.declaration import Operation
+from banksman.gateway.operation.parameters import unrepeated_id
 
 OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 
 
-_FIELDS: dict[Any, str | None] = {
-    ConversationCreate: None,
-    ChatSend: "conversation_id",
-    RunCancel: "conversation_id",
-    ApprovalDecision: "approval_id",
-    InputReply: "request_id",
-    WorkflowStart: "workflow",
-}
-"""The frame types that bodies may have, each with the field that the last token of the subject contains."""
-
-
-def api_body(declared: Any) -> Decode:
-    """Return the decoder for the declared type of a handler's body.
+def api_body(operations: Iterable[Operation]) -> Callable[[Any], Decode]:
+    """Return the function that returns the decoder for the declared type of a handler's body.
 
     Some fields of a frame are not in the body but in the subject and the headers. An empty body is an empty
     object.
     """
-    if declared in _FIELDS:
-        return lambda message: _frame(declared, message)
-    if declared is None:
-        return _check_version
-    return lambda message: _body(declared, message)
+    named = {one.frame: one.named for one in operations if one.frame is not None}
+
+    def decoder(declared: Any) -> Decode:
+        if declared in named:
+            return lambda message: _frame(declared, named[declared], message)
+        if declared is None:
+            return _check_version
+        return lambda message: _body(declared, message)
+
+    return decoder
 
 
-def _frame(declared: type[Request], message: Message) -> Request:
+def _frame(declared: type[BaseModel], field: str | None, message: Message) -> BaseModel:
     """Build the frame of a request from its body, subject and headers.
 
     Raises:
@@ -59,13 +46,13 @@ def _frame(declared: type[Request], message: Message) -> Request:
     _check_version(message)
     body = cast(dict[str, Any], parse_as(OBJECT, message.data or b"{}"))
     _, _, *words, last = message.subject.split(".")
-    field = _FIELDS[declared]
     _fill_from_subject(body, "type", ".".join([*words, last] if field is None else words))
     body["id"] = message.headers.get(REQUEST_ID) or body.get("id") or unrepeated_id()
     if field is not None:
         _fill_from_subject(body, field, last)
-    if declared is RunCancel:
-        in_subject = body.pop("conversation_id")
+    if field is not None and field not in declared.model_fields:
+        # A run is named by its id, which begins with the id of its conversation.
+        in_subject = body.pop(field)
         run_id = body.get("run_id")
         if isinstance(run_id, str) and conversation_of(run_id) != in_subject:
             raise BadInput("run_id", run_id, f"a run of conversation {in_subject}, which the subject names")

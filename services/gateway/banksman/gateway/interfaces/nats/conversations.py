@@ -8,6 +8,7 @@ from banksman.contracts.call_pages import CallPage
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.nats_api import Replay
 from banksman.gateway.interfaces.nats.endpoints import (
+    Deleted,
     Endpoints,
     caller_of,
     named_by,
@@ -15,7 +16,6 @@ from banksman.gateway.interfaces.nats.endpoints import (
     tenant_of,
 )
 from banksman.gateway.interfaces.nats.messages import (
-    Deleted,
     ListCalls,
     ListConversations,
     ListPending,

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from banksman.bus.control import Received
-from banksman.contracts.assistant_requests import (
-    AssistantChanges,
-    AssistantDeleted,
-    AssistantList,
-    AssistantRevisions,
-    AssistantUpdate,
-    CompareRevisions,
-    NewAssistant,
-    ReadRevision,
-)
-from banksman.contracts.assistants import Assistant
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.registry import ParsedWorkflow, SystemPrompt, WorkflowCategory, WorkflowDefinition
 from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.contracts.usage import UsageReport
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
 from banksman.gateway.interfaces.nats.endpoints import (
+    Deleted,
     Endpoints,
     caller_of,
     named_by,
@@ -27,7 +17,6 @@ from banksman.gateway.interfaces.nats.endpoints import (
     tenant_of,
 )
 from banksman.gateway.interfaces.nats.messages import (
-    Deleted,
     EnhancePrompt,
     ListPrompts,
     PromptPage,
@@ -83,57 +72,6 @@ def add_prompts(api: Endpoints, gateway: Gateway) -> None:
             budget_tokens=request.budget_tokens,
             variables=request.variables,
         )
-
-
-def add_assistants(api: Endpoints, gateway: Gateway) -> None:
-    """Serve assistants."""
-
-    @api.serve("assistant", "list")
-    async def list_assistants(message: Received) -> AssistantList:
-        """List the assistants, without the contents of their files."""
-        return AssistantList(items=await gateway.assistants.list(caller_of(message)))
-
-    @api.serve("assistant", "create", errors=(MISSING, CONFLICT, EARLY))
-    async def create_assistant(request: NewAssistant, message: Received) -> Assistant:
-        """Create an assistant; a repeated request id returns the one that was created."""
-        return await gateway.assistants.create(caller_of(message), request, request_id_of(message))
-
-    @api.serve("assistant", "read", "{assistant_id}", errors=(MISSING,))
-    async def read_assistant(message: Received) -> Assistant:
-        """Read the assistant that the subject names."""
-        return await gateway.assistants.get(caller_of(message), named_by(message))
-
-    @api.serve("assistant", "update", "{assistant_id}", errors=(MISSING, CONFLICT))
-    async def update_assistant(request: AssistantUpdate, message: Received) -> Assistant:
-        """Replace the assistant that the subject names."""
-        return await gateway.assistants.update(caller_of(message), named_by(message), request)
-
-    @api.serve("assistant", "revisions", "{assistant_id}", errors=(MISSING,))
-    async def list_revisions(message: Received) -> AssistantRevisions:
-        """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
-        return await gateway.assistants.revisions(caller_of(message), named_by(message))
-
-    @api.serve("assistant", "revision", "{assistant_id}", errors=(MISSING,))
-    async def read_revision(request: ReadRevision, message: Received) -> Assistant:
-        """Read a revision of an assistant."""
-        return await gateway.assistants.revision(caller_of(message), named_by(message), request.revision)
-
-    @api.serve("assistant", "changes", "{assistant_id}", errors=(MISSING,))
-    async def compare_revisions(request: CompareRevisions, message: Received) -> AssistantChanges:
-        """Show the fields in which a revision differs from `since`, or from the one before it."""
-        caller, assistant_id = caller_of(message), named_by(message)
-        return await gateway.assistants.changes(caller, assistant_id, request.revision, request.since)
-
-    @api.serve("assistant", "restore", "{assistant_id}", errors=(MISSING,))
-    async def restore_revision(request: ReadRevision, message: Received) -> Assistant:
-        """Store the content of a revision again, as a new revision."""
-        return await gateway.assistants.restore(caller_of(message), named_by(message), request.revision)
-
-    @api.serve("assistant", "delete", "{assistant_id}", errors=(MISSING,))
-    async def delete_assistant(message: Received) -> AssistantDeleted:
-        """Delete the assistant that the subject names."""
-        await gateway.assistants.delete(caller_of(message), named_by(message))
-        return AssistantDeleted(id=named_by(message))
 
 
 def add_workflows(api: Endpoints, gateway: Gateway) -> None:

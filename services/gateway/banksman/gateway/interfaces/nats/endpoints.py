@@ -1,11 +1,12 @@
-"""The handlers of `api.{tenant}.>` by subject, with their descriptions for documents."""
+"""Makes FastStream endpoints on `api.{tenant}.>` from operations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from types import NoneType
+from typing import Any, get_type_hints
 
 from faststream import BaseMiddleware, ContextRepo, StreamMessage
 from faststream.nats import NatsRouter
@@ -13,16 +14,26 @@ from faststream.nats.subscriber.usecases import LogicSubscriber
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
+from banksman.bus.control import Received
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
-from banksman.contracts.ids import new_id
 from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
-from banksman.gateway.identity.auth import Caller
+from banksman.contracts.wire import Stored
 from banksman.gateway.interfaces.nats.failures import Failures
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import Operation
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import (
+    arguments_of,
+    parameters_of,
+    path_value,
+    request_model,
+    unrepeated_id,
+)
 from banksman.runtime.tracing import HEADER, traced
 
 QUEUE = "gateways"
@@ -55,6 +66,12 @@ class ReplyTooLarge(BanksmanError):
         )
 
 
+class Deleted(Stored):
+    """The id or path of the object that was deleted or withdrawn."""
+
+    id: str
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One subject of the API."""
@@ -63,6 +80,7 @@ class Endpoint:
     """The tokens after `api.{tenant}`; one in braces is a parameter."""
     errors: tuple[ErrorCode, ...]
     """The errors of its requests in addition to `COMMON_ERRORS`."""
+    operation: Operation | None = None
 
     @property
     def address(self) -> str:
@@ -82,39 +100,89 @@ class Endpoint:
 
 @dataclass
 class Endpoints:
-    """The handlers of the API."""
+    """The endpoints of the API."""
 
     bus: Bus
-    recorded: Callable[[Message, BaseModel], Awaitable[None]]
-    """Called with each successful request and its reply, to store those that the audit trail records."""
+    dispatcher: Dispatcher
     by_title: dict[str, Endpoint] = field(default_factory=dict[str, Endpoint])
     router: NatsRouter = field(init=False)
 
     def __post_init__(self) -> None:
-        failures = Failures(self.bus)
+        failures = Failures(
+            self.bus, frozenset(one.name for one in self.dispatcher.operations if one.confidential)
+        )
 
         def replies(msg: Any, /, *, context: ContextRepo) -> _Replies:
-            return _Replies(msg, context=context, endpoints=self, failures=failures)
+            return _Replies(msg, context=context, bus=self.bus, failures=failures)
 
         self.router = NatsRouter(middlewares=(replies,))
+        for operation in self.dispatcher.operations:
+            if not operation.not_over_nats:
+                self._serve(operation)
+
+    def _serve(self, operation: Operation) -> None:
+        endpoint = Endpoint(operation.tokens, operation.errors, operation)
+        self.by_title[endpoint.title] = endpoint
+        self._subscriber(endpoint)(_handler(operation, self.dispatcher))
+
+    def _subscriber(self, endpoint: Endpoint) -> LogicSubscriber[Any]:
+        tokens = (ANY if _PARAMETER.fullmatch(token) else token for token in endpoint.tokens)
+        return self.router.subscriber(subjects.api(ANY, *tokens), queue=QUEUE, title=endpoint.title)
 
     def serve(self, *tokens: str, errors: tuple[ErrorCode, ...] = ()) -> LogicSubscriber[Any]:
         """Return the decorator of the handler of `api.{tenant}.{tokens}`."""
         endpoint = Endpoint(tokens, errors)
         self.by_title[endpoint.title] = endpoint
-        subject = (ANY if _PARAMETER.fullmatch(token) else token for token in tokens)
-        return self.router.subscriber(subjects.api(ANY, *subject), queue=QUEUE, title=endpoint.title)
+        return self._subscriber(endpoint)
+
+
+def _handler(operation: Operation, dispatcher: Dispatcher) -> Callable[..., Awaitable[BaseModel | None]]:
+    """Return the function that FastStream calls with the request's body, if it has one, and the message."""
+    body = operation.frame or request_model(operation)
+    returned = get_type_hints(operation.handler)["return"]
+    deletes = returned is NoneType and not operation.not_over_http
+
+    async def respond(request: BaseModel | None, message: Message) -> BaseModel | None:
+        caller = caller_of(message)
+        if operation.frame is not None and request is not None:
+            return await dispatcher.handle(caller, request)
+        path = {} if operation.named is None else {operation.named: named_by(message)}
+        arguments = {
+            **arguments_of(operation, request),
+            **{name: path_value(operation, value) for name, value in path.items()},
+            **{name: message for name, kind in parameters_of(operation).others if kind is Received},
+        }
+        reply: BaseModel | None = await dispatcher.call(operation, caller, request_id_of(message), arguments)
+        if deletes:
+            reply = Deleted(id=named_by(message))
+        if reply is not None and operation.audit is not None:
+            described = reply.model_dump(mode="json", by_alias=True)
+            request_id = message.headers.get(REQUEST_ID)
+            await dispatcher.record(operation, caller, "nats", path, described, request_id)
+        return reply
+
+    async def handle(request: Any, message: Any) -> BaseModel | None:
+        return await respond(request, message)
+
+    async def handle_without_body(message: Any) -> BaseModel | None:
+        return await respond(None, message)
+
+    handler = handle_without_body if body is None else handle
+    handler.__name__ = handler.__qualname__ = operation.handler.__name__
+    handler.__doc__ = operation.handler.__doc__
+    # FastStream reads the types of body and reply from the annotations.
+    handler.__annotations__ = {"message": Received, "return": Deleted if deletes else returned}
+    if body is not None:
+        handler.__annotations__["request"] = body
+    return handler
 
 
 class _Replies(BaseMiddleware[Any, Any]):
     """Encodes replies, and reports the failure of a request without a reply subject."""
 
-    def __init__(
-        self, msg: Any, /, *, context: ContextRepo, endpoints: Endpoints, failures: Failures
-    ) -> None:
+    def __init__(self, msg: Any, /, *, context: ContextRepo, bus: Bus, failures: Failures) -> None:
         super().__init__(msg, context=context)
-        self._bus = endpoints.bus
-        self._recorded = endpoints.recorded
+        self._bus = bus
         self._failures = failures
 
     async def consume_scope(
@@ -124,8 +192,6 @@ class _Replies(BaseMiddleware[Any, Any]):
         try:
             with traced(msg.headers.get(HEADER)):
                 reply: BaseModel | None = await call_next(msg)
-                if reply is not None:
-                    await self._recorded(Message(raw.subject, b"", headers=raw.headers or {}), reply)
         except BanksmanError as error:
             if msg.reply_to:
                 raise
@@ -158,4 +224,4 @@ def named_by(message: Message) -> str:
 
 def request_id_of(message: Message) -> str:
     """Return the idempotency key of a request; a new id without it."""
-    return message.headers.get(REQUEST_ID) or new_id("nats-")
+    return message.headers.get(REQUEST_ID) or unrepeated_id()

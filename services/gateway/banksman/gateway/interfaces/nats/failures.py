@@ -24,8 +24,6 @@ MAX_LETTERS = 1_000
 """Maximum dead-lettered requests of all tenants together. Further failed requests are only logged."""
 MAX_LETTER_BYTES = 64 * 1024
 """Maximum bytes of a request that is dead-lettered."""
-WITH_SECRETS = frozenset({"secret.set", "mcp.create", "mcp.update", "mcp.sign_in", "mcp.finish"})
-"""Requests whose bodies may contain secrets of the tenant: reports of their failures omit the bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +31,13 @@ class Failures:
     """Reports failed requests to their tenants."""
 
     bus: Bus
+    confidential: frozenset[str]
+    """Operations whose requests may contain secrets: reports of their failures omit the bodies."""
 
     async def report(self, request: Message, error: BanksmanError) -> None:
         """Publish a failure on `api.{t}.error`, and dead-letter the request."""
         _, tenant, *action = request.subject.split(".")
-        secret = ".".join(action[:2]) in WITH_SECRETS
+        secret = ".".join(action[:2]) in self.confidential
         if secret and isinstance(error, BadInput):
             error = BadInput(error.field, None, error.expected)
         await self.bus.publish(subjects.api(tenant, "error"), _frame(request, error))

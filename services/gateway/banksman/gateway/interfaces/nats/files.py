@@ -9,9 +9,8 @@ from banksman.bus.control import Received
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.gateway.files.files import SLICE_BYTES
-from banksman.gateway.interfaces.nats.endpoints import Endpoints, named_by, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, named_by, tenant_of
 from banksman.gateway.interfaces.nats.messages import (
-    Deleted,
     DeleteFile,
     FilePage,
     FileSlice,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
-from banksman.gateway.interfaces.nats.endpoints import Endpoints, caller_of, named_by, tenant_of
-from banksman.gateway.interfaces.nats.messages import BeginMcpSignIn, Deleted
+from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by, tenant_of
+from banksman.gateway.interfaces.nats.messages import BeginMcpSignIn
 from banksman.gateway.mcp_servers.bodies import (
     Approval,
     McpServerDescription,

@@ -151,9 +151,3 @@ class FilePage(Stored):
     items: tuple[FileEntry, ...]
     next: str | None
     """`after` of the next page; null at the end."""
-
-
-class Deleted(Stored):
-    """The id or path of the deleted object."""
-
-    id: str

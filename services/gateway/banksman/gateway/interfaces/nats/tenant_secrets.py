@@ -5,8 +5,7 @@ from __future__ import annotations
 from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.tenant_secrets import SecretDescription
-from banksman.gateway.interfaces.nats.endpoints import Endpoints, caller_of, named_by, tenant_of
-from banksman.gateway.interfaces.nats.messages import Deleted
+from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by, tenant_of
 from banksman.gateway.service.bodies import Listing, SecretBody
 from banksman.gateway.service.gateway import Gateway
 

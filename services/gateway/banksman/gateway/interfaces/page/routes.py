@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 
 from banksman.gateway.interfaces.page import assets
 from banksman.gateway.interfaces.page.assets import Asset
-from banksman.gateway.operation.routing import LazyRouter
+from banksman.gateway.service.routing import LazyRouter
 
 _VERSIONED = re.compile(r"v([0-9a-f]{12})/(.+)")
 IMMUTABLE = "public, max-age=31536000, immutable"

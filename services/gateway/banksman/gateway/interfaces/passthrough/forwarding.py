@@ -15,7 +15,6 @@ from starlette.responses import JSONResponse
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.usage import CommitUsage
 from banksman.contracts.wire import json_fault
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.passthrough.metering import Meter
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser, normalised_error
 from banksman.gateway.interfaces.passthrough.prompts import PROMPT_ID, with_prompt
@@ -33,8 +32,8 @@ from banksman.gateway.interfaces.passthrough.upstreams import (
     Upstreams,
     UpstreamUnavailable,
 )
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import error_body
-from banksman.gateway.operation.parameters import NOT_CONNECTED
 from banksman.gateway.operation.streaming import (
     CLIENT_CLOSED,
     KEEP_ALIVE_S,
@@ -44,6 +43,7 @@ from banksman.gateway.operation.streaming import (
     disconnected,
     kept_alive,
 )
+from banksman.gateway.service.dependencies import NOT_CONNECTED
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.settings import Dialect
 

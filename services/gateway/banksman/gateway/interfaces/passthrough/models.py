@@ -5,8 +5,8 @@ from __future__ import annotations
 from banksman.contracts.wire import Stored
 from banksman.gateway.assistants.model_catalog import ModelView
 from banksman.gateway.interfaces.passthrough.routes import UpstreamsDep
-from banksman.gateway.operation.parameters import CallerDep, ServiceDep
-from banksman.gateway.operation.routing import router
+from banksman.gateway.service.dependencies import CallerDep, ServiceDep
+from banksman.gateway.service.routing import router
 
 routes = router("assistants")
 

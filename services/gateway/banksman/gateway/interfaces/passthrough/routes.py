@@ -8,13 +8,13 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.passthrough.forwarding import forward
 from banksman.gateway.interfaces.passthrough.listing import anthropic_model
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
-from banksman.gateway.operation.parameters import API_KEY, BEARER, passthrough_caller
-from banksman.gateway.operation.routing import LazyRouter
+from banksman.gateway.service.dependencies import API_KEY, BEARER, passthrough_caller
+from banksman.gateway.service.routing import LazyRouter
 
 JSON_OBJECT: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
 FORWARDED: dict[str, Any] = {

@@ -36,7 +36,6 @@ from banksman.contracts.frames import (
     error_frame,
 )
 from banksman.contracts.ids import new_id
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.interfaces.websocket.frames import SHORT_CHARS, FrameRefused, id_in, parse_frame
 from banksman.gateway.interfaces.websocket.session import CallerSockets, Session
 from banksman.gateway.interfaces.websocket.subscriptions import Subscriptions
@@ -48,6 +47,7 @@ from banksman.gateway.interfaces.websocket.transport import (
     CloseFrame,
     Transport,
 )
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.gateway import Gateway
 from banksman.runtime.rate_limit import TokenBucket
 

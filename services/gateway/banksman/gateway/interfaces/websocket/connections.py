@@ -10,9 +10,9 @@ from starlette.websockets import WebSocket
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import SUBPROTOCOL, Draining
-from banksman.gateway.identity.auth import Caller, bearer
 from banksman.gateway.interfaces.websocket.connection import Connection, ConnectionContext
 from banksman.gateway.interfaces.websocket.transport import RESTART, UNSUPPORTED_PROTOCOL
+from banksman.gateway.operation.caller import Caller, bearer
 from banksman.gateway.operation.errors import error_response
 
 DRAIN_S = 5.0

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from banksman.contracts.errors import BanksmanError, Refused, Unauthorized
-from banksman.gateway.identity.auth import READING, Caller, Keys
+from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.websocket.transport import (
     FORBIDDEN,
     INTERNAL_ERROR,
     RATE_LIMITED,
     UNAUTHENTICATED,
 )
+from banksman.gateway.operation.caller import READ, Caller
 
 EXPIRED = "the token has expired"
 
@@ -73,7 +74,7 @@ class Session:
         try:
             caller = known if known and not token else self._keys.caller(token)
             caller.check("context")
-            caller.need(*READING)
+            caller.need(*READ)
         except BanksmanError as error:
             self._end(_refusal_code(error), str(error))
             return False

@@ -17,10 +17,10 @@ from banksman.contracts.frames import (
     Subscribe,
     error_frame,
 )
-from banksman.gateway.identity.auth import Caller
 from banksman.gateway.live.feed import Feed
 from banksman.gateway.live.feeds import PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
+from banksman.gateway.operation.caller import Caller
 from banksman.gateway.service.gateway import Gateway
 
 logger = logging.getLogger(__name__)

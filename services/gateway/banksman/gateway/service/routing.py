@@ -20,9 +20,10 @@ from starlette.routing import compile_path, get_name
 
 from banksman.contracts.wire import JsonValue, parse
 from banksman.gateway.audit.audited import BY_HTTP, AuditedAction
-from banksman.gateway.identity.auth import Caller
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import Audit
 from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.operation.parameters import BEARER, caller_of, gateway_of
+from banksman.gateway.service.dependencies import BEARER, caller_of, gateway_of
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -134,7 +135,7 @@ async def _record(request: Request, caller: Caller, action: AuditedAction, respo
     gateway = await gateway_of(request)
     await gateway.trail.record(
         caller,
-        action,
+        Audit(action.name, action.details),
         "http",
         tenant=tenant,
         target=target,

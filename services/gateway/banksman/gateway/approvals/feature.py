@@ -1,0 +1,40 @@
+"""Builds what people decide: approval requests, values for workflows, remembered decisions."""
+
+from __future__ import annotations
+
+from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.publish import RunQueue
+from banksman.gateway.approvals.decisions import Decisions
+from banksman.gateway.approvals.inputs import Inputs
+from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.set_aside import Asides
+from banksman.gateway.assistants.tools import Tools
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.runs.schemas import SchemaChecker
+
+
+async def build(base: Foundation) -> None:
+    """Build what accepts decisions and values, and what lists the open requests."""
+    services, bus, clock = base.services, base.bus, base.clock
+    conversations, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    key = base.settings.approvals.key()
+    schemas = await base.stack.enter_async_context(SchemaChecker())
+    slots = ApprovalSlots(bus)
+    remembered = RememberedDecisions(bus, conversations, services[Views], queue, backlog)
+    decisions = Decisions(slots, conversations, services[Tools], schemas, clock, key, remembered)
+    services.add(
+        slots,
+        remembered,
+        decisions,
+        Inputs(slots, decisions, schemas, clock, key),
+        PendingApprovals(bus, slots, conversations, clock),
+        Asides(slots, queue, backlog, clock),
+    )
+
+
+FEATURE = Feature(Operations("approvals"), build)

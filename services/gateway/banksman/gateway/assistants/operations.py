@@ -1,0 +1,149 @@
+"""Assistants and their revisions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from banksman.contracts.assistant_requests import (
+    AssistantChanges,
+    AssistantList,
+    AssistantRevisions,
+    AssistantUpdate,
+    NewAssistant,
+)
+from banksman.contracts.assistants import Assistant
+from banksman.contracts.wire import Stored
+from banksman.gateway.assistants.assistants import Assistants
+from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+
+Service = Annotated[Assistants, provided(Assistants)]
+Enhancing = Annotated[EnhancedPrompts, provided(EnhancedPrompts)]
+Revision = Annotated[int, Path(ge=1)]
+DETAILS = ("name", "revision")
+
+operations = Operations("assistants")
+
+
+@operations.add("assistant.list", "GET /context/assistants")
+async def list_assistants(assistants: Service, caller: CallerDep) -> AssistantList:
+    """List assistants, without the contents of their files."""
+    return AssistantList(items=await assistants.list(caller))
+
+
+@operations.add(
+    "assistant.create",
+    "POST /context/assistants",
+    status=201,
+    errors=(MISSING, CONFLICT, EARLY),
+    audit=Audit("assistant.created", DETAILS),
+)
+async def create_assistant(
+    body: StrictBody[NewAssistant], assistants: Service, caller: CallerDep, request_id: RequestId
+) -> Assistant:
+    """Create an assistant."""
+    return await assistants.create(caller, body, request_id)
+
+
+class PromptPreview(Stored):
+    """The system prompt that an assistant's runs begin with."""
+
+    content: str
+    """The rendered prompt, with placeholders in place of variables."""
+    tools: tuple[str, ...]
+    dropped_tools: tuple[str, ...]
+    """Tools that do not fit, in the order in which they were dropped."""
+    estimated_tokens: int
+
+
+@operations.add("assistant.preview", "POST /context/assistants/preview", errors=(MISSING,))
+async def preview_assistant(
+    body: StrictBody[NewAssistant], prompts: Enhancing, caller: CallerDep
+) -> PromptPreview:
+    """Show the system prompt with tools and instructions of an assistant that is not stored."""
+    enhanced = await prompts.of_assistant(caller.tenant, body.assistant(body.id or "preview"))
+    return PromptPreview(
+        content=enhanced.text,
+        tools=tuple(tool.name for tool in enhanced.tools),
+        dropped_tools=enhanced.dropped,
+        estimated_tokens=enhanced.estimated_tokens,
+    )
+
+
+@operations.add("assistant.read", "GET /context/assistants/{assistant_id}", errors=(MISSING,))
+async def read_assistant(assistant_id: str, assistants: Service, caller: CallerDep) -> Assistant:
+    """Read an assistant."""
+    return await assistants.get(caller, assistant_id)
+
+
+@operations.add(
+    "assistant.update",
+    "PUT /context/assistants/{assistant_id}",
+    errors=(MISSING, CONFLICT),
+    audit=Audit("assistant.changed", DETAILS),
+)
+async def update_assistant(
+    assistant_id: str, body: StrictBody[AssistantUpdate], assistants: Service, caller: CallerDep
+) -> Assistant:
+    """Replace an assistant."""
+    return await assistants.update(caller, assistant_id, body)
+
+
+@operations.add("assistant.revisions", "GET /context/assistants/{assistant_id}/revisions", errors=(MISSING,))
+async def list_revisions(assistant_id: str, assistants: Service, caller: CallerDep) -> AssistantRevisions:
+    """List the stored revisions of an assistant, newest first: the last 50, in at most 512 KiB."""
+    return await assistants.revisions(caller, assistant_id)
+
+
+@operations.add(
+    "assistant.revision", "GET /context/assistants/{assistant_id}/revisions/{revision}", errors=(MISSING,)
+)
+async def read_revision(
+    assistant_id: str, revision: Revision, assistants: Service, caller: CallerDep
+) -> Assistant:
+    """Read a revision of an assistant."""
+    return await assistants.revision(caller, assistant_id, revision)
+
+
+@operations.add(
+    "assistant.changes",
+    "GET /context/assistants/{assistant_id}/revisions/{revision}/changes",
+    errors=(MISSING,),
+)
+async def compare_revisions(
+    assistant_id: str,
+    revision: Revision,
+    assistants: Service,
+    caller: CallerDep,
+    since: Annotated[int | None, Query(ge=1)] = None,
+) -> AssistantChanges:
+    """Show the fields in which a revision differs from revision `since`, or from the one before it."""
+    return await assistants.changes(caller, assistant_id, revision, since)
+
+
+@operations.add(
+    "assistant.restore",
+    "POST /context/assistants/{assistant_id}/revisions/{revision}/restore",
+    errors=(MISSING,),
+    audit=Audit("assistant.restored", DETAILS),
+)
+async def restore_revision(
+    assistant_id: str, revision: Revision, assistants: Service, caller: CallerDep
+) -> Assistant:
+    """Store the content of a revision again, as a new revision."""
+    return await assistants.restore(caller, assistant_id, revision)
+
+
+@operations.add(
+    "assistant.delete",
+    "DELETE /context/assistants/{assistant_id}",
+    status=204,
+    errors=(MISSING,),
+    audit=Audit("assistant.deleted"),
+)
+async def delete_assistant(assistant_id: str, assistants: Service, caller: CallerDep) -> None:
+    """Delete an assistant."""
+    await assistants.delete(caller, assistant_id)

@@ -1,0 +1,54 @@
+"""What a feature of the gateway consists of, and what it is built from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from banksman.bus.connection import Bus
+from banksman.bus.sealing import SecretBox
+from banksman.gateway.identity.auth import Keys
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.parameters import Services
+from banksman.gateway.settings import GatewayServiceSettings
+from banksman.log_integrity.damage import DamagedLogs
+from banksman.runs.ports import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """What the services of all features are built from."""
+
+    settings: GatewayServiceSettings
+    keys: Keys
+    """The keys that the HTTP server checks."""
+    bus: Bus
+    """A connection to NATS."""
+    clock: Clock
+    """The broker's clock."""
+    damaged: DamagedLogs
+    """The logs that cannot be read."""
+    dispatcher: Dispatcher
+    stack: contextlib.AsyncExitStack
+    """Closes the services, the newest first."""
+
+    @property
+    def services(self) -> Services:
+        """The services that are built already, to which a feature adds its own."""
+        return self.dispatcher.services
+
+    @property
+    def box(self) -> SecretBox:
+        """Encrypts stored secrets."""
+        return SecretBox(self.settings.approvals.key())
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature: the operations that clients request, and the services that perform them."""
+
+    operations: Operations
+    build: Callable[[Foundation], Awaitable[None]]
+    """Builds the services and adds them. Raises `Unavailable` if NATS does not respond."""

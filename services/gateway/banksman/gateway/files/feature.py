@@ -1,0 +1,29 @@
+"""Builds what reads and writes the files of workspaces."""
+
+from __future__ import annotations
+
+from banksman.bus.connection import Bus
+from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.files.files import Files
+from banksman.gateway.operation.declaration import Operations
+from banksman.runs.placement import Placements
+
+
+async def build(base: Foundation) -> None:
+    """Build the files, which runners hold."""
+    placements = Placements(base.bus, base.clock, wait_s=base.settings.workspaces.wait_s)
+    await base.stack.enter_async_context(placements)
+    base.services.add(placements, Files(placements, await _outputs(base)))
+
+
+async def _outputs(base: Foundation) -> Bus:
+    """Return the connection to the account of the runners, where outputs are stored."""
+    settings = base.settings.gateway.outputs
+    if settings is None:
+        return base.bus
+    connection = await Bus.connect(settings, name=GATEWAY_FILES, inbox_prefix=inbox_prefix(GATEWAY_FILES))
+    return await base.stack.enter_async_context(connection)
+
+
+FEATURE = Feature(Operations("files"), build)

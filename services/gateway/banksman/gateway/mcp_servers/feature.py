@@ -1,0 +1,18 @@
+"""Builds the servers of the Model Context Protocol whose tools a tenant's models may call."""
+
+from __future__ import annotations
+
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.mcp_servers.servers import McpServers
+from banksman.gateway.mcp_servers.sign_ins import McpSignIns
+from banksman.gateway.operation.declaration import Operations
+from banksman.runs.placement import Placements
+
+
+async def build(base: Foundation) -> None:
+    """Build the servers and the sign-ins at them."""
+    servers = McpServers(base.bus, base.services[Placements], base.clock, base.box)
+    base.services.add(servers, McpSignIns(servers, base.clock))
+
+
+FEATURE = Feature(Operations("mcp-servers"), build)

@@ -1,0 +1,215 @@
+"""The declaration of operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel
+
+from banksman.contracts.errors import ErrorCode
+from banksman.gateway.operation.caller import CHAT, PUBLIC, READ, Caller, Rights
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+
+MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
+"""The errors that operations declare besides those that every request may get."""
+
+_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The entry of the audit trail that a successful operation leaves."""
+
+    action: str
+    """`key.created`."""
+    details: tuple[str, ...] = ()
+    """Fields of the reply that describe the change. They must not contain secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Operation:
+    """One thing that clients may do."""
+
+    name: str
+    """`assistant.create`: the words of the NATS subject, and the name in the SDKs."""
+    handler: Callable[..., Awaitable[Any]]
+    """The function that does it; its docstring and types describe it in OpenAPI and AsyncAPI."""
+    tag: str
+    right: Rights
+    """The caller needs one of these; empty for an operation that needs no key."""
+    errors: tuple[ErrorCode, ...] = ()
+    audit: Audit | None = None
+    method: str = ""
+    path: str = ""
+    """Method and path over HTTP; empty with the reason in `not_over_http`."""
+    status: int = 200
+    """The HTTP status of success."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further arguments of the FastAPI route."""
+    frame: type[BaseModel] | None = None
+    """The frame of the websocket that requests the operation; None for none."""
+    named: str | None = None
+    """The parameter with which the NATS subject ends; None for none."""
+    not_over_http: str = ""
+    not_over_nats: str = ""
+    """Why an interface does not have the operation; empty if it has."""
+    confidential: bool = False
+    """Whether the request may contain a secret, which reports of its failure must omit."""
+    uploads: bool = False
+    """Whether the body is a file, of at most `max_upload_bytes` instead of `max_body_bytes`."""
+
+    def check(self, caller: Caller) -> None:
+        """Raise `Forbidden` if a caller may not request the operation."""
+        if self.right != PUBLIC:
+            caller.check("context")
+            caller.need(*self.right)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens of the NATS subject after `api.{tenant}`; one in braces is a parameter."""
+        words = tuple(self.name.split("."))
+        return words if self.named is None else (*words, f"{{{self.subject_parameter}}}")
+
+    @property
+    def subject_parameter(self) -> str | None:
+        """The parameter of the subject as documents name it: `{workflow}` for the `name` of a workflow."""
+        return self.name.partition(".")[0] if self.named == "name" else self.named
+
+
+class Operations:
+    """The operations of a feature, in the order in which a path is looked up."""
+
+    def __init__(self, tag: str, *, right: Rights | None = None) -> None:
+        """Begin without operations.
+
+        Args:
+            tag: The group of the operations in OpenAPI.
+            right: The right that the operations need, where they state no other. None stands for `READ` for a
+                `GET` and `CHAT` for any other method.
+        """
+        self._tag = tag
+        self._right = right
+        self._declared: list[Operation] = []
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._declared)
+
+    def add(
+        self,
+        name: str,
+        http: str,
+        *,
+        right: Rights | None = None,
+        status: int = 200,
+        errors: tuple[ErrorCode, ...] = (),
+        audit: Audit | None = None,
+        not_over_nats: str = "",
+        confidential: bool = False,
+        uploads: bool = False,
+        **options: Any,
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated function as an operation over HTTP and NATS.
+
+        The NATS subject is `api.{tenant}.` with the name and the first parameter of the path. The body of a
+        request over NATS has the fields of the HTTP body, and the other parameters of path and query.
+
+        Args:
+            name: `assistant.create`.
+            http: Method and path.
+            right: The right that the operation needs.
+            status: The HTTP status of success.
+            errors: The error codes that are particular to the operation.
+            audit: The entry in the audit trail; None for an operation that is not recorded there.
+            not_over_nats: Why NATS has no such operation; empty if it has.
+            confidential: True if the request may contain a secret.
+            uploads: True if the body is a file.
+            options: Further arguments of the FastAPI route.
+        """
+        method, _, path = http.partition(" ")
+        default = self._right or (READ if method == "GET" else CHAT)
+
+        def declare(handler: Handler) -> Handler:
+            operation = Operation(
+                name=name,
+                handler=handler,
+                tag=self._tag,
+                right=default if right is None else right,
+                errors=errors,
+                audit=audit,
+                method=method,
+                path=path,
+                status=status,
+                options=options,
+                named=next(iter(_PARAMETER.findall(path)), None),
+                not_over_nats=not_over_nats,
+                confidential=confidential,
+                uploads=uploads,
+            )
+            self._declared.append(operation)
+            return handler
+
+        return declare
+
+    def over_nats(
+        self,
+        name: str,
+        named: str | None = None,
+        *,
+        not_over_http: str,
+        right: Rights = READ,
+        errors: tuple[ErrorCode, ...] = (),
+        audit: Audit | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated function as an operation over NATS alone, and state why.
+
+        The subject is `api.{tenant}.` with the name and the parameter `named`.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            operation = Operation(
+                name=name,
+                handler=handler,
+                tag=self._tag,
+                right=right,
+                errors=errors,
+                audit=audit,
+                named=named,
+                not_over_http=not_over_http,
+            )
+            self._declared.append(operation)
+            return handler
+
+        return declare
+
+    def on_frame(
+        self,
+        frame: type[BaseModel],
+        named: str | None = None,
+        *,
+        right: Rights,
+        errors: tuple[ErrorCode, ...],
+    ) -> Callable[[Handler], Handler]:
+        """Declare the decorated function as the handler of a frame, over the websocket and NATS.
+
+        The type of the frame is the name of the operation. Over NATS the subject ends with the field `named`.
+        """
+
+        def declare(handler: Handler) -> Handler:
+            operation = Operation(
+                name=get_args(frame.model_fields["type"].annotation)[0],
+                handler=handler,
+                tag=self._tag,
+                right=right,
+                errors=errors,
+                frame=frame,
+                named=named,
+                not_over_http="declared beside it, with the reply that HTTP clients expect",
+            )
+            self._declared.append(operation)
+            return handler
+
+        return declare

@@ -1,0 +1,129 @@
+"""Executes operations: checks the right, calls the function, and records the action in the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from banksman.contracts.audit import AuditInterface
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.declaration import Audit, Operation
+from banksman.gateway.operation.parameters import Services, parameters_of
+
+
+class AuditTrail(Protocol):
+    """Stores the entries of the audit trail."""
+
+    async def record(
+        self,
+        caller: Caller,
+        action: Audit,
+        interface: AuditInterface,
+        *,
+        tenant: str,
+        target: str,
+        reply: Mapping[str, Any],
+        request_id: str | None = None,
+    ) -> None:
+        """Store the entry of a successful request. A repeat with the same request id stores no second entry.
+
+        Raises:
+            Overloaded, Unavailable: The entry was not stored, although the request succeeded.
+        """
+        ...
+
+
+@dataclass
+class Dispatcher:
+    """Executes the operations of a gateway for every interface."""
+
+    operations: tuple[Operation, ...]
+    services: Services
+    trail: AuditTrail | None = None
+    """Set once the gateway is connected to NATS."""
+    _frames: dict[type[BaseModel], Operation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._frames = {one.frame: one for one in self.operations if one.frame is not None}
+
+    async def handle(self, caller: Caller, frame: BaseModel) -> Any:
+        """Handle a client's frame, and return its acknowledgement.
+
+        Raises:
+            CallerMistake: The frame is invalid, or the caller may not send it.
+            Refused: The request may succeed later.
+        """
+        operation = self._frames[type(frame)]
+        operation.check(caller)
+        return await operation.handler(frame, **self._context(operation, caller, ""))
+
+    async def call(
+        self, operation: Operation, caller: Caller, request_id: str, arguments: Mapping[str, Any]
+    ) -> Any:
+        """Call the function of an operation with the arguments of a request; raises as `handle`."""
+        operation.check(caller)
+        return await operation.handler(**arguments, **self._context(operation, caller, request_id))
+
+    async def record(
+        self,
+        operation: Operation,
+        caller: Caller,
+        interface: AuditInterface,
+        parameters: Mapping[str, str],
+        reply: Mapping[str, Any],
+        request_id: str | None,
+    ) -> None:
+        """Record a successful operation, if the audit trail has its action.
+
+        Args:
+            operation: The operation.
+            caller: Who requested it.
+            interface: The interface of the request.
+            parameters: The parameters of path or subject, and the query parameter `tenant`. The first of the
+                others names the target; `tenant` names another tenant than the caller's.
+            reply: The reply, whose id is the target of a request without parameters.
+            request_id: The idempotency key of the request; None without one.
+        """
+        if operation.audit is None or self.trail is None:
+            return
+        named = {name: value for name, value in parameters.items() if name != "tenant"}
+        created = reply.get("id") or reply.get("name") or reply.get("conversation_id") or ""
+        await self.trail.record(
+            caller,
+            operation.audit,
+            interface,
+            tenant=parameters.get("tenant") or caller.tenant,
+            target=next(iter(named.values()), None) or str(created),
+            reply=reply,
+            request_id=request_id,
+        )
+
+    def _context(self, operation: Operation, caller: Caller, request_id: str) -> dict[str, Any]:
+        parameters = parameters_of(operation)
+        context: dict[str, Any] = {
+            name: self.services.connected(kind) for name, kind in parameters.services.items()
+        }
+        if parameters.caller is not None:
+            context[parameters.caller] = caller
+        if parameters.request_id is not None:
+            context[parameters.request_id] = request_id
+        return context
+
+
+def unique(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Return the operations.
+
+    Raises:
+        ValueError: Two operations have the same name on one interface.
+    """
+    found = tuple(operations)
+    for interface, named in (
+        ("HTTP", [one.name for one in found if one.path]),
+        ("NATS", [one.name for one in found if not one.not_over_nats]),
+    ):
+        if twice := {name for name in named if named.count(name) > 1}:
+            raise ValueError(f"operations with the same name over {interface}: {', '.join(sorted(twice))}")
+    return found

@@ -1,0 +1,20 @@
+"""Builds the limits that tenants share."""
+
+from __future__ import annotations
+
+from banksman.deployment.storage import StorageRoom
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.quotas.log_room import LogRoom
+
+
+async def build(base: Foundation) -> None:
+    """Build the check that refuses requests for which the queues have no room."""
+    settings = base.settings
+    logs = LogRoom(base.bus, StorageRoom(base.bus))
+    limit = settings.gateway.max_waiting_runs
+    base.services.add(Backlog(base.bus, limit=limit, limit_of=settings.waiting_runs, logs=logs))
+
+
+FEATURE = Feature(Operations("quotas"), build)

@@ -1,0 +1,92 @@
+"""Schedules: create, list, read, replace, delete, run now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.schedules.models import (
+    ComingStarts,
+    ListedSchedule,
+    ReadSchedule,
+    ScheduleBody,
+    ScheduledRun,
+)
+from banksman.gateway.schedules.service import Schedules
+from banksman.gateway.service.bodies import Listing
+
+Service = Annotated[Schedules, provided(Schedules)]
+DETAILS = ("name", "enabled")
+
+operations = Operations("schedules")
+
+
+@operations.add("schedule.list", "GET /context/schedules")
+async def list_schedules(schedules: Service, caller: CallerDep) -> Listing[ListedSchedule]:
+    """List the tenant's schedules, oldest first, each with its last run."""
+    return Listing[ListedSchedule](items=await schedules.list(caller))
+
+
+@operations.add(
+    "schedule.create",
+    "POST /context/schedules",
+    status=201,
+    errors=(MISSING, CONFLICT, EARLY),
+    audit=Audit("schedule.created", DETAILS),
+)
+async def create_schedule(
+    body: StrictBody[ScheduleBody], schedules: Service, caller: CallerDep, request_id: RequestId
+) -> ReadSchedule:
+    """Create a schedule. Its runs act as the caller, with the rights that the caller has now."""
+    return await schedules.create(caller, body, request_id)
+
+
+@operations.add("schedule.coming", "GET /context/schedules/coming")
+async def coming_starts(schedules: Service, caller: CallerDep) -> Listing[ComingStarts]:
+    """List when the tenant's schedules start in the next two weeks."""
+    return Listing[ComingStarts](items=await schedules.coming(caller))
+
+
+@operations.add("schedule.read", "GET /context/schedules/{schedule_id}", errors=(MISSING,))
+async def read_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> ReadSchedule:
+    """Read a schedule with its last runs and their status."""
+    return await schedules.get(caller, schedule_id)
+
+
+@operations.add(
+    "schedule.update",
+    "PUT /context/schedules/{schedule_id}",
+    errors=(MISSING,),
+    audit=Audit("schedule.changed", DETAILS),
+)
+async def replace_schedule(
+    schedule_id: str, body: StrictBody[ScheduleBody], schedules: Service, caller: CallerDep
+) -> ReadSchedule:
+    """Replace a schedule, also to pause and to resume it. From now on its runs act as the caller."""
+    return await schedules.replace(caller, schedule_id, body)
+
+
+@operations.add(
+    "schedule.delete",
+    "DELETE /context/schedules/{schedule_id}",
+    status=204,
+    errors=(MISSING,),
+    audit=Audit("schedule.deleted"),
+)
+async def delete_schedule(schedule_id: str, schedules: Service, caller: CallerDep) -> None:
+    """Delete a schedule. Runs that it started continue."""
+    await schedules.delete(caller, schedule_id)
+
+
+@operations.add(
+    "schedule.run",
+    "POST /context/schedules/{schedule_id}/run",
+    status=202,
+    errors=(MISSING, CONFLICT, EARLY),
+)
+async def run_schedule(
+    schedule_id: str, schedules: Service, caller: CallerDep, request_id: RequestId
+) -> ScheduledRun:
+    """Start the run of a schedule now, as the caller. The next scheduled time is unchanged."""
+    return await schedules.run(caller, schedule_id, request_id)
