@@ -13,7 +13,7 @@ from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
-from banksman.gateway.requests.idempotency import RequestRecord
+from banksman.gateway.runs.idempotency import RequestRecord
 from banksman.runs.fold import apply_commit
 from banksman.runs.snapshots import snapshot_commit, snapshot_of, state_of
 from banksman.runs.state import Conversation

@@ -19,7 +19,7 @@ from banksman.contracts.work import (
     ResumeRun,
     StartRun,
 )
-from banksman.gateway.requests.idempotency import RequestRecord
+from banksman.gateway.runs.idempotency import RequestRecord
 from banksman.runs.fold import apply_commit, complete_commit
 from banksman.runs.ports import Placement
 from banksman.runs.state import Conversation

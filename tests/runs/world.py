@@ -34,7 +34,7 @@ from banksman.contracts.work import (
     SteerRun,
 )
 from banksman.gateway.approvals.decisions import AWAITING_SECOND, SubmittedDecision, decide
-from banksman.gateway.requests.idempotency import StoredRequests
+from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs import handlers
 from banksman.runs.claim import accept
 from banksman.runs.loop import drive

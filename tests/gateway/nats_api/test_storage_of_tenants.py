@@ -22,7 +22,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.deployment.topology import app_topology
 from banksman.gateway.interfaces.nats.failures import MAX_LETTERS
-from banksman.gateway.quotas.tenant_store import TENANT_SHARE, assistant_store, prompt_store
+from banksman.gateway.quotas.tenant_store import TENANT_SHARE, AssistantStore, PromptStore
 
 LARGE = "x" * 250_000
 
@@ -42,7 +42,7 @@ async def test_documents_of_a_tenant_leave_room_for_others(bus: Bus, tenant: str
         else:
             await prompts.create(of_tenant, SystemPrompt(id=document, content=LARGE))
 
-    assistants, prompts = assistant_store(bus), prompt_store(bus)
+    assistants, prompts = AssistantStore(bus), PromptStore(bus)
     stored = 0
     with pytest.raises(Overloaded, match="storage_full"):
         for number in range(85):
@@ -55,7 +55,7 @@ async def test_documents_of_a_tenant_leave_room_for_others(bus: Bus, tenant: str
 
 
 async def test_replacing_a_document_counts_its_growth(bus: Bus, tenant: str) -> None:
-    store = prompt_store(bus)
+    store = PromptStore(bus)
     await store.create(tenant, SystemPrompt(id="small", content="x"))
     with pytest.raises(Overloaded, match="storage_full"):
         for number in range(85):

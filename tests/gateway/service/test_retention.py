@@ -23,6 +23,7 @@ from banksman.contracts.assistants import ConversationSettings
 from banksman.contracts.events import ConversationUpdated, Event
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation, StartRun
+from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import new_record
 from banksman.gateway.housekeeping.retention import Retention
 from banksman.runtime.tenants import TenantLimits, TenantSettings
@@ -50,7 +51,7 @@ def retention(gateway: Served, default: TenantLimits | None = None, **named: Ten
         gateway.bus,
         served.conversations,
         served.views,
-        served.requests,
+        served.dispatcher.services[ConversationChanges],
         LaterClock(),
         tenants,
         pause_s=0,

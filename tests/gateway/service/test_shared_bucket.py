@@ -14,7 +14,7 @@ from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import SystemPrompt
 from banksman.gateway.quotas.shared_bucket import SharedBucket
-from banksman.gateway.requests.idempotency import RequestRecord, StoredRequests
+from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
 
 FREE_BYTES = 64 * 1024
 MOST = 3 * FREE_BYTES // 1024

@@ -12,10 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from banksman.contracts.errors import Unavailable
 from banksman.gateway.http import (
     api_keys,
-    approvals,
     assistants,
     audit,
-    conversations,
     files,
     identity_providers,
     mcp_servers,
@@ -25,13 +23,11 @@ from banksman.gateway.http import (
     prompts,
     push,
     run_steps,
-    runs,
     search,
     sign_in,
     tenant_secrets,
     tools,
     webhooks,
-    workflows,
 )
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.interfaces.a2a import routes as a2a
@@ -53,16 +49,12 @@ from banksman.runtime.health import Health
 VERSION = version("banksman")
 PARTS = (
     page,
-    conversations,
-    runs,
     chat,
-    approvals,
     files,
     assistants,
     policies,
     prompts,
     tools,
-    workflows,
     passthrough,
     run_steps,
     search,

@@ -13,26 +13,30 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.feature import FEATURE as FILES
 from banksman.gateway.housekeeping.feature import FEATURE as HOUSEKEEPING
 from banksman.gateway.identity.feature import FEATURE as IDENTITY
+from banksman.gateway.live.feature import FEATURE as LIVE
 from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import unique
 from banksman.gateway.operator.feature import FEATURE as OPERATOR
 from banksman.gateway.quotas.feature import FEATURE as QUOTAS
-from banksman.gateway.requests.feature import FEATURE as REQUESTS
-from banksman.gateway.requests.feature import QUEUE
+from banksman.gateway.runs.feature import FEATURE as RUNS
+from banksman.gateway.runs.feature import QUEUE
 from banksman.gateway.schedules.feature import FEATURE as SCHEDULES
 from banksman.gateway.steps.feature import FEATURE as STEPS
 from banksman.gateway.usage.feature import FEATURE as USAGE
 from banksman.gateway.webhooks.feature import FEATURE as WEBHOOKS
+from banksman.gateway.workflows.feature import FEATURE as WORKFLOWS
 
 CORE: Final = (
     QUOTAS,
     QUEUE,
     FILES,
-    CONVERSATIONS,
+    LIVE,
     ASSISTANTS,
     APPROVALS,
-    REQUESTS,
+    RUNS,
+    CONVERSATIONS,
+    WORKFLOWS,
     # Keys are loaded before webhooks start: a device receives nothing while its key is unknown.
     IDENTITY,
     AUDIT,

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeVar
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
 from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
+from banksman.contracts.frames import Ack, ApprovalDecision
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject
@@ -20,6 +21,9 @@ from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.checks import check_conversation
+from banksman.gateway.runs.idempotency import StoredRequests, ids_once
 from banksman.runs.approvals import sign
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker
@@ -79,6 +83,38 @@ class Decisions:
     clock: Clock
     signing_key: bytes
     remembered: RememberedDecisions
+    requests: StoredRequests
+
+    async def reply(self, caller: Caller, request: ApprovalDecision) -> Ack:
+        """Store a user's decision; a repeated request returns the result of the first one.
+
+        Raises:
+            BadInput: The request names another conversation, or not exactly one of `decisions` and `all`.
+            NotFound, NotReady, Conflict: As `submit`.
+        """
+        check_conversation(request)
+        if (request.all is None) == (not request.decisions):
+            raise BadInput("decisions", None, "either `decisions` or `all`, and not both")
+        ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
+        submitted = SubmittedDecision(
+            by=caller.user,
+            decisions=request.decisions,
+            all=request.all,
+            remember=request.remember,
+            digests=request.digests,
+            link=request.link,
+            decision_id=ids["answer"],
+        )
+        result = await self.submit(caller.tenant, request.approval_id, submitted)
+        reply = result.reply
+        return Ack(
+            reply_to=request.id,
+            conversation_id=reply.conversation_id,
+            run_id=reply.run_id,
+            resolved_by=None if result.outcome == AWAITING_SECOND else reply.by,
+            already_resolved=not result.won,
+            outcome=result.outcome,
+        )
 
     async def submit(self, tenant: str, approval_id: str, submitted: SubmittedDecision) -> DecisionResult:
         """Check, sign and store a decision.

@@ -6,6 +6,7 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.publish import RunQueue
 from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.approvals.inputs import Inputs
+from banksman.gateway.approvals.operations import operations
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.set_aside import Asides
@@ -13,8 +14,8 @@ from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.schemas import SchemaChecker
 
 
@@ -26,15 +27,16 @@ async def build(base: Foundation) -> None:
     schemas = await base.stack.enter_async_context(SchemaChecker())
     slots = ApprovalSlots(bus)
     remembered = RememberedDecisions(bus, conversations, services[Views], queue, backlog)
-    decisions = Decisions(slots, conversations, services[Tools], schemas, clock, key, remembered)
+    requests = services[StoredRequests]
+    decisions = Decisions(slots, conversations, services[Tools], schemas, clock, key, remembered, requests)
     services.add(
         slots,
         remembered,
         decisions,
-        Inputs(slots, decisions, schemas, clock, key),
+        Inputs(slots, decisions, schemas, clock, key, requests),
         PendingApprovals(bus, slots, conversations, clock),
         Asides(slots, queue, backlog, clock),
     )
 
 
-FEATURE = Feature(Operations("approvals"), build)
+FEATURE = Feature(operations, build)

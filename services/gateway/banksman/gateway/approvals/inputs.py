@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Poison
 from banksman.contracts.events import InputOutcome, InputRequested
 from banksman.contracts.fitting import json_bytes
+from banksman.contracts.frames import Ack, InputReply
+from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.checks import check_conversation
+from banksman.gateway.runs.idempotency import StoredRequests, ids_once
 from banksman.runs.approvals import input_digests, sign
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
@@ -47,6 +52,29 @@ class Inputs:
     schemas: SchemaChecker
     clock: Clock
     signing_key: bytes
+    requests: StoredRequests
+
+    async def reply(self, caller: Caller, request: InputReply) -> Ack:
+        """Store the value that a user provides; a repeated request returns the result of the first one.
+
+        Raises:
+            BadInput: The request names another conversation, or as `submit`.
+            NotFound, NotReady, Conflict: As `submit`.
+        """
+        check_conversation(request)
+        ids = await ids_once(self.requests, caller, request, {"answer": new_id("answer-")})
+        provided = await self.submit(
+            caller.tenant, request.request_id, request.value, by=caller.user, reply_id=ids["answer"]
+        )
+        reply = provided.reply
+        return Ack(
+            reply_to=request.id,
+            conversation_id=reply.conversation_id,
+            run_id=reply.run_id,
+            resolved_by=reply.by,
+            already_resolved=not provided.won,
+            outcome=provided.outcome,
+        )
 
     async def submit(
         self, tenant: str, request_id: str, value: JsonValue, *, by: str, reply_id: str

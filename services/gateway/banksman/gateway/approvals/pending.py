@@ -15,8 +15,14 @@ from banksman.bus.slots import decode_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison
 from banksman.contracts.work import ApprovalRequest, FirstApproval, SetAside
+from banksman.gateway.approvals.bodies import (
+    ApprovalPage,
+    ApprovedFirst,
+    InputPage,
+    PendingApproval,
+    PendingInput,
+)
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.service.bodies import ApprovalPage, ApprovedFirst, PendingApproval
 from banksman.runs.ports import Clock
 
 GATHER_S = 0.25
@@ -80,6 +86,15 @@ class PendingApprovals:
             for title, creator in (titles[one.request.conversation_id],)
         )
         return ApprovalPage(items=items, next=pending[-1].stream_seq if len(pending) == limit else None)
+
+    async def inputs(self, tenant: str, *, limit: int, after: int) -> InputPage:
+        """Return a page of the values that workflows wait for, oldest first."""
+        pending = await self._slots.pending(tenant, limit=limit, after=after, inputs=True)
+        items = (PendingInput.of(one.request) for one in pending)
+        return InputPage(
+            items=tuple(item for item in items if item is not None),
+            next=pending[-1].stream_seq if len(pending) == limit else None,
+        )
 
     async def _conversations_of(self, tenant: str, ids: set[str]) -> dict[str, tuple[str, str]]:
         """Return title and creator by conversation."""

@@ -17,7 +17,7 @@ from banksman.gateway.assistants.model_catalog import model_name
 from banksman.gateway.assistants.revisions import AssistantHistories, changes, found, listed
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
-from banksman.gateway.requests.idempotency import StoredRequests
+from banksman.gateway.runs.idempotency import StoredRequests
 
 
 class Assistants:

@@ -14,7 +14,7 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.quotas.tenant_store import AssistantStore, PolicyStore, PromptStore
-from banksman.gateway.requests.idempotency import StoredRequests
+from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.runs.placement import Placements
 
 

@@ -14,9 +14,9 @@ from banksman.contracts.assistants import (
     ApprovalTerms,
     Assistant,
 )
+from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
-from banksman.gateway.service.bodies import RequestBody
 
 POLICY = ApprovalPolicy().id
 """The id of the one policy of each tenant."""

@@ -12,7 +12,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts, PromptContext
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.tenant_store import TenantStore
-from banksman.gateway.requests.idempotency import StoredRequests
+from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.service.bodies import EnhancedPromptBody, NewPrompt, PromptBody
 from banksman.prompting.templates import render, variables_of
 

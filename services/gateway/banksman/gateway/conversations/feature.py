@@ -1,34 +1,54 @@
-"""Builds the conversations, their logs as clients see them, and their runs."""
+"""Builds what changes, searches and imports conversations."""
 
 from __future__ import annotations
 
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
+from banksman.bus.publish import RunQueue
+from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
-from banksman.gateway.conversations.runs import Runs
+from banksman.gateway.conversations.imports import Imports
+from banksman.gateway.conversations.operations import operations
 from banksman.gateway.conversations.search import Search
+from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.live.feeds import Feeds
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.quotas.tenant_store import AssistantStore, PromptStore
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.one_request import OneRequest
 
 
 async def build(base: Foundation) -> None:
-    """Build what reads conversations, and the feeds that clients follow."""
-    log = EventLog(base.bus)
-    hub = await base.stack.enter_async_context(LiveHub(log))
-    views = Views(log, damaged=base.damaged)
-    conversations = Conversations(base.bus, views, base.clock)
-    feeds = Feeds(base.bus, hub, views)
-    base.damaged.on_found = feeds.on_damage
-    base.services.add(
-        views,
-        conversations,
-        CreatedConversations(),
-        Runs(base.bus, hub, views, conversations),
-        Search(base.bus, conversations),
-        feeds,
+    """Build the services."""
+    services, settings = base.services, base.settings
+    index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    assistants = services[AssistantStore]
+    changes = ConversationChanges(
+        conversations=index,
+        created=services[CreatedConversations],
+        assistants=assistants,
+        prompts=services[PromptStore],
+        queue=queue,
+        backlog=backlog,
+        clock=base.clock,
     )
+    imports = Imports(
+        conversations=index,
+        assistants=assistants,
+        requests=services[StoredRequests],
+        queue=queue,
+        backlog=backlog,
+        clock=base.clock,
+        default_model=settings.default_model,
+    )
+    titles = Titles(
+        enabled=settings.generates_titles,
+        model_name=settings.gateway.title_model,
+        conversations=index,
+        views=services[Views],
+        model=services[OneRequest],
+        queue=queue,
+    )
+    services.add(changes, imports, titles, Search(base.bus, index))
 
 
-FEATURE = Feature(Operations("conversations"), build)
+FEATURE = Feature(operations, build)

@@ -9,11 +9,11 @@ from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.messages import AssistantMessage, UserMessage, text_of
+from banksman.gateway.conversations.changes import publish_title
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.requests.client_requests import publish_title
-from banksman.gateway.requests.one_request import OneRequest
+from banksman.gateway.runs.one_request import OneRequest
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,7 @@ class Titles:
 
         Raises:
             NotFound: This tenant has no such conversation.
-            Forbidden: The caller may not chat.
         """
-        caller.check("context")
-        caller.need("chat")
         record = await self.conversations.get(caller.tenant, conversation_id)
         key = caller.tenant, conversation_id
         if not self.enabled or record.title_by != "message" or key in self._generating:

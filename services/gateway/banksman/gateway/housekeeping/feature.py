@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.housekeeping.retention import Retention
 from banksman.gateway.operation.declaration import Operations
-from banksman.gateway.requests.client_requests import ClientRequests
 
 
 async def build(base: Foundation) -> None:
@@ -17,7 +17,7 @@ async def build(base: Foundation) -> None:
         base.bus,
         services[Conversations],
         services[Views],
-        services[ClientRequests],
+        services[ConversationChanges],
         base.clock,
         base.settings.tenants,
     )

@@ -23,10 +23,10 @@ from banksman.bus.names import CONVERSATIONS, RUNS, kv_stream, kv_subject
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.subjects import ANY
+from banksman.gateway.conversations.changes import ConversationChanges
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.runs.ports import Clock
 from banksman.runtime.tenants import TenantSettings
 
@@ -50,7 +50,7 @@ class Retention:
         bus: Bus,
         conversations: Conversations,
         views: Views,
-        requests: ClientRequests,
+        changes: ConversationChanges,
         clock: Clock,
         tenants: TenantSettings,
         *,
@@ -59,7 +59,7 @@ class Retention:
         self._bus = bus
         self._conversations = conversations
         self._views = views
-        self._requests = requests
+        self._changes = changes
         self._clock = clock
         self._tenants = tenants
         self._pause_s = pause_s
@@ -138,7 +138,7 @@ class Retention:
             # The log does not contain runs that no agent has started yet.
             if await jetstream.count_below(self._bus, RUNS, subjects.run_work(tenant, conversation_id)):
                 return
-        await self._requests.delete(Caller(tenant, USER), conversation_id)
+        await self._changes.delete(Caller(tenant, USER), conversation_id)
         _EXPIRED.inc()
         logger.info(
             "an unused conversation is deleted", extra={"tenant": tenant, "conversation_id": conversation_id}

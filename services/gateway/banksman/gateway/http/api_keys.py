@@ -8,7 +8,7 @@ from fastapi import Query
 
 from banksman.contracts.wire import Token
 from banksman.gateway.identity.api_keys import KeyDescription, NewKey
-from banksman.gateway.service.bodies import Listing
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.dependencies import AdminDep, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 

@@ -8,8 +8,9 @@ from urllib.parse import quote
 from fastapi import Request, Response
 
 from banksman.contracts.calls import FileEntry
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.streaming import Stream
-from banksman.gateway.service.bodies import Listing, StoredFile
+from banksman.gateway.service.bodies import StoredFile
 from banksman.gateway.service.dependencies import CallerDep, ServiceDep
 from banksman.gateway.service.routing import router
 

@@ -8,8 +8,8 @@ from banksman.contracts.rights import Right
 from banksman.contracts.wire import Stored
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity_settings import OidcSettings
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.service.bodies import Listing
 from banksman.gateway.service.dependencies import AdminDep
 from banksman.gateway.service.routing import router
 

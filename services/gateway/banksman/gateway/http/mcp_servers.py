@@ -14,7 +14,7 @@ from banksman.gateway.mcp_servers.server_bodies import (
     server_request,
 )
 from banksman.gateway.mcp_servers.servers import LookedAt
-from banksman.gateway.service.bodies import Listing
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.dependencies import AdminDep, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 

@@ -11,12 +11,12 @@ from pydantic import Field
 from banksman.contracts.frames import RunCancel
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored, Token
+from banksman.gateway.operation.bodies import RequestBody
 from banksman.gateway.operator.dead_letters import MAX_LETTERS, DeadLetterPage, ShownDeadLetter
 from banksman.gateway.operator.open_runs import MAX_RUNS, OpenRunPage, OpenState
 from banksman.gateway.operator.overview import Overview
 from banksman.gateway.operator.processes import Services
 from banksman.gateway.operator.tenants import MAX_TENANTS, TenantPage
-from banksman.gateway.service.bodies import RequestBody
 from banksman.gateway.service.dependencies import OperatorDep, RequestId, ServiceDep
 from banksman.gateway.service.resources import MAX_POSITION
 from banksman.gateway.service.routing import StrictBody, router
@@ -120,7 +120,7 @@ async def cancel_open_run(
     frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
     # The log shows the tenant's users that none of them cancelled the run.
     operator = replace(caller, tenant=tenant, user=f"operator {caller.user}")
-    await gateway.requests.handle(operator, frame)
+    await gateway.dispatcher.handle(operator, frame)
     return OperatorCancelled(tenant=tenant, run_id=run_id, reason=body.reason)
 
 

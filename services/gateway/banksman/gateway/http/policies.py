@@ -5,7 +5,7 @@ from __future__ import annotations
 from banksman.contracts.assistants import ApprovalPolicy
 from banksman.gateway.approvals.remembered import ListedRemembered
 from banksman.gateway.assistants.policies import PolicyBody
-from banksman.gateway.service.bodies import Listing
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.dependencies import AdminDep, ApproverDep, ReaderDep, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 

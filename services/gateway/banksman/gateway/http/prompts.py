@@ -12,7 +12,8 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, parse_as
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
-from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, PromptBody
+from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.service.bodies import EnhancedPromptBody, NewPrompt, PromptBody
 from banksman.gateway.service.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 

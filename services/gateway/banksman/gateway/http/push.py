@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.service.bodies import Listing
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.dependencies import ApproverDep, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 from banksman.gateway.webhooks.devices import DeviceDescription, PushSubscription, described

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from banksman.contracts.tenant_secrets import SecretDescription
-from banksman.gateway.service.bodies import Listing, SecretBody
+from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.service.bodies import SecretBody
 from banksman.gateway.service.dependencies import AdminDep, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 

@@ -18,7 +18,7 @@ from banksman.contracts.mcp import (
 )
 from banksman.contracts.wire import Stored
 from banksman.gateway.mcp_servers.configuration import McpServerChangeRequest, McpServerRequest
-from banksman.gateway.service.bodies import RequestBody
+from banksman.gateway.operation.bodies import RequestBody
 
 NewValue = Annotated[SecretValue, StringConstraints(max_length=8_000)]
 """A value, or one with references to secrets of the tenant: `Bearer ${secret.NAME}`."""

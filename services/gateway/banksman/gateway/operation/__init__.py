@@ -12,5 +12,5 @@ A feature declares its operations as FastAPI handlers:
 
 From the declaration, `interfaces.http` makes a FastAPI route, `interfaces.nats` an endpoint of FastStream on
 `api.{tenant}.schedule.read.{schedule_id}`, and `make docs` the route tables of the Python SDK and the page.
-`Dispatcher` checks the right and records the action in the audit trail, by whichever interface a request came.
+`Dispatcher` checks the right and records the action in the audit trail, for every interface.
 """

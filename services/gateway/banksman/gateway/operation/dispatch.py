@@ -47,10 +47,16 @@ class Dispatcher:
     _frames: dict[type[BaseModel], Operation] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.services.add(self)
         self._frames = {one.frame: one for one in self.operations if one.frame is not None}
 
-    async def handle(self, caller: Caller, frame: BaseModel) -> Any:
+    async def handle(self, caller: Caller, frame: BaseModel, **known: Any) -> Any:
         """Handle a client's frame, and return its acknowledgement.
+
+        Args:
+            caller: Who sent it.
+            frame: The frame.
+            known: Arguments of the function that handles it which no client sends, such as derived ids.
 
         Raises:
             CallerMistake: The frame is invalid, or the caller may not send it.
@@ -58,7 +64,7 @@ class Dispatcher:
         """
         operation = self._frames[type(frame)]
         operation.check(caller)
-        return await operation.handler(frame, **self._context(operation, caller, ""))
+        return await operation.handler(frame, **self._context(operation, caller, "") | known)
 
     async def call(
         self, operation: Operation, caller: Caller, request_id: str, arguments: Mapping[str, Any]

@@ -77,7 +77,7 @@ class Provided(Generic[T]):
 
 
 def provided(kind: type[Any]) -> Any:
-    """Return the FastAPI dependency on a service, as in `Annotated[Schedules, provided(Schedules)]`."""
+    """Return the FastAPI dependency on a service of this type."""
     return Depends(Provided(kind))
 
 

@@ -17,7 +17,7 @@ from banksman.bus.names import SCHEDULES, TIMERS
 from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
 from banksman.contracts.errors import BanksmanError
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.requests.client_requests import ClientRequests
+from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.schedules.models import Schedule, ScheduledRun, ScheduleError
 from banksman.gateway.schedules.starting import start_run
 from banksman.gateway.schedules.store import ScheduleStore
@@ -45,10 +45,10 @@ timer is set."""
 class DueSchedules:
     """Starts the runs that are due. Requests messages from the broker only while schedules exist."""
 
-    def __init__(self, bus: Bus, store: ScheduleStore, requests: ClientRequests, clock: Clock) -> None:
+    def __init__(self, bus: Bus, store: ScheduleStore, dispatcher: Dispatcher, clock: Clock) -> None:
         self._bus = bus
         self._store = store
-        self._requests = requests
+        self._dispatcher = dispatcher
         self._clock = clock
 
     async def run(self) -> None:
@@ -97,7 +97,9 @@ class DueSchedules:
         caller = Caller(tenant, schedule.user, rights=frozenset(schedule.rights))
         source = f"{tenant}/{schedule.id}/{due.isoformat()}"
         try:
-            ack = await start_run(self._requests, caller, schedule.start, title=schedule.title, source=source)
+            ack = await start_run(
+                self._dispatcher, caller, schedule.start, title=schedule.title, source=source
+            )
         except BanksmanError as error:
             logger.warning("schedule %s of %s did not start: %s", schedule.id, tenant, error)
             if error.retryable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
 from banksman.gateway.schedules.models import (
@@ -14,7 +15,6 @@ from banksman.gateway.schedules.models import (
     ScheduledRun,
 )
 from banksman.gateway.schedules.service import Schedules
-from banksman.gateway.service.bodies import Listing
 
 Service = Annotated[Schedules, provided(Schedules)]
 DETAILS = ("name", "enabled")

@@ -12,9 +12,12 @@ from banksman.bus.kv import Entry
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import digest, new_id
-from banksman.gateway.conversations.runs import Runs
-from banksman.gateway.operation.caller import READ, Caller
-from banksman.gateway.requests.client_requests import ClientRequests
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.quotas.tenant_store import AssistantStore
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.schedules.coming import coming_starts
 from banksman.gateway.schedules.due import DueSchedules
 from banksman.gateway.schedules.models import (
@@ -32,6 +35,7 @@ from banksman.gateway.schedules.starting import start_run
 from banksman.gateway.schedules.store import ScheduleStore
 from banksman.gateway.schedules.times import first_time
 from banksman.gateway.settings import GatewaySettings
+from banksman.gateway.workflows.workflows import Workflows
 from banksman.runs.ports import Clock
 
 MAX_START_BYTES = 64 * 1024
@@ -39,18 +43,29 @@ MAX_START_BYTES = 64 * 1024
 
 
 class Schedules:
-    """Schedules of all tenants. As a context manager it starts due runs.
-
-    Every method raises `Forbidden` if the caller may not chat; methods that only read also serve approvers.
-    """
+    """Schedules of all tenants. As a context manager it starts due runs."""
 
     def __init__(
-        self, bus: Bus, clock: Clock, requests: ClientRequests, runs: Runs, settings: GatewaySettings
+        self,
+        bus: Bus,
+        clock: Clock,
+        settings: GatewaySettings,
+        *,
+        dispatcher: Dispatcher,
+        requests: StoredRequests,
+        runs: Runs,
+        conversations: Conversations,
+        assistants: AssistantStore,
+        workflows: Workflows,
     ) -> None:
         self._bus = bus
         self._clock = clock
+        self._dispatcher = dispatcher
         self._requests = requests
         self._runs = runs
+        self._conversations = conversations
+        self._assistants = assistants
+        self._workflows = workflows
         self._most = settings.max_schedules_per_tenant
         self._shortest = timedelta(seconds=settings.min_schedule_interval_s)
         self._store = ScheduleStore(bus)
@@ -59,7 +74,7 @@ class Schedules:
     async def __aenter__(self) -> Self:
         enter, background = self._stack.enter_async_context, self._bus.background
         await enter(self._store.view)
-        due = DueSchedules(self._bus, self._store, self._requests, self._clock)
+        due = DueSchedules(self._bus, self._store, self._dispatcher, self._clock)
         await enter(background.running("schedules", due.run))
         await enter(background.running("overdue schedules", due.watch))
         return self
@@ -71,12 +86,10 @@ class Schedules:
 
     async def list(self, caller: Caller) -> tuple[ListedSchedule, ...]:
         """Return the schedules of the caller's tenant, oldest first."""
-        _check_reads(caller)
         return tuple(_listed(schedule) for schedule in await self._store.list(caller.tenant))
 
     async def coming(self, caller: Caller) -> tuple[ComingStarts, ...]:
         """Return when the schedules of the caller's tenant start in the next two weeks."""
-        _check_reads(caller)
         return await coming_starts(await self._store.list(caller.tenant), self._clock.now())
 
     async def get(self, caller: Caller, schedule_id: str) -> ReadSchedule:
@@ -85,7 +98,6 @@ class Schedules:
         Raises:
             NotFound: The caller's tenant has no such schedule.
         """
-        _check_reads(caller)
         schedule = (await self._store.get(caller.tenant, schedule_id)).value
         runs = tuple([await self._with_status(caller.tenant, run) for run in schedule.runs])
         return _read(schedule.model_copy(update={"runs": runs}))
@@ -99,7 +111,7 @@ class Schedules:
         """
         await self._check(caller, body)
         key = digest(f"{caller.user}\nschedule\n{request_id}".encode())
-        ids = await self._requests.requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
+        ids = await self._requests.once(caller.tenant, key, body, {"id": new_id("sc-")})
         now = self._clock.now()
         schedule = Schedule(
             id=ids["id"],
@@ -141,7 +153,6 @@ class Schedules:
         Raises:
             NotFound: The caller's tenant has no such schedule.
         """
-        _check_writes(caller)
         await self._store.get(caller.tenant, schedule_id)
         await self._store.delete(caller.tenant, schedule_id, self._clock.now())
 
@@ -152,11 +163,10 @@ class Schedules:
             NotFound: The caller's tenant has no such schedule.
             BanksmanError: As for a client that starts it.
         """
-        _check_writes(caller)
         entry = await self._store.get(caller.tenant, schedule_id)
         source = f"{caller.tenant}/{schedule_id}/{caller.user}/{request_id}"
         ack = await start_run(
-            self._requests, caller, entry.value.start, title=entry.value.title, source=source
+            self._dispatcher, caller, entry.value.start, title=entry.value.title, source=source
         )
         run = ScheduledRun(
             due_at=None,
@@ -177,24 +187,23 @@ class Schedules:
 
     async def _check(self, caller: Caller, body: ScheduleBody) -> None:
         """Check the `start` of a schedule as a client's request is checked."""
-        _check_writes(caller)
         if (size := len(body.start.model_dump_json())) > MAX_START_BYTES:
             raise BadInput("start", None, f"at most {MAX_START_BYTES} bytes of JSON; it has {size}")
         await self._check_start(caller, body.start)
 
     async def _check_start(self, caller: Caller, start: PromptStart | WorkflowRunStart) -> None:
-        requests, tenant = self._requests, caller.tenant
+        tenant = caller.tenant
         if start.conversation_id is not None:
-            await requests.conversations.get(tenant, start.conversation_id)
+            await self._conversations.get(tenant, start.conversation_id)
         if isinstance(start, PromptStart):
             if start.conversation_id is None:
-                await requests.assistants.get(tenant, start.assistant)
+                await self._assistants.get(tenant, start.assistant)
             return
         frame = WorkflowStart(
             type="workflow.start", id="check", workflow=start.workflow, parameters=start.parameters
         )
         try:
-            checked = await requests.workflow_starts.workflows.check(tenant, frame)
+            checked = await self._workflows.check(tenant, frame)
         except BadInput as error:
             raise BadInput(f"start.{error.field}", error.value, error.expected) from error
         properties = checked.workflow.parameters_schema.get("properties")
@@ -223,16 +232,6 @@ class Schedules:
         except NotFound:
             return run
         return run.model_copy(update={"status": found.view.status})
-
-
-def _check_reads(caller: Caller) -> None:
-    caller.check("context")
-    caller.need(*READ)
-
-
-def _check_writes(caller: Caller) -> None:
-    caller.check("context")
-    caller.need("chat")
 
 
 def _unchanged_due_time(schedule: Schedule, body: ScheduleBody) -> datetime | None:

@@ -15,7 +15,7 @@ from banksman.gateway.assistants.prompts import Prompts
 from banksman.gateway.assistants.tools import ToolCatalog
 from banksman.gateway.audit.trail import Trail
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.conversations.runs import Runs
+from banksman.gateway.conversations.imports import Imports
 from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
@@ -25,16 +25,17 @@ from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity.tenant_secrets import SecretStore
 from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.live.feeds import Feeds
+from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.mcp_servers.servers import McpServers
 from banksman.gateway.mcp_servers.sign_ins import McpSignIns
+from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
 from banksman.gateway.operator.dead_letters import DeadLetters
 from banksman.gateway.operator.open_runs import OpenRuns
 from banksman.gateway.operator.overview import Operations
 from banksman.gateway.operator.processes import Processes
 from banksman.gateway.operator.tenants import Tenants
-from banksman.gateway.requests.client_requests import ClientRequests
-from banksman.gateway.requests.imports import Imports
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.schedules.service import Schedules
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.steps.details import StepDetails
@@ -58,7 +59,8 @@ class Gateway:
     webhooks: Webhooks
     schedules: Schedules
     tickets: Tickets
-    requests: ClientRequests
+    dispatcher: Dispatcher
+    followed: FollowedRuns
     conversations: Conversations
     views: Views
     models: ModelCatalog
@@ -101,7 +103,8 @@ class Gateway:
             webhooks=services[Webhooks],
             schedules=services[Schedules],
             tickets=services[Tickets],
-            requests=services[ClientRequests],
+            dispatcher=services[Dispatcher],
+            followed=services[FollowedRuns],
             conversations=services[Conversations],
             views=services[Views],
             models=services[ModelCatalog],

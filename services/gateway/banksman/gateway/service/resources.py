@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from banksman.contracts.call_pages import CallPage, ListedCall
+from banksman.gateway.approvals.bodies import ApprovalPage, InputPage, PendingInput
+from banksman.gateway.conversations.bodies import Conversation, ConversationPage
 from banksman.gateway.live.event_frames import subscribed
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.service.bodies import (
-    ApprovalPage,
-    Conversation,
-    ConversationPage,
-    InputPage,
-    Listing,
-    PendingInput,
-    Run,
-    run_body,
-)
+from banksman.gateway.runs.bodies import Run, run_body
 from banksman.gateway.service.gateway import Gateway
 
 MAX_CALLS = 50

@@ -22,8 +22,8 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
-from banksman.gateway.conversations.runs import Runs
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.steps.run_steps import MODEL_STEP, RunStep, steps_of
 from banksman.runs.fold import apply_commit, apply_events
 from banksman.runs.state import Conversation, Run

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from banksman.gateway.assistants.enhanced_prompts import EnhancedPrompts
-from banksman.gateway.conversations.runs import Runs
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.runs.runs import Runs
 from banksman.gateway.steps.details import StepDetails
 
 

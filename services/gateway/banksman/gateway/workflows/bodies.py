@@ -7,7 +7,7 @@ from pydantic import Field
 from banksman.contracts.built_workflows import Built
 from banksman.contracts.registry import STORED_SERVER, WorkflowDefinition
 from banksman.contracts.wire import JsonObject, Token
-from banksman.gateway.service.bodies import RequestBody
+from banksman.gateway.operation.bodies import RequestBody
 
 
 class WorkflowBody(RequestBody):

@@ -11,11 +11,11 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import Ack, WorkflowStart
 from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowChecked
 from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.assistants.run_settings import resolve_settings
 from banksman.gateway.conversations.conversations import Conversations, new_record
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.requests.idempotency import RequestIds, ids_once
-from banksman.gateway.requests.run_starts import resolve_settings
+from banksman.gateway.runs.idempotency import RequestIds, ids_once
 from banksman.gateway.workflows.workflows import Workflows
 from banksman.runs.ports import Clock
 from banksman.runtime.tracing import current, valid

@@ -10,7 +10,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import is_token
 from banksman.contracts.registry import ParsedWorkflow, ParseWorkflow, WorkflowDefinition
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.requests.one_request import OneRequest
+from banksman.gateway.runs.one_request import OneRequest
 from banksman.gateway.workflows.workflows import Workflows
 
 MAX_WORKFLOWS = 100

@@ -11,7 +11,6 @@ from typing import Any
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, InputReply, RunCancel
 from banksman.contracts.ids import check_token, new_id
-from banksman.gateway.conversations.runs import FoundRun
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.a2a.errors import TASK_NOT_CANCELABLE, UNSUPPORTED_OPERATION, RpcError
 from banksman.gateway.interfaces.a2a.messages import answer_of, content_of, request_id
@@ -19,9 +18,10 @@ from banksman.gateway.interfaces.a2a.models import ListTasks, NamedTask, SentMes
 from banksman.gateway.interfaces.a2a.task_states import STATES, JsonDict
 from banksman.gateway.interfaces.a2a.tasks import OWN, task
 from banksman.gateway.interfaces.a2a.updates import TaskUpdates
-from banksman.gateway.live.followed_run import FollowedRun, follow_open_run, followed_run
+from banksman.gateway.live.followed_runs import FollowedRun
 from banksman.gateway.live.open_requests import OpenRequests
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.runs import FoundRun
 from banksman.gateway.service.gateway import Gateway
 
 CANCEL_WAIT_S = 5.0
@@ -80,7 +80,7 @@ class Methods:
         if found.view.finished_in:
             raise RpcError(TASK_NOT_CANCELABLE, f"task {named.id!r} has ended")
         frame = RunCancel(type="run.cancel", id=new_id("a2a-"), run_id=named.id)
-        await self.gateway.requests.handle(self.caller, frame)
+        await self.gateway.dispatcher.handle(self.caller, frame)
         ended = await self.gateway.runs.wait(self.caller.tenant, named.id, CANCEL_WAIT_S)
         return await self._task(ended, await self._view(ended))
 
@@ -108,7 +108,7 @@ class Methods:
             creation = ConversationCreate(
                 type="conversation.create", id=f"{request_id(message)}:c", assistant=_assistant(message)
             )
-            created = await self.gateway.requests.handle(self.caller, creation, title_from=content)
+            created = await self.gateway.dispatcher.handle(self.caller, creation, title_from=content)
             conversation_id = created.conversation_id or ""
         else:
             await self.gateway.conversations.get(self.caller.tenant, conversation_id)
@@ -117,7 +117,7 @@ class Methods:
         )
         view = await self.gateway.views.read(self.caller.tenant, conversation_id)
         updates = _updates(view, "", conversation_id)
-        run = await followed_run(self.gateway, self.caller, chat, DETAIL)
+        run = await self.gateway.followed.start(self.caller, chat, DETAIL)
         updates.run_id = run.run_id
         return FollowedTask(_submitted(run), updates, run)
 
@@ -147,7 +147,7 @@ class Methods:
         named = answer.model_copy(update={"conversation_id": found.conversation_id})
         if found.view.finished_in:
             # The message repeats an earlier one, whose decision or value let the run end.
-            await self.gateway.requests.handle(self.caller, named)
+            await self.gateway.dispatcher.handle(self.caller, named)
             return FollowedTask(await self._task(found, view), _updates(view, "", ""), None)
         return await self._handled(await self._followed(found, view), named)
 
@@ -157,7 +157,7 @@ class Methods:
         """Handle a request, and return the task that it updates: `followed`, or the task of a new run."""
         run = followed.run
         try:
-            ack = await self.gateway.requests.handle(self.caller, request)
+            ack = await self.gateway.dispatcher.handle(self.caller, request)
             if run is None or ack.run_id == run.run_id:
                 return followed
         except BaseException:
@@ -171,7 +171,9 @@ class Methods:
 
     async def _followed(self, found: FoundRun, view: ConversationView) -> FollowedTask:
         run_id, conversation_id = found.view.run_id, found.conversation_id
-        run = await follow_open_run(self.gateway, self.caller, conversation_id, run_id, view.last_seq, DETAIL)
+        run = await self.gateway.followed.open_run(
+            self.caller, conversation_id, run_id, view.last_seq, DETAIL
+        )
         return FollowedTask(await self._task(found, view), _updates(view, run_id, conversation_id), run)
 
     async def _found(self, run_id: str) -> FoundRun:

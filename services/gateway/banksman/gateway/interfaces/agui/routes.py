@@ -14,7 +14,7 @@ from banksman.contracts.wire import Token
 from banksman.gateway.interfaces.agui.events import AguiEvent, snapshot, warning
 from banksman.gateway.interfaces.agui.models import RunInput
 from banksman.gateway.interfaces.agui.threads import AguiRun, Threads
-from banksman.gateway.live.followed_run import run_headers
+from banksman.gateway.live.followed_runs import run_headers
 from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive, sse_event
 from banksman.gateway.service.dependencies import ReaderDep, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router

@@ -7,24 +7,24 @@ and the next one begins with the response to it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.events import ApprovalRequested, Event, InputRequested
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, Detail, InputReply
 from banksman.contracts.ids import digest, is_token
-from banksman.gateway.conversations.runs import PARKED
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.interfaces.agui.history import AguiMessage, messages_of
 from banksman.gateway.interfaces.agui.interrupts import answer, approval_interrupts, input_interrupt
 from banksman.gateway.interfaces.agui.mapping import EventMapper, RunIds
 from banksman.gateway.interfaces.agui.models import InputMessage, RunInput, as_sent
 from banksman.gateway.interfaces.agui.reading import UserTurn, content_of, user_turn
-from banksman.gateway.live.followed_run import FollowedRun, follow_open_run, followed_run
+from banksman.gateway.live.followed_runs import FollowedRun
 from banksman.gateway.live.open_requests import OpenRequests
 from banksman.gateway.operation.caller import Caller
-from banksman.gateway.requests.idempotency import DerivedIds
+from banksman.gateway.runs.idempotency import DerivedIds
+from banksman.gateway.runs.runs import PARKED
 from banksman.gateway.service.gateway import Gateway
 
 NO_TOOLS = "The application's tools are not offered to the model: the server calls its own."
@@ -57,8 +57,9 @@ class AguiRun:
         await self.run.cancel()
 
     async def _waits(self, run: FollowedRun) -> bool:
-        found = await run.gateway.runs.get(run.caller.tenant, run.run_id)
-        return found.view.status in PARKED
+        view = await run.runs.views.read(run.caller.tenant, run.conversation_id)
+        found = view.runs.get(run.run_id)
+        return found is not None and found.status in PARKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,14 @@ class Threads:
     async def _started(
         self, conversation_id: str, turn: UserTurn, ids: DerivedIds, *, new: bool
     ) -> FollowedRun:
-        options, requests = self.given.options, self.gateway.requests
+        options = self.given.options
         content = content_of(self.given, turn, new=new)
         if new and not await self._exists(conversation_id):
             creation = ConversationCreate(type="conversation.create", id="agui", assistant=self.assistant)
-            derived = replace(requests, requests=DerivedIds(f"agui/{self.given.thread_id}"))
-            await derived.handle(self.caller, creation, title_from=turn.parts)
+            derived = DerivedIds(f"agui/{self.given.thread_id}")
+            await self.gateway.dispatcher.handle(
+                self.caller, creation, requests=derived, title_from=turn.parts
+            )
         message = ChatSend(
             type="chat.send",
             id="agui",
@@ -147,8 +150,7 @@ class Threads:
             overrides=options.overrides,
             variables=options.variables,
         )
-        gateway = replace(self.gateway, requests=replace(requests, requests=ids))
-        return await followed_run(gateway, self.caller, message, self.detail)
+        return await self.gateway.followed.start(self.caller, message, self.detail, requests=ids)
 
     async def _resumed(self, conversation_id: str) -> AguiRun:
         """Store the responses to interrupts, and follow the events after them."""
@@ -162,7 +164,7 @@ class Threads:
         after_seq = await self._position(conversation_id, view, run_id, asked)
         run = await self._follow(conversation_id, run_id, after_seq)
         try:
-            ack = await self.gateway.requests.handle(self.caller, frame)
+            ack = await self.gateway.dispatcher.handle(self.caller, frame)
         except BaseException:
             await run.feed.close()
             raise
@@ -219,8 +221,8 @@ class Threads:
         return True
 
     async def _follow(self, conversation_id: str, run_id: str, after_seq: int) -> FollowedRun:
-        return await follow_open_run(
-            self.gateway, self.caller, conversation_id, run_id, after_seq, self.detail
+        return await self.gateway.followed.open_run(
+            self.caller, conversation_id, run_id, after_seq, self.detail
         )
 
     def _mapper(

@@ -25,7 +25,7 @@ from banksman.gateway.interfaces.chat_formats.requests import (
     MessagesRequest,
     read_chat,
 )
-from banksman.gateway.live.followed_run import FollowedRun, cancel_abandoned, followed_run, run_headers
+from banksman.gateway.live.followed_runs import FollowedRun, run_headers
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.errors import AnthropicErrorBody, OpenAIErrorBody, error_body, errors_as
 from banksman.gateway.operation.streaming import CLIENT_CLOSED, unless_disconnected
@@ -109,16 +109,16 @@ async def _reply(
     conversation_id = chat.message.conversation_id
     if chat.creation is not None:
         text = chat.message.content
-        created = await gateway.requests.handle(caller, chat.creation, title_from=text)
+        created = await gateway.dispatcher.handle(caller, chat.creation, title_from=text)
         conversation_id = created.conversation_id or ""
     message = chat.message.model_copy(update={"conversation_id": conversation_id})
     if stream:
-        run = await followed_run(gateway, caller, message, "final")
+        run = await gateway.followed.start(caller, message, "final")
         return run.stream(_events(run, writer(Extension(conversation_id, run.run_id))))
-    run_id = (await gateway.requests.handle(caller, message)).run_id or ""
+    run_id = (await gateway.dispatcher.handle(caller, message)).run_id or ""
     outcome = await unless_disconnected(request.receive, _outcome(gateway, caller, run_id))
     if outcome is None:
-        await cancel_abandoned(gateway, caller, run_id)
+        await gateway.followed.cancel_abandoned(caller, run_id)
         return Response(status_code=CLIENT_CLOSED)
     headers = run_headers(conversation_id, run_id)
     if failed := failure(outcome):

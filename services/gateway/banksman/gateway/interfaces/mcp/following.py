@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from banksman.contracts.ids import conversation_of
-from banksman.gateway.conversations.runs import FoundRun
 from banksman.gateway.live.feed import Feed
 from banksman.gateway.operation.caller import Caller
+from banksman.gateway.runs.runs import FoundRun
 from banksman.gateway.service.gateway import Gateway
 
 Report = Callable[[int, str], Awaitable[None]]

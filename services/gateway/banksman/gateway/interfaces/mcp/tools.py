@@ -21,9 +21,10 @@ from banksman.contracts.wire import JsonObject, Wire
 from banksman.gateway.identity_settings import Right
 from banksman.gateway.interfaces.mcp import arguments as args
 from banksman.gateway.interfaces.mcp.following import Report, followed
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.operation.caller import READ, Caller
+from banksman.gateway.runs.bodies import run_body
 from banksman.gateway.service import resources
-from banksman.gateway.service.bodies import Listing, run_body
 from banksman.gateway.service.gateway import Gateway
 
 A = TypeVar("A", bound=Wire)
@@ -64,7 +65,7 @@ class Tool(Generic[A]):
 
 async def start_run(request: Request[args.StartRun]) -> JsonObject:
     """Start a run and wait for it."""
-    given, handle = request.arguments, request.gateway.requests.handle
+    given, handle = request.arguments, request.gateway.dispatcher.handle
     conversation_id = given.conversation_id
     if conversation_id is None:
         create = ConversationCreate(
@@ -91,7 +92,7 @@ async def cancel_run(request: Request[args.CancelRun]) -> JsonObject:
     """Cancel a run."""
     given, gateway = request.arguments, request.gateway
     frame = RunCancel(type="run.cancel", id=given.request_id, run_id=given.run_id, reason=given.reason)
-    await gateway.requests.handle(request.caller, frame)
+    await gateway.dispatcher.handle(request.caller, frame)
     return {"run_id": given.run_id, "next": STILL_OPEN}
 
 
@@ -114,7 +115,7 @@ async def decide_approval(request: Request[args.DecideApproval]) -> JsonObject:
         decisions=given.decisions,
         digests=given.digests,
     )
-    ack = await request.gateway.requests.handle(request.caller, frame)
+    ack = await request.gateway.dispatcher.handle(request.caller, frame)
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
@@ -130,7 +131,7 @@ async def provide_input(request: Request[args.ProvideInput]) -> JsonObject:
     """Provide a value. The first value counts."""
     given = request.arguments
     frame = InputReply(type="input.reply", id=given.request_id, request_id=given.input_id, value=given.value)
-    ack = await request.gateway.requests.handle(request.caller, frame)
+    ack = await request.gateway.dispatcher.handle(request.caller, frame)
     return {**_json(ack, "run_id", "outcome", "resolved_by", "already_resolved"), "next": STILL_OPEN}
 
 
@@ -146,7 +147,7 @@ async def start_workflow(request: Request[args.StartWorkflow]) -> JsonObject:
     frame = WorkflowStart(
         type="workflow.start", id=given.request_id, workflow=given.workflow, parameters=given.parameters
     )
-    ack = await request.gateway.requests.handle(request.caller, frame)
+    ack = await request.gateway.dispatcher.handle(request.caller, frame)
     return await _state(request, ack.run_id or "", given.wait_s, started=True)
 
 

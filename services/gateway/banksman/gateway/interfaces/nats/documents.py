@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.registry import ParsedWorkflow, SystemPrompt, WorkflowCategory, WorkflowDefinition
+from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tool_views import ToolView, ToolViews
 from banksman.contracts.usage import UsageReport
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
@@ -22,9 +22,8 @@ from banksman.gateway.interfaces.nats.messages import (
     PromptPage,
     UpdatePrompt,
 )
-from banksman.gateway.service.bodies import EnhancedPromptBody, Listing, NewPrompt, WorkflowText
+from banksman.gateway.service.bodies import EnhancedPromptBody, NewPrompt
 from banksman.gateway.service.gateway import Gateway
-from banksman.gateway.workflows.bodies import NewWorkflow, WorkflowUpdate
 
 MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
 
@@ -72,46 +71,6 @@ def add_prompts(api: Endpoints, gateway: Gateway) -> None:
             budget_tokens=request.budget_tokens,
             variables=request.variables,
         )
-
-
-def add_workflows(api: Endpoints, gateway: Gateway) -> None:
-    """Serve the list of workflows. Frames start them."""
-
-    @api.serve("workflow", "list")
-    async def list_workflows(message: Received) -> Listing[WorkflowDefinition]:
-        """List the workflows."""
-        return Listing[WorkflowDefinition](items=await gateway.workflows.list(tenant_of(message)))
-
-    @api.serve("workflow", "categories")
-    async def list_categories(message: Received) -> Listing[WorkflowCategory]:
-        """List the workflows by category."""
-        return Listing[WorkflowCategory](items=await gateway.workflows.categories(tenant_of(message)))
-
-    @api.serve("workflow", "read", "{workflow}", errors=(MISSING,))
-    async def read_workflow(message: Received) -> WorkflowDefinition:
-        """Read a workflow with the JSON Schema of its parameters, and the steps of one without code."""
-        return await gateway.workflows.get(tenant_of(message), named_by(message))
-
-    @api.serve("workflow", "create", errors=(CONFLICT,))
-    async def create_workflow(request: NewWorkflow, message: Received) -> WorkflowDefinition:
-        """Create a workflow without code."""
-        return await gateway.workflows.create(tenant_of(message), request)
-
-    @api.serve("workflow", "update", "{workflow}", errors=(MISSING, CONFLICT))
-    async def update_workflow(request: WorkflowUpdate, message: Received) -> WorkflowDefinition:
-        """Replace a workflow without code. Its open runs continue with the version that they started with."""
-        return await gateway.workflows.replace(tenant_of(message), named_by(message), request)
-
-    @api.serve("workflow", "delete", "{workflow}", errors=(MISSING,))
-    async def delete_workflow(message: Received) -> Deleted:
-        """Delete a workflow without code. Its open runs continue."""
-        await gateway.workflows.delete(tenant_of(message), named_by(message))
-        return Deleted(id=named_by(message))
-
-    @api.serve("workflow", "parse", errors=(MISSING,))
-    async def parse_workflow(request: WorkflowText, message: Received) -> ParsedWorkflow:
-        """Return the workflow that a text describes, as a filled form for confirmation. It is not started."""
-        return await gateway.workflow_texts.parse(caller_of(message), request.text, model=request.model)
 
 
 def add_tools(api: Endpoints, gateway: Gateway) -> None:

@@ -21,7 +21,7 @@ from banksman.gateway.mcp_servers.server_bodies import (
 )
 from banksman.gateway.mcp_servers.servers import LookedAt
 from banksman.gateway.mcp_servers.sign_ins import CALLBACK
-from banksman.gateway.service.bodies import Listing
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.gateway import Gateway
 
 MISSING, CONFLICT = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT

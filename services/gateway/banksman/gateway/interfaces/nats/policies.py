@@ -8,7 +8,7 @@ from banksman.contracts.errors import ErrorCode
 from banksman.gateway.approvals.remembered import ListedRemembered
 from banksman.gateway.assistants.policies import PolicyBody
 from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by
-from banksman.gateway.service.bodies import Listing
+from banksman.gateway.operation.bodies import Listing
 from banksman.gateway.service.gateway import Gateway
 
 

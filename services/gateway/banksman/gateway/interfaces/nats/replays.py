@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from banksman.bus.connection import Bus
+from banksman.bus.control import Received
 from banksman.bus.messages import Message
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.event_frames import detail_of
 from banksman.contracts.frames import DETAILS, ResyncRequired
 from banksman.contracts.nats_api import Replay
-from banksman.gateway.interfaces.nats.endpoints import named_by, tenant_of
+from banksman.gateway.interfaces.nats.endpoints import Endpoints, named_by, tenant_of
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.live.feed import Feed
 from banksman.gateway.live.feeds import PositionUnavailable
 from banksman.gateway.live.send_buffer import Outbox
+from banksman.gateway.operation.declaration import MISSING
 from banksman.gateway.service.gateway import Gateway
 
 EVENTS_PER_FLUSH = 500
@@ -120,3 +122,12 @@ class Replays:
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+
+
+def add_replays(api: Endpoints, replays: Replays) -> None:
+    """Serve replays, which answer by a stream of messages instead of one reply."""
+
+    @api.serve("replay", "{conversation_id}", errors=(MISSING,))
+    async def replay(request: Replay, message: Received) -> None:
+        """Send the events to the reply subject, each as a frame; an empty message ends them."""
+        await replays.send(request, message)

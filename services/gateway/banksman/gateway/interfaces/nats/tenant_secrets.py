@@ -6,7 +6,8 @@ from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.tenant_secrets import SecretDescription
 from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by, tenant_of
-from banksman.gateway.service.bodies import Listing, SecretBody
+from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.service.bodies import SecretBody
 from banksman.gateway.service.gateway import Gateway
 
 

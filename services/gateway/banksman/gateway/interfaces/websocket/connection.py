@@ -242,7 +242,7 @@ class Connection:
                 case ConversationCreate():
                     await self._create(caller, frame)
                 case ChatSend() | RunCancel() | ApprovalDecision() | WorkflowStart() | InputReply():
-                    self.send(await self._context.gateway.requests.handle(caller, frame))
+                    self.send(await self._context.gateway.dispatcher.handle(caller, frame))
                 case Hello():
                     await self._welcome(caller, frame)
                 case Ping():
@@ -258,7 +258,7 @@ class Connection:
             self.send(ErrorFrame(reply_to=frame.id, code=ErrorCode.INTERNAL, message="internal error"))
 
     async def _create(self, caller: Caller, frame: ConversationCreate) -> None:
-        ack = await self._context.gateway.requests.handle(caller, frame)
+        ack = await self._context.gateway.dispatcher.handle(caller, frame)
         self.send(ack)
         live = Resume(conversation_id=ack.conversation_id or "", after_seq=0, detail=frame.detail)
         feed = await self._subscriptions.open(caller, live)

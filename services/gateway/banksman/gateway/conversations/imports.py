@@ -23,13 +23,13 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.events import Outcome
 from banksman.contracts.ids import digest
 from banksman.contracts.work import ImportConversation, ImportedMessage, ImportedRun
+from banksman.gateway.assistants.run_settings import resolve_settings
+from banksman.gateway.conversations.bodies import ExportedConversation
 from banksman.gateway.conversations.conversations import Conversations, new_record, title_of
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import TenantStore
-from banksman.gateway.requests.idempotency import DerivedIds, StoredRequests
-from banksman.gateway.requests.run_starts import resolve_settings
-from banksman.gateway.service.bodies import ExportedConversation
+from banksman.gateway.runs.idempotency import DerivedIds, StoredRequests
 from banksman.runs.ports import Clock
 
 MAX_RUNS = 1_000
@@ -65,8 +65,6 @@ class Imports:
             Overloaded: The tenant has reached its limit of conversations or signals.
             Conflict: The request id was used with another body.
         """
-        caller.check("context")
-        caller.need("chat")
         key = digest(f"{caller.user}\nimport\n{request_id}".encode())
         fresh = {"conversation_id": self.requests.new("c")}
         conversation_id = (await self.requests.once(caller.tenant, key, given, fresh))["conversation_id"]

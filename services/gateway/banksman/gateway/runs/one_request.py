@@ -9,12 +9,12 @@ from banksman.contracts.assistants import Assistant, ConversationSettings, RunOv
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import DeleteConversation, StartRun
+from banksman.gateway.assistants.run_settings import resolve_settings
 from banksman.gateway.conversations.conversations import Conversations, new_record
-from banksman.gateway.conversations.runs import Runs
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import TenantStore
-from banksman.gateway.requests.run_starts import resolve_settings
+from banksman.gateway.runs.runs import Runs
 from banksman.runs.ports import Clock
 
 REPLY_S = 60.0

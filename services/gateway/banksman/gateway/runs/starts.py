@@ -7,25 +7,23 @@ from dataclasses import dataclass
 
 from banksman.bus.publish import RunQueue
 from banksman.contracts.assistants import (
-    Assistant,
     Branch,
-    ConversationSettings,
-    RunOverrides,
     RunSettings,
 )
 from banksman.contracts.errors import BadInput, NotFound, Refused
-from banksman.contracts.frames import Ack, ChatSend
-from banksman.contracts.messages import Content, FilePart, Part, TextPart, ToolProtocol, text_of
-from banksman.contracts.wire import JsonObject
-from banksman.contracts.work import StartRun, SteerRun
-from banksman.gateway.assistants.model_catalog import model_name
+from banksman.contracts.frames import Ack, ChatSend, RunCancel
+from banksman.contracts.ids import conversation_of
+from banksman.contracts.messages import Content, FilePart, Part, TextPart, text_of
+from banksman.contracts.work import CancelRun, StartRun, SteerRun
 from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.assistants.run_settings import resolve_settings
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.quotas.backlog import Backlog
-from banksman.gateway.requests.checks import check_content
-from banksman.gateway.requests.idempotency import RequestIds, ids_once
+from banksman.gateway.runs.checks import check_content, check_conversation
+from banksman.gateway.runs.idempotency import RequestIds, ids_once, request_key
+from banksman.gateway.runs.runs import Runs
 from banksman.runs.branches import Paths
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import current, valid
@@ -132,61 +130,36 @@ class RunStarts:
         return None if view.open_run is None else view.open_run.run_id
 
 
-def resolve_settings(
-    assistant: Assistant,
-    conversation: ConversationSettings,
-    overrides: RunOverrides,
-    variables: JsonObject,
-    default_model: str | None,
-) -> RunSettings:
-    """Return the settings of a run: the request overrides the conversation, which overrides the assistant.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCancels:
+    """Stores the cancels of users as work for agents."""
 
-    Raises:
-        BadInput: No model is set anywhere, or its name has no known provider.
-    """
-    layers = (overrides, conversation)
-    iterations = next((layer.max_iterations for layer in layers if layer.max_iterations), None)
-    timeout_s = next((layer.run_timeout_s for layer in layers if layer.run_timeout_s), None)
-    wanted = next((layer.tool_protocol for layer in layers if layer.tool_protocol), None)
-    tools, limits = assistant.tools, assistant.limits
-    model = model_name(overrides.model or conversation.model or assistant.model or default_model)
-    prompt_id, prompt = _prompt(assistant, conversation, overrides)
-    options = {
-        name: value for layer in reversed(layers) for name, value in layer.options if value is not None
-    }
-    fallbacks = (model_name(name) for name in assistant.fallback_models)
-    return RunSettings(
-        assistant_id=assistant.id,
-        assistant_revision=assistant.revision,
-        service=assistant.service,
-        model=model,
-        fallback_models=tuple(name for name in fallbacks if name != model),
-        system_prompt_id=prompt_id,
-        system_prompt=prompt,
-        options=assistant.options.model_copy(update=options),
-        tools=tools.model_copy(update={"max_iterations": iterations}) if iterations else tools,
-        tool_protocol=protocol(wanted or tools.tool_protocol),
-        limits=limits.model_copy(update={"run_timeout_s": timeout_s}) if timeout_s else limits,
-        approval_policy=assistant.approval_policy,
-        approvals=assistant.approvals,
-        variables={**assistant.variables, **conversation.variables, **overrides.variables, **variables},
-    )
+    runs: Runs
+    queue: RunQueue
+    backlog: Backlog
 
+    async def cancel(self, caller: Caller, request: RunCancel) -> Ack:
+        """Store a cancel. It has no effect on a run that has ended.
 
-def _prompt(
-    assistant: Assistant, conversation: ConversationSettings, overrides: RunOverrides
-) -> tuple[str | None, str | None]:
-    """Return the id and the text of the system prompt; at most one of them applies."""
-    if overrides.system_prompt is not None:
-        return None, overrides.system_prompt
-    if conversation.system_prompt_id is not None or conversation.system_prompt is not None:
-        return conversation.system_prompt_id, conversation.system_prompt
-    return assistant.system_prompt_id, assistant.system_prompt
-
-
-def protocol(wanted: str) -> ToolProtocol:
-    """Return the format in which the model writes calls. Every provider supports `native`."""
-    return "json_text" if wanted == "json_text" else "native"
+        Raises:
+            BadInput: The run is of another conversation than the request names.
+            NotFound: This tenant has no such run.
+        """
+        check_conversation(request)
+        conversation_id = conversation_of(request.run_id)
+        # A cancel of a run that is only queued is stored; an agent ends the run when its start arrives.
+        run = await self.runs.find(caller.tenant, request.run_id)
+        if not run.finished_in:
+            await self.backlog.check_signal(caller.tenant)
+            signal = CancelRun(
+                tenant=caller.tenant,
+                conversation_id=conversation_id,
+                run_id=request.run_id,
+                reason=request.reason,
+                by=caller.user,
+            )
+            await self.queue.signal(signal, request_key(caller, request))
+        return Ack(reply_to=request.id, conversation_id=conversation_id, run_id=request.run_id)
 
 
 def _size(content: Content, settings: RunSettings) -> int:

@@ -14,7 +14,7 @@ from banksman.contracts.ids import digest, new_id, run_id_for
 from banksman.contracts.wire import Stored
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.parameters import UNREPEATED
-from banksman.gateway.requests.checks import Request
+from banksman.gateway.runs.checks import Request
 
 
 class RequestRecord(Stored):

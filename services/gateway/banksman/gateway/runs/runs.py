@@ -23,9 +23,9 @@ from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.work import StartRun
 from banksman.gateway.conversations.conversations import Conversations
-from banksman.gateway.conversations.run_calls import RunCall, calls_of
 from banksman.gateway.conversations.view import RunView
 from banksman.gateway.conversations.views import Views
+from banksman.gateway.runs.calls import RunCall, calls_of
 
 START: TypeAdapter[StartRun | StartWorkflow] = TypeAdapter(
     Annotated[StartRun | StartWorkflow, Field(discriminator="type")]

@@ -1,0 +1,144 @@
+"""The bodies of requests about approvals and inputs, and of their replies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from banksman.contracts.assistants import ApprovalTerms
+from banksman.contracts.events import ApprovalOutcome, InputOutcome, ItemDecision, Remember
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
+from banksman.contracts.work import ApprovalRequest
+from banksman.gateway.conversations.bodies import ConversationApproval
+from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.operation.errors import ErrorDetail
+from banksman.gateway.runs.bodies import AcceptedRequest
+
+
+class DecisionBody(RequestBody):
+    """A decision on an approval request: one for every item, or `all`."""
+
+    decisions: tuple[ItemDecision, ...] = Field(default=(), max_length=1000)
+    all: Literal["approve", "reject"] | None = None
+    remember: Remember | None = None
+    digests: tuple[Annotated[str, Field(max_length=64)], ...] = Field(default=(), max_length=1000)
+    """Digests of the calls that the approver saw, in the order of the request. A decision whose digests
+    differ from those of the request is refused with `conflict`; empty skips the check."""
+    link: str | None = Field(default=None, max_length=1000)
+    """The signed part of the link to the request, which allows one decision; null without a link."""
+
+
+class InputBody(RequestBody):
+    """The value that a workflow requested."""
+
+    value: JsonValue
+
+
+class ApprovedFirst(Stored):
+    """The first of two approvals."""
+
+    by: str
+    decided_at: Timestamp
+    decisions: tuple[ItemDecision, ...]
+    remember: Remember | None
+
+
+class PendingApproval(ConversationApproval):
+    """An open approval request of a tenant."""
+
+    conversation_id: Token
+    requested_at: Timestamp
+    title: str = ""
+    """The title of the conversation."""
+    requested_by: str = ""
+    """The user who created the conversation; empty if unknown."""
+    terms: ApprovalTerms | None = None
+    """The terms of the decision; null for one approver and no escalation."""
+    first: ApprovedFirst | None = None
+    """The first of two approvals, which another user must repeat; null for none."""
+    escalates_at: Timestamp | None = None
+    """Time of its escalation; null for no escalation."""
+    escalated: bool = False
+    """Whether it was escalated."""
+    set_aside_by: tuple[str, ...] = ()
+    """The users who set it aside."""
+    for_you: bool = True
+    """Whether it is in the caller's inbox: not set aside by the caller, nor awaiting escalation to them."""
+
+
+class ApprovalPage(Stored):
+    """A page of the open approval requests, oldest first."""
+
+    items: tuple[PendingApproval, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+
+
+class PendingInput(Stored):
+    """A workflow's open request for a value."""
+
+    request_id: Token
+    conversation_id: Token
+    run_id: Token
+    message: str
+    schema_: JsonObject = Field(alias="schema")
+    expires_at: Timestamp
+
+    @classmethod
+    def of(cls, request: ApprovalRequest) -> Self | None:
+        """Return the body of a stored request; None for an approval request."""
+        if request.input is None:
+            return None
+        return cls(
+            request_id=request.approval_id,
+            conversation_id=request.conversation_id,
+            run_id=request.run_id,
+            message=request.input.message,
+            schema=request.input.schema_,
+            expires_at=request.expires_at,
+        )
+
+
+class InputPage(Stored):
+    """A page of the open requests for a value, oldest first."""
+
+    items: tuple[PendingInput, ...]
+    next: int | None
+    """`after` of the next page; null at the end."""
+
+
+class Resolution(AcceptedRequest):
+    """The decision that took effect."""
+
+    resolved_by: str
+    already_resolved: bool
+    """Whether a decision before the submitted one took effect."""
+    outcome: ApprovalOutcome
+
+
+class FirstOfTwo(AcceptedRequest):
+    """The first of two approvals: the calls wait until another user approves the same."""
+
+    outcome: Literal["awaiting_second"]
+
+
+class ProvidedValue(AcceptedRequest):
+    """The value that took effect."""
+
+    resolved_by: str
+    already_resolved: bool
+    """Whether a value before the submitted one took effect, or the request was already closed."""
+    outcome: InputOutcome
+
+
+class LateValue(ProvidedValue):
+    """An earlier value took effect, or the request was already closed."""
+
+    error: ErrorDetail
+
+
+class LateDecision(Resolution):
+    """An earlier decision took effect."""
+
+    error: ErrorDetail

@@ -1,0 +1,147 @@
+"""Open approval requests and requests for a value, and the replies to them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from fastapi.responses import JSONResponse
+
+from banksman.contracts.errors import ErrorCode
+from banksman.contracts.frames import Ack, ApprovalDecision, InputReply
+from banksman.gateway.approvals.bodies import (
+    ApprovalPage,
+    DecisionBody,
+    FirstOfTwo,
+    InputBody,
+    InputPage,
+    LateDecision,
+    LateValue,
+    ProvidedValue,
+    Resolution,
+)
+from banksman.gateway.approvals.decisions import AWAITING_SECOND, Decisions
+from banksman.gateway.approvals.inputs import Inputs
+from banksman.gateway.approvals.pending import PendingApprovals
+from banksman.gateway.approvals.set_aside import Asides
+from banksman.gateway.operation.bodies import MAX_POSITION
+from banksman.gateway.operation.caller import APPROVE
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
+from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+
+MAX_PENDING = 1_000
+"""Open requests in one page."""
+
+Limit = Annotated[int, Query(ge=1, le=MAX_PENDING)]
+After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
+Pending = Annotated[PendingApprovals, provided(PendingApprovals)]
+Deciding = Annotated[Decisions, provided(Decisions)]
+Providing = Annotated[Inputs, provided(Inputs)]
+
+operations = Operations("approvals")
+
+
+@operations.on_frame(ApprovalDecision, "approval_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
+async def decide(frame: ApprovalDecision, decisions: Deciding, caller: CallerDep) -> Ack:
+    """Decide an approval request."""
+    return await decisions.reply(caller, frame)
+
+
+@operations.on_frame(InputReply, "request_id", right=APPROVE, errors=(MISSING, CONFLICT, EARLY))
+async def provide(frame: InputReply, inputs: Providing, caller: CallerDep) -> Ack:
+    """Provide the value that a workflow requested."""
+    return await inputs.reply(caller, frame)
+
+
+@operations.add("approval.list", "GET /context/approvals")
+async def list_approvals(
+    pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
+) -> ApprovalPage:
+    """List the tenant's open approval requests, oldest first; `next` is `after` of the next page."""
+    return await pending.page(caller.tenant, caller.user, limit=limit, after=after)
+
+
+@operations.add(
+    "approval.reply",
+    "POST /context/approvals/{approval_id}",
+    right=APPROVE,
+    response_model=Resolution,
+    responses={
+        202: {"model": FirstOfTwo, "description": "Approved by the first of two users; the calls wait"},
+        409: {
+            "model": LateDecision | ErrorBody,
+            "description": "An earlier decision took effect, or the request has expired",
+        },
+    },
+    not_over_nats="the frame `approval.reply` has the same fields",
+)
+async def decide_approval(
+    approval_id: str,
+    body: StrictBody[DecisionBody],
+    decisions: Deciding,
+    caller: CallerDep,
+    request_id: RequestId,
+) -> Resolution | Response:
+    """Decide an approval request. The first decision takes effect; a later one gets 409 with the first."""
+    frame = ApprovalDecision(type="approval.reply", id=request_id, approval_id=approval_id, **dict(body))
+    ack = await decisions.reply(caller, frame)
+    if ack.outcome == AWAITING_SECOND:
+        return JSONResponse(FirstOfTwo.of(ack).model_dump(mode="json"), 202)
+    if not ack.already_resolved:
+        return Resolution.of(ack)
+    message = f"the approval was {ack.outcome} by {ack.resolved_by} before"
+    late = LateDecision.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)
+
+
+@operations.add(
+    "approval.aside",
+    "POST /context/approvals/{approval_id}/aside",
+    right=APPROVE,
+    status=204,
+    errors=(MISSING, CONFLICT, EARLY),
+)
+async def set_approval_aside(
+    approval_id: str, asides: Annotated[Asides, provided(Asides)], caller: CallerDep
+) -> None:
+    """Remove an approval request from the caller's inbox. The request stays open, and may be escalated."""
+    await asides.set_aside(caller, approval_id)
+
+
+@operations.add("input.list", "GET /context/inputs")
+async def list_inputs(
+    pending: Pending, caller: CallerDep, limit: Limit = MAX_PENDING, after: After = 0
+) -> InputPage:
+    """List the values that workflows wait for, oldest first; `next` is `after` of the next page."""
+    return await pending.inputs(caller.tenant, limit=limit, after=after)
+
+
+@operations.add(
+    "input.reply",
+    "POST /context/inputs/{request_id}",
+    right=APPROVE,
+    response_model=ProvidedValue,
+    responses={
+        409: {
+            "model": LateValue | ErrorBody,
+            "description": "An earlier value took effect, or the request is closed",
+        },
+    },
+    not_over_nats="the frame `input.reply` has the same fields",
+)
+async def provide_input(
+    request_id: str,
+    body: StrictBody[InputBody],
+    inputs: Providing,
+    caller: CallerDep,
+    idempotency_key: RequestId,
+) -> ProvidedValue | Response:
+    """Provide the value that a workflow requested. The first value takes effect; later ones get 409."""
+    frame = InputReply(type="input.reply", id=idempotency_key, request_id=request_id, value=body.value)
+    ack = await inputs.reply(caller, frame)
+    if not ack.already_resolved:
+        return ProvidedValue.of(ack)
+    message = f"the value was {ack.outcome} by {ack.resolved_by} before"
+    late = LateValue.of(ack, error=ErrorDetail(message=message, code=ErrorCode.CONFLICT))
+    return JSONResponse(late.model_dump(mode="json", exclude_none=True), 409)

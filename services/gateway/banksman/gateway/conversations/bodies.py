@@ -1,0 +1,105 @@
+"""The bodies of requests about conversations, and of their replies."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from banksman.contracts.assistants import ConversationRecord, ConversationSettings
+from banksman.contracts.events import ApprovalItem, RunStatus
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+from banksman.gateway.operation.bodies import RequestBody
+
+
+class NewConversation(RequestBody):
+    """A conversation to create."""
+
+    title: str = Field(default="", max_length=200)
+    assistant: Token = "default"
+    system_prompt_id: Token | None = None
+    model: str | None = Field(default=None, max_length=200)
+    settings: ConversationSettings = ConversationSettings()
+
+
+class ConversationChange(RequestBody):
+    """The changes of a conversation; omitted fields are unchanged."""
+
+    title: str | None = Field(default=None, max_length=200)
+    pinned: bool | None = None
+    archived: bool | None = None
+
+
+class ExportedConversation(RequestBody):
+    """A conversation as the page exports it: its record, and its events as frames."""
+
+    conversation: JsonObject = Field(default_factory=dict)
+    """Its record, of which only the title is read."""
+    events: tuple[JsonObject, ...] = Field(min_length=1, max_length=50_000)
+
+
+class ConversationPage(Stored):
+    """A page of the list of conversations, newest first."""
+
+    items: tuple[ConversationRecord, ...]
+    next: str | None
+    """`cursor` of the next page; null at the end."""
+
+
+class RunApproval(Stored):
+    """An open approval request of a run."""
+
+    approval_id: Token
+    expires_at: Timestamp
+    items: tuple[ApprovalItem, ...]
+
+
+class ConversationApproval(RunApproval):
+    """An open approval request of a conversation."""
+
+    run_id: Token
+
+
+class ActiveRun(Stored):
+    """The open run of a conversation."""
+
+    run_id: Token
+    status: RunStatus
+
+
+class LogHead(Stored):
+    """The head of a conversation's log."""
+
+    head_seq: int
+    """Number of the last event; 0 for none."""
+    oldest_seq: int
+    """Number of the oldest stored event."""
+    log_epoch: str
+    """Changes when the log was restored from a backup."""
+
+
+class Conversation(ConversationRecord, LogHead):
+    """A conversation with the head of its log."""
+
+    active_run: ActiveRun | None
+    pending_approvals: tuple[ConversationApproval, ...]
+
+
+class EventFrame(Stored):
+    """A stored event, as the websocket sends it. `/v1/schemas/ws.json` describes `data` for each type."""
+
+    type: str
+    seq: int
+    prev_seq: int
+    log_epoch: str
+    ts: Timestamp
+    conversation_id: str
+    run_id: str | None
+    iteration: int | None = None
+    data: JsonObject
+
+
+class EventPage(LogHead):
+    """Stored events in order, and the head of the log."""
+
+    items: tuple[EventFrame, ...]
+    next: int | None
+    """`after_seq` of the next page; null at the end."""

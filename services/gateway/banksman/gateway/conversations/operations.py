@@ -1,0 +1,216 @@
+"""Conversations: create, import, list, read, rename, delete; their titles and events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from pydantic_core import to_json
+
+from banksman.contracts.assistants import ConversationRecord
+from banksman.contracts.errors import BadInput
+from banksman.contracts.event_frames import detail_of
+from banksman.contracts.frames import DETAILS, Ack, ConversationCreate, Detail
+from banksman.contracts.messages import Content
+from banksman.gateway.conversations.bodies import (
+    Conversation,
+    ConversationChange,
+    ConversationPage,
+    EventPage,
+    ExportedConversation,
+    NewConversation,
+)
+from banksman.gateway.conversations.changes import ConversationChanges
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.imports import Imports
+from banksman.gateway.conversations.titles import Titles
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.live.event_frames import encoded_event, subscribed
+from banksman.gateway.operation.caller import CHAT
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Audit, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.runs.idempotency import StoredRequests
+
+MAX_EVENTS = 1_000
+
+Changes = Annotated[ConversationChanges, provided(ConversationChanges)]
+Index = Annotated[Conversations, provided(Conversations)]
+Logs = Annotated[Views, provided(Views)]
+Requests = Annotated[StoredRequests, provided(StoredRequests)]
+
+operations = Operations("conversations")
+
+
+@operations.on_frame(ConversationCreate, right=CHAT, errors=(MISSING, CONFLICT, EARLY))
+async def create(
+    frame: ConversationCreate,
+    changes: Changes,
+    requests: Requests,
+    caller: CallerDep,
+    title_from: Content = "",
+) -> Ack:
+    """Create a conversation."""
+    return await changes.create(caller, frame, requests, title_from=title_from)
+
+
+@operations.add(
+    "conversation.create",
+    "POST /context/conversations",
+    status=201,
+    not_over_nats="the frame `conversation.create` has the same fields",
+)
+async def create_conversation(
+    changes: Changes,
+    requests: Requests,
+    index: Index,
+    caller: CallerDep,
+    request_id: RequestId,
+    body: StrictBody[NewConversation] = NewConversation(),  # noqa: B008  # frozen
+) -> ConversationRecord:
+    """Create a conversation."""
+    ack = await changes.create(caller, creation(request_id, body), requests)
+    return await index.get(caller.tenant, ack.conversation_id or "")
+
+
+@operations.add(
+    "conversation.import",
+    "POST /context/conversations/import",
+    status=201,
+    errors=(CONFLICT,),
+    audit=Audit("conversation.imported"),
+)
+async def import_conversation(
+    body: StrictBody[ExportedConversation],
+    imports: Annotated[Imports, provided(Imports)],
+    caller: CallerDep,
+    request_id: RequestId,
+) -> ConversationRecord:
+    """Create a conversation with the messages of an exported one. Calls, files and costs are not imported."""
+    return await imports.create(caller, body, request_id)
+
+
+@operations.add("conversation.list", "GET /context/conversations")
+async def list_conversations(
+    index: Index,
+    caller: CallerDep,
+    q: str = "",
+    cursor: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    pinned: bool | None = None,
+    archived: bool = False,
+) -> ConversationPage:
+    """List conversations, newest first; `q` selects by a part of the title, or by id.
+
+    Archived conversations are listed only with `archived=true`, which lists no others. Pinned ones are listed
+    among the others; `pinned=true` lists only them.
+    """
+    page = await index.list(
+        caller.tenant, query=q, cursor=cursor, limit=limit, pinned=pinned, archived=archived
+    )
+    return ConversationPage(items=tuple(page.items), next=page.next)
+
+
+@operations.add("conversation.read", "GET /context/conversations/{conversation_id}", errors=(MISSING,))
+async def read_conversation(
+    conversation_id: str, index: Index, views: Logs, caller: CallerDep
+) -> Conversation:
+    """Read a conversation, its open run and its open approval requests."""
+    record = await index.current(caller.tenant, conversation_id)
+    view = await views.read(caller.tenant, conversation_id)
+    head = subscribed(conversation_id, view).model_dump(exclude={"type", "reply_to"})
+    return Conversation.model_validate({**head, **record.model_dump()})
+
+
+@operations.add("conversation.rename", "PATCH /context/conversations/{conversation_id}", errors=(MISSING,))
+async def rename_conversation(
+    conversation_id: str,
+    body: StrictBody[ConversationChange],
+    changes: Changes,
+    index: Index,
+    caller: CallerDep,
+) -> ConversationRecord:
+    """Rename, pin or archive a conversation."""
+    if body.title is not None:
+        await changes.rename(caller, conversation_id, body.title)
+    if body.pinned is not None or body.archived is not None:
+        await index.mark(caller.tenant, conversation_id, body.pinned, body.archived)
+    return await index.current(caller.tenant, conversation_id)
+
+
+@operations.add(
+    "conversation.title", "POST /context/conversations/{conversation_id}/title", errors=(MISSING,)
+)
+async def generate_title(
+    conversation_id: str, titles: Annotated[Titles, provided(Titles)], caller: CallerDep
+) -> ConversationRecord:
+    """Let a model write the title from the first exchange. A title that a user chose is not replaced."""
+    return await titles.generate(caller, conversation_id)
+
+
+@operations.add(
+    "conversation.delete",
+    "DELETE /context/conversations/{conversation_id}",
+    status=204,
+    errors=(MISSING,),
+    audit=Audit("conversation.deleted"),
+)
+async def delete_conversation(conversation_id: str, changes: Changes, caller: CallerDep) -> None:
+    """Delete a conversation, and end its open runs."""
+    await changes.delete(caller, conversation_id)
+
+
+@operations.add(
+    "conversation.events",
+    "GET /context/conversations/{conversation_id}/events",
+    response_model=EventPage,
+    not_over_nats="`replay` sends the events as frames",
+)
+async def list_events(
+    conversation_id: str,
+    index: Index,
+    views: Logs,
+    caller: CallerDep,
+    after_seq: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
+    detail: Detail = "full",
+) -> Response:
+    """List the stored events after `after_seq`, as the frames that the websocket sends.
+
+    A number beyond the last event is refused: the log was restored from a backup, so read it again from 0.
+    """
+    await index.get(caller.tenant, conversation_id)
+    page = await views.events(caller.tenant, conversation_id, after_seq=after_seq)
+    if after_seq > page.head_seq:
+        raise BadInput("after_seq", after_seq, f"at most {page.head_seq}, the number of the last event")
+    frames: list[bytes] = []
+    last, more = after_seq, False
+    for event in page.events:
+        if DETAILS.index(detail_of(event)) > DETAILS.index(detail):
+            continue
+        if len(frames) == limit:
+            more = True
+            break
+        frames.append(encoded_event(event, conversation_id, page.log_epoch, last).encode())
+        last = event.seq
+    head = to_json(
+        {
+            "head_seq": page.head_seq,
+            "oldest_seq": page.oldest_seq,
+            "log_epoch": page.log_epoch,
+            "next": last if more else None,
+        }
+    )
+    # The frames are JSON already: validating up to 1,000 of them again would cost more than encoding them.
+    content = b'{"items":[' + b",".join(frames) + b"]," + head[1:]
+    return Response(content, media_type="application/json")
+
+
+def creation(request_id: str, body: NewConversation) -> ConversationCreate:
+    """Return the frame that creates a conversation."""
+    fields = {name: getattr(body, name) for name in NewConversation.model_fields}
+    return ConversationCreate(type="conversation.create", id=request_id, **fields)
+
+
+def creation_id(request_id: str) -> str:
+    """Return the id of the request that creates a conversation for another request, stable across repeats."""
+    return f"{request_id}:conversation"[-128:]

@@ -1,0 +1,140 @@
+"""A run whose events one HTTP response streams, in the format of its endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from banksman.contracts.errors import BanksmanError
+from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
+from banksman.contracts.ids import new_id
+from banksman.gateway.conversations.conversations import Conversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.live.feed import Feed
+from banksman.gateway.live.feeds import Feeds
+from banksman.gateway.live.send_buffer import Outbox
+from banksman.gateway.operation.caller import Caller
+from banksman.gateway.operation.dispatch import Dispatcher
+from banksman.gateway.operation.streaming import SSE_HEADERS, Stream, kept_alive
+
+REASON = "The client closed the connection."
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """A run that this request started, and the frames of its events."""
+
+    runs: FollowedRuns
+    caller: Caller
+    conversation_id: str
+    run_id: str
+    feed: Feed
+    outbox: Outbox
+
+    async def frames(self) -> AsyncGenerator[str]:
+        """Yield the frames until the run ends.
+
+        They end earlier if the client reads too slowly to receive them all, and with `resync_required` if the
+        events cannot be read.
+        """
+        following = asyncio.create_task(self._follow())
+        try:
+            while (
+                not (self.feed.ended.is_set() and self.outbox.empty) and not self.outbox.overflowed.is_set()
+            ):
+                yield await self.outbox.next()
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+
+    async def cancel(self) -> None:
+        """Cancel the run, whose client has disconnected."""
+        if not self.feed.ended.is_set():
+            await self.runs.cancel_abandoned(self.caller, self.run_id)
+
+    def stream(self, events: AsyncIterator[bytes]) -> Stream:
+        """Return the response that sends events of this run. A client that disconnects cancels the run."""
+        headers = {**SSE_HEADERS, **run_headers(self.conversation_id, self.run_id)}
+        return Stream(kept_alive(events), headers=headers, on_disconnect=self.cancel, on_end=self.feed.close)
+
+    async def _follow(self) -> None:
+        try:
+            await self.feed.follow(quiet=True)
+        except BanksmanError as error:
+            # No code awaits this task: without a frame the response would only send keep-alives.
+            self.feed.require_resync(error.public)
+
+
+def run_headers(conversation_id: str, run_id: str) -> dict[str, str]:
+    """Return the headers that name the run of a response."""
+    return {
+        "location": f"/context/runs/{run_id}",
+        "banksman-run-id": run_id,
+        "banksman-conversation-id": conversation_id,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRuns:
+    """Starts runs and follows their events."""
+
+    dispatcher: Dispatcher
+    feeds: Feeds
+    views: Views
+    conversations: Conversations
+
+    async def cancel_abandoned(self, caller: Caller, run_id: str) -> None:
+        """Cancel a run whose client has disconnected."""
+        frame = RunCancel(type="run.cancel", id=new_id("disconnect-"), run_id=run_id, reason=REASON)
+        await self.dispatcher.handle(caller, frame)
+
+    async def start(self, caller: Caller, request: ChatSend, detail: Detail, **known: Any) -> FollowedRun:
+        """Start a run and follow its events from the first one; `known` is as for `Dispatcher.handle`."""
+        outbox = Outbox()
+        await self.conversations.get(caller.tenant, request.conversation_id)
+        early = await self._feed(caller, request.conversation_id, None, detail, outbox)
+        # Before the start: an agent may send the first deltas before the start is acknowledged.
+        await early.listen()
+        try:
+            ack: Ack = await self.dispatcher.handle(caller, request, **known)
+            run_id = ack.run_id or ""
+            feed = await self._from_first_event(caller, run_id, early, detail, outbox)
+        except BaseException:
+            await early.close()
+            raise
+        if feed is not early:
+            await early.close()
+        feed.only(run_id)
+        return FollowedRun(self, caller, request.conversation_id, run_id, feed, outbox)
+
+    async def open_run(
+        self, caller: Caller, conversation_id: str, run_id: str, after_seq: int, detail: Detail
+    ) -> FollowedRun:
+        """Follow the events of a run after an event of its conversation.
+
+        Live output is buffered from here on. A caller that does not return the stream closes the feed.
+        """
+        outbox = Outbox()
+        feed = await self._feed(caller, conversation_id, after_seq, detail, outbox)
+        feed.only(run_id)
+        await feed.listen()
+        return FollowedRun(self, caller, conversation_id, run_id, feed, outbox)
+
+    async def _from_first_event(
+        self, caller: Caller, run_id: str, early: Feed, detail: Detail, outbox: Outbox
+    ) -> Feed:
+        """Return the feed to use: a repeated request may name a run whose events precede `early`."""
+        view = await self.views.read(caller.tenant, early.conversation_id)
+        run = view.runs.get(run_id)
+        if run is None or run.first_seq > early.head.head_seq:
+            return early
+        return await self._feed(caller, early.conversation_id, run.first_seq - 1, detail, outbox)
+
+    async def _feed(
+        self, caller: Caller, conversation_id: str, after_seq: int | None, detail: Detail, outbox: Outbox
+    ) -> Feed:
+        return await self.feeds.open(
+            caller.tenant, conversation_id, after_seq=after_seq, log_epoch=None, detail=detail, sink=outbox
+        )

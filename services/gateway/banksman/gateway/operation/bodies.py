@@ -1,0 +1,23 @@
+"""The bodies that the operations of several features share."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from banksman.contracts.wire import Stored, Wire
+
+T = TypeVar("T")
+
+MAX_POSITION = 2**63 - 2
+"""Maximum position that a page may follow."""
+
+
+class RequestBody(Wire):
+    """The body of a request."""
+
+
+class Listing(Stored, Generic[T]):
+    """A list in one page."""
+
+    items: tuple[T, ...]
+    next: None = None

@@ -1,0 +1,109 @@
+"""The bodies of requests about runs, and of their replies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from banksman.contracts.assistants import Branch, RunOverrides
+from banksman.contracts.events import Outcome, RunError, RunStatus, TrackedCall
+from banksman.contracts.frames import Ack
+from banksman.contracts.messages import Content, Usage
+from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
+from banksman.gateway.conversations.bodies import NewConversation, RunApproval
+from banksman.gateway.operation.bodies import RequestBody
+from banksman.gateway.runs.runs import FoundRun
+
+
+class NewMessage(RequestBody):
+    """A user message, with settings of the run that it starts."""
+
+    content: Content
+    overrides: RunOverrides = RunOverrides()
+    variables: JsonObject = Field(default_factory=dict)
+
+
+class NewRun(NewMessage):
+    """A user message that starts a run."""
+
+    mode: Literal["queue", "steer"] = "queue"
+    branch: Branch | None = None
+    """The message after which the run continues the conversation; None for the newest message."""
+    attachments: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(default=(), max_length=50)
+
+
+class NewChat(NewConversation, NewMessage):
+    """A user message that starts a run in a new conversation."""
+
+
+class ContextChat(NewChat):
+    """A user message that starts a run in a new conversation, or in the named one."""
+
+    conversation_id: Token | None = None
+
+
+class CancelBody(RequestBody):
+    """The reason for cancelling a run."""
+
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+class AcceptedRequest(Stored):
+    """The ids of an accepted request."""
+
+    conversation_id: str
+    run_id: str
+
+    @classmethod
+    def of(cls, ack: Ack, **more: Any) -> Self:
+        """Return the body for an acknowledgement."""
+        return cls(**ack.model_dump(include=set(cls.model_fields), exclude_none=True), **more)
+
+
+class AcceptedRun(AcceptedRequest):
+    """The ids of a stored start."""
+
+    message_id: str
+    status: Literal["queued"] = "queued"
+
+
+class Run(Stored):
+    """An open run."""
+
+    run_id: Token
+    conversation_id: Token
+    message_id: str | None
+    status: RunStatus | Outcome
+    model: str | None
+    iterations: int
+    asked_at: Timestamp
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    trace_id: str | None = Field(default=None, exclude_if=lambda trace: trace is None)
+    """Id of the client's W3C trace that includes the run; absent without one."""
+    pending_approvals: tuple[RunApproval, ...]
+
+
+class EndedRun(Run):
+    """A run with its outcome."""
+
+    content: str
+    service: str
+    tool_calls: tuple[TrackedCall, ...]
+    tool_calls_ref: str | None
+    """Path of all complete calls, if `tool_calls` lacks some or has cut texts."""
+    max_iterations_reached: bool
+    usage: Usage
+    error: RunError | None
+
+
+def run_body(found: FoundRun) -> Run:
+    """Return the body that shows a run: an `EndedRun` if its outcome is known."""
+    body: dict[str, Any] = {
+        **asdict(found.view),
+        "conversation_id": found.conversation_id,
+        "pending_approvals": [approval.model_dump() for approval in found.approvals],
+    }
+    return Run(**body) if found.outcome is None else EndedRun(**{**body, **dict(found.outcome)})

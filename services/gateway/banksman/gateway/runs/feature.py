@@ -1,0 +1,56 @@
+"""Builds what starts, cancels and reads runs."""
+
+from __future__ import annotations
+
+from banksman.bus.live import LiveHub
+from banksman.bus.names import IDEMPOTENCY
+from banksman.bus.publish import RunQueue
+from banksman.gateway.assistants.policies import GovernedAssistants
+from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
+from banksman.gateway.conversations.views import Views
+from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.quotas.backlog import Backlog
+from banksman.gateway.quotas.shared_bucket import SharedBucket
+from banksman.gateway.quotas.tenant_store import AssistantStore
+from banksman.gateway.runs.idempotency import RequestRecord, StoredRequests
+from banksman.gateway.runs.one_request import OneRequest
+from banksman.gateway.runs.operations import operations
+from banksman.gateway.runs.runs import Runs
+from banksman.gateway.runs.starts import RunCancels, RunStarts
+
+
+async def build_queue(base: Foundation) -> None:
+    """Build the queue of work for agents, and the record of accepted requests."""
+    bucket = SharedBucket(base.bus, IDEMPOTENCY, RequestRecord, "accepted requests")
+    base.services.add(RunQueue(base.bus), StoredRequests(bucket))
+
+
+async def build(base: Foundation) -> None:
+    """Build the services, once the assistants of runs are known."""
+    services, default_model = base.services, base.settings.default_model
+    index, queue, backlog = services[Conversations], services[RunQueue], services[Backlog]
+    runs = Runs(base.bus, services[LiveHub], services[Views], index)
+    one_request = OneRequest(
+        runs=runs,
+        conversations=index,
+        assistants=services[AssistantStore],
+        queue=queue,
+        backlog=backlog,
+        clock=base.clock,
+        default_model=default_model,
+    )
+    starts = RunStarts(
+        views=services[Views],
+        conversations=index,
+        created=services[CreatedConversations],
+        assistants=services[GovernedAssistants],
+        queue=queue,
+        backlog=backlog,
+        default_model=default_model,
+    )
+    services.add(runs, one_request, starts, RunCancels(runs=runs, queue=queue, backlog=backlog))
+
+
+QUEUE = Feature(Operations("runs"), build_queue)
+FEATURE = Feature(operations, build)

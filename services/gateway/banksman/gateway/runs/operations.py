@@ -1,0 +1,204 @@
+"""Runs: start by a message, cancel, read, wait."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+
+from banksman.contracts.call_pages import CallPage, ListedCall
+from banksman.contracts.frames import Ack, ChatSend, Detail, RunCancel
+from banksman.gateway.operation.bodies import Listing
+from banksman.gateway.operation.caller import CHAT
+from banksman.gateway.operation.declaration import CONFLICT, EARLY, MISSING, Operations
+from banksman.gateway.operation.parameters import CallerDep, RequestId, StrictBody, provided
+from banksman.gateway.operation.streaming import Stream
+from banksman.gateway.runs.bodies import (
+    AcceptedRequest,
+    AcceptedRun,
+    CancelBody,
+    ContextChat,
+    EndedRun,
+    NewChat,
+    NewRun,
+    Run,
+    run_body,
+)
+from banksman.gateway.runs.http_starts import RunsOverHttp, message
+from banksman.gateway.runs.idempotency import StoredRequests
+from banksman.gateway.runs.runs import Runs
+from banksman.gateway.runs.starts import RunCancels, RunStarts
+
+MAX_WAIT_S = 60
+MAX_CALLS = 50
+"""Calls in one page. A call has up to 256 KiB, usually a few KiB."""
+
+Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the outcome.")]
+Location = {"location": {"description": "The run.", "schema": {"type": "string"}}}
+Started = EndedRun | Run | AcceptedRun
+STARTED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": EndedRun,
+        "description": "The outcome, within `wait_s`; or with `Accept: text/event-stream` the run's events",
+        "content": {"application/json": {}, "text/event-stream": {"schema": {"type": "string"}}},
+        "headers": Location,
+    },
+    202: {"description": "The run is stored", "headers": Location},
+}
+"""The responses to a start."""
+FRAME = "the frame `chat.send` starts runs; clients follow them by `replay`, or wait for them by `run.read`"
+
+Service = Annotated[Runs, provided(Runs)]
+Cancels = Annotated[RunCancels, provided(RunCancels)]
+HttpStarts = Annotated[RunsOverHttp, provided(RunsOverHttp)]
+Requests = Annotated[StoredRequests, provided(StoredRequests)]
+
+operations = Operations("runs")
+
+
+@operations.on_frame(ChatSend, "conversation_id", right=CHAT, errors=(MISSING, CONFLICT, EARLY))
+async def send_message(
+    frame: ChatSend,
+    starts: Annotated[RunStarts, provided(RunStarts)],
+    requests: Requests,
+    caller: CallerDep,
+) -> Ack:
+    """Send a message of the user, which starts a run or steers the open one."""
+    return await starts.send(caller, frame, requests)
+
+
+@operations.on_frame(RunCancel, "conversation_id", right=CHAT, errors=(MISSING,))
+async def cancel(frame: RunCancel, cancels: Cancels, caller: CallerDep) -> Ack:
+    """Cancel a run."""
+    return await cancels.cancel(caller, frame)
+
+
+@operations.add(
+    "chat.send",
+    "POST /context/conversations/{conversation_id}/runs",
+    status=202,
+    response_model=Started,
+    responses=STARTED,
+    not_over_nats=FRAME,
+)
+async def start_run(
+    conversation_id: str,
+    body: StrictBody[NewRun],
+    request: Request,
+    response: Response,
+    starts: HttpStarts,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = 0,
+    detail: Detail = "final",
+) -> AcceptedRun | Run | Stream:
+    """Start a run. A client that disconnects from the event stream cancels the run that it started."""
+    frame = ChatSend(type="chat.send", id=request_id, conversation_id=conversation_id, **dict(body))
+    return await starts.start(caller, request, response, frame, wait_s, detail)
+
+
+@operations.add(
+    "chat.new",
+    "POST /v1/chat",
+    status=202,
+    response_model=Started,
+    responses=STARTED,
+    not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
+)
+async def chat(
+    body: StrictBody[NewChat],
+    request: Request,
+    response: Response,
+    starts: HttpStarts,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = 0,
+    detail: Detail = "final",
+) -> AcceptedRun | Run | Stream:
+    """Start a run in a new conversation, as `POST /context/conversations/{conversation_id}/runs` does."""
+    frame = await starts.first_message(caller, request_id, body)
+    return await starts.start(caller, request, response, frame, wait_s, detail)
+
+
+@operations.add(
+    "chat.complete",
+    "POST /context/chat",
+    status=202,
+    response_model=Started,
+    responses=STARTED,
+    not_over_nats=f"`conversation.create` creates the conversation; {FRAME}",
+)
+async def context_chat(
+    body: StrictBody[ContextChat],
+    request: Request,
+    response: Response,
+    starts: HttpStarts,
+    caller: CallerDep,
+    request_id: RequestId,
+    wait_s: Wait = MAX_WAIT_S,
+    detail: Detail = "final",
+) -> AcceptedRun | Run | Stream:
+    """Start a run in a new conversation or in `conversation_id`, and wait for its outcome (R26).
+
+    The response is 202 with the run's state if it needs a decision, or has not ended after `wait_s`.
+    """
+    if body.conversation_id is None:
+        frame = await starts.first_message(caller, request_id, body)
+    else:
+        frame = message(request_id, body.conversation_id, body)
+    return await starts.start(caller, request, response, frame, wait_s, detail, or_parked=True)
+
+
+@operations.add("run.list", "GET /context/conversations/{conversation_id}/runs", errors=(MISSING,))
+async def list_runs(conversation_id: str, runs: Service, caller: CallerDep) -> Listing[Run]:
+    """List the runs of a conversation in the order of their requests, without their outcomes."""
+    found = await runs.of_conversation(caller.tenant, conversation_id)
+    return Listing[Run](items=tuple(run_body(run) for run in found))
+
+
+@operations.add("run.read", "GET /context/runs/{run_id}", response_model=EndedRun | Run, errors=(MISSING,))
+async def read_run(run_id: str, runs: Service, caller: CallerDep, wait_s: Wait = 0) -> EndedRun | Run:
+    """Read a run, once it has ended or after `wait_s`."""
+    if wait_s:
+        return run_body(await runs.wait(caller.tenant, run_id, wait_s))
+    return run_body(await runs.get(caller.tenant, run_id))
+
+
+@operations.add("run.calls", "GET /context/runs/{run_id}/tool-calls", errors=(MISSING,))
+async def list_calls(
+    run_id: str,
+    runs: Service,
+    caller: CallerDep,
+    after: Annotated[int, Query(ge=0, description="Calls to skip.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_CALLS)] = MAX_CALLS,
+) -> CallPage:
+    """List all calls of a run that have a result, with complete parameters and results (R102).
+
+    The `tool_calls` of an outcome are the same if they fit in one message.
+    """
+    calls = await runs.calls(caller.tenant, run_id)
+    page = calls[after : after + limit]
+    end = after + len(page)
+    return CallPage(
+        items=tuple(ListedCall(tool_call_id=one.tool_call_id, **dict(one.tracked)) for one in page),
+        next=end if end < len(calls) else None,
+        total=len(calls),
+    )
+
+
+@operations.add(
+    "run.cancel",
+    "POST /context/runs/{run_id}/cancel",
+    status=202,
+    not_over_nats="the frame `run.cancel` has the same fields",
+)
+async def cancel_run(
+    run_id: str,
+    cancels: Cancels,
+    caller: CallerDep,
+    request_id: RequestId,
+    body: StrictBody[CancelBody] = CancelBody(),  # noqa: B008  # frozen
+) -> AcceptedRequest:
+    """Cancel a run."""
+    frame = RunCancel(type="run.cancel", id=request_id, run_id=run_id, reason=body.reason)
+    return AcceptedRequest.of(await cancels.cancel(caller, frame))
