@@ -59,6 +59,7 @@ async def compose(base: Foundation, features: Iterable[Feature]) -> None:
     """
     for feature in features:
         await feature.build(base)
+    base.dispatcher.check_complete()
 
 
 def operations_of(features: Iterable[Feature]) -> tuple[Operation, ...]:

@@ -11,10 +11,14 @@ from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.live.followed_runs import FollowedRuns
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.quotas.tenant_store import AssistantStore, PromptStore
+from banksman.gateway.runs.http_starts import RunsOverHttp
 from banksman.gateway.runs.idempotency import StoredRequests
 from banksman.gateway.runs.one_request import OneRequest
+from banksman.gateway.runs.runs import Runs
+from banksman.gateway.runs.starts import RunStarts
 
 
 async def build(base: Foundation) -> None:
@@ -48,7 +52,15 @@ async def build(base: Foundation) -> None:
         model=services[OneRequest],
         queue=queue,
     )
-    services.add(changes, imports, titles, Search(base.bus, index))
+    # Here and not with the runs, because a first message creates its conversation.
+    over_http = RunsOverHttp(
+        changes=changes,
+        starts=services[RunStarts],
+        requests=services[StoredRequests],
+        followed=services[FollowedRuns],
+        runs=services[Runs],
+    )
+    services.add(changes, imports, titles, Search(base.bus, index), over_http)
 
 
 FEATURE = Feature(operations, build)

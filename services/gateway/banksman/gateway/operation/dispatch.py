@@ -50,6 +50,13 @@ class Dispatcher:
         self.services.add(self)
         self._frames = {one.frame: one for one in self.operations if one.frame is not None}
 
+    def check_complete(self) -> None:
+        """Raise `LookupError` if an operation needs a service that no feature has built."""
+        for operation in self.operations:
+            for kind in parameters_of(operation).services.values():
+                if not self.services.has(kind):
+                    raise LookupError(f"{operation.name} needs {kind.__name__}, which no feature builds")
+
     async def handle(self, caller: Caller, frame: BaseModel, **known: Any) -> Any:
         """Handle a client's frame, and return its acknowledgement.
 

@@ -59,9 +59,13 @@ class Services:
         Raises:
             Unavailable: The gateway has not connected to NATS yet.
         """
-        if kind not in self._by_type:
+        if not self.has(kind):
             raise Unavailable(NOT_CONNECTED)
         return self[kind]
+
+    def has(self, kind: type[Any]) -> bool:
+        """Return whether a service of this type was added."""
+        return kind in self._by_type
 
 
 @dataclass(frozen=True, slots=True)
