@@ -54,7 +54,7 @@ async def test_a_refused_token_ends_the_client_with_one_sentence(guarded: Served
 
 
 def test_the_client_knows_the_level_of_every_event() -> None:
-    listed = dict(re.findall(r"'([a-z_.]+)': '(steps|full)'", (CLIENT / "following.mjs").read_text("utf-8")))
+    listed = dict(re.findall(r'"([a-z_.]+)": "(steps|full)"', (CLIENT / "levels.mjs").read_text("utf-8")))
     live = {"tool_call.started": "steps", "tool_call.output": "full", "reasoning.delta": "full"}
     stored = {event.data.type: detail_of(event) for event in EVENTS}
     assert listed == live | {kind: level for kind, level in stored.items() if level != "final"}
