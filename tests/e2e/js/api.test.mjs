@@ -49,7 +49,7 @@ test('all pages of a list are read', async () => {
 
 test('every operation of the client has a route', () => {
   const source = readFileSync(new URL('../../../services/gateway/banksman/gateway/page/static/client/api.mjs', import.meta.url), 'utf8');
-  const used = [...source.matchAll(/this\.#(?:json|items|blob|fetch)\('([^']+)'/g)].map(([, name]) => name);
+  const used = [...source.matchAll(/this\.#(?:json|items|blob|fetch|url)\('([^']+)'/g)].map(([, name]) => name);
   assert.ok(used.length > 70);
   assert.deepEqual(used.filter((name) => !ROUTES[name]), []);
 });

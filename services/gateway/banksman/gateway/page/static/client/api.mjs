@@ -306,6 +306,11 @@ export class Api {
     return this.#json('mcp.sign_in', { server_id: id }, options);
   }
 
+  /** Where an authorization server sends the browser back after a sign-in. */
+  mcpCallbackUrl() {
+    return this.#url('mcp.callback').href;
+  }
+
   endMcpSignIn(id) {
     return this.#json('mcp.sign_out', { server_id: id });
   }
@@ -422,6 +427,10 @@ export class Api {
     return this.#blob('output.read', { run_id: runId, tool_call_id: toolCallId });
   }
 
+  #url(operation, parameters = {}) {
+    return new URL(addressOf(ROUTES[operation][1], parameters), this.base);
+  }
+
   async #items(operation, parameters) {
     return (await this.#json(operation, parameters)).items;
   }
@@ -448,9 +457,9 @@ export class Api {
     return response.status === 204 ? null : response.json();
   }
 
-  async #fetch(operation, parameters = {}, body = undefined, contentType = null) {
-    const [method, template] = ROUTES[operation];
-    const url = new URL(addressOf(template, parameters), this.base);
+  async #fetch(operation, parameters, body = undefined, contentType = null) {
+    const [method] = ROUTES[operation];
+    const url = this.#url(operation, parameters);
     const token = this.token();
     const headers = {
       ...(contentType ? { 'content-type': contentType } : {}),

@@ -46,6 +46,7 @@ export const ROUTES = Object.freeze({
   "key.read": ["GET", "/context/keys/{key_id}"],
   "key.revoke": ["DELETE", "/context/keys/{key_id}"],
   "mcp.approve": ["POST", "/context/mcp-servers/{server_id}/approve"],
+  "mcp.callback": ["GET", "/context/mcp-sign-in"],
   "mcp.create": ["POST", "/context/mcp-servers"],
   "mcp.delete": ["DELETE", "/context/mcp-servers/{server_id}"],
   "mcp.finish": ["POST", "/context/mcp-servers/{server_id}/sign-in/finish"],
