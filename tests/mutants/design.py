@@ -230,9 +230,9 @@ MUTANTS = (
     Mutant(
         "R38",
         "the page requests tools instead of workflows",
-        GATEWAY + "interfaces/page/static/client/api.mjs",
-        "'workflows/categories'",
-        "'tools/available'",
+        GATEWAY + "interfaces/page/static/client/routes.mjs",
+        '"/workflows/categories"',
+        '"/tools/available"',
         SCENARIOS + "test_structure.py::test_the_page_selects_workflows_and_parses_no_calls",
     ),
 )

@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         "R108",
         "the gateway does not publish chat requests",
-        GATEWAY + "requests/run_starts.py",
+        GATEWAY + "runs/starts.py",
         "            await self.queue.publish(start)\n",
         "            pass\n",
         INTERFACES + "test_every_step_of_a_run_is_a_message_on_its_own_subject",

@@ -12,7 +12,6 @@ import {
   openRun,
   outcomeOf,
   pendingApprovals,
-  placement,
 } from '../../../services/gateway/banksman/gateway/interfaces/page/static/events.mjs';
 
 const RUN = 'c1-r1';
@@ -52,13 +51,6 @@ test('a run shows the message of the user, the streamed reply once, and its outc
   assert.equal(run.status, 'completed');
   assert.equal(conversation.lastSeq, 4);
   assert.equal(isBusy(conversation), false);
-});
-
-test('a repeated durable event changes nothing', () => {
-  const log = recorder();
-  const frames = [started(log), log.stored('message.completed', { message_id: 'a1', role: 'assistant', content: 'x' })];
-  const once = foldAll(frames);
-  assert.equal(foldAll(frames, once), once);
 });
 
 test('repeated and overlapping deltas are not duplicated; offsets count code points', () => {
@@ -169,16 +161,6 @@ test('deltas that arrive after the run has finished are dropped', () => {
   assert.deepEqual(texts(conversation), ['done']);
 });
 
-test('a missing event, a restored log and a repeated event are distinguished', () => {
-  const conversation = { ...emptyConversation('c1'), lastSeq: 4, logEpoch: 'e1' };
-  assert.equal(placement(conversation, { type: 'message.delta' }), 'ephemeral');
-  assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e1' }), 'next');
-  assert.equal(placement(conversation, { seq: 9, prev_seq: 4, log_epoch: 'e1' }), 'next', 'a lower detail leaves events out');
-  assert.equal(placement(conversation, { seq: 7, prev_seq: 6, log_epoch: 'e1' }), 'gap');
-  assert.equal(placement(conversation, { seq: 4, prev_seq: 3, log_epoch: 'e1' }), 'duplicate');
-  assert.equal(placement(conversation, { seq: 5, prev_seq: 4, log_epoch: 'e2' }), 'epoch');
-});
-
 test('a compaction of the history is shown with details only', () => {
   const log = recorder();
   const compacted = { how: 'summarised', tokens_before: 90000, tokens_after: 9000, summary: 'They talked.' };
@@ -274,11 +256,6 @@ test('unknown event types count as read and change nothing else', () => {
   const conversation = foldAll([started(log), log.stored('quota.warned', { left: 3 })]);
   assert.equal(conversation.lastSeq, 2);
   assert.equal(conversation.runs[0].entries.length, 0);
-});
-
-test('a log without its first events is read from the oldest stored event', () => {
-  const subscribed = foldSubscribed(emptyConversation('c1'), { oldest_seq: 8, head_seq: 9, log_epoch: 'e1' });
-  assert.equal(placement(subscribed, { seq: 8, prev_seq: 7, log_epoch: 'e1' }), 'next');
 });
 
 test('an input step is an input request with its reply, and no call', () => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import cast
 
 from tests.contracts.messages.samples import BODIES, TS
 from tests.gateway.clients.drivers import CLIENT
@@ -13,7 +14,14 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.contracts.event_frames import detail_of
 from banksman.contracts.events import Event
+from banksman.gateway.application import application
+from banksman.gateway.passthrough.upstreams import Upstreams
+from banksman.gateway.service.auth import Keys
+from banksman.gateway.settings import GatewaySettings
+from banksman.runtime.health import Health
 
+UNDESCRIBED = {("GET", "/v1/sign-in"), ("POST", "/v1/sign-in")}
+"""Routes for the page alone, which the OpenAPI document omits."""
 EVENTS = [Event(seq=1, ts=TS, data=body) for body in BODIES]
 
 
@@ -54,7 +62,16 @@ async def test_a_refused_token_ends_the_client_with_one_sentence(guarded: Served
 
 
 def test_the_client_knows_the_level_of_every_event() -> None:
-    listed = dict(re.findall(r"'([a-z_.]+)': '(steps|full)'", (CLIENT / "following.mjs").read_text("utf-8")))
+    listed = dict(re.findall(r'"([a-z_.]+)": "(steps|full)"', (CLIENT / "levels.mjs").read_text("utf-8")))
     live = {"tool_call.started": "steps", "tool_call.output": "full", "reasoning.delta": "full"}
     stored = {event.data.type: detail_of(event) for event in EVENTS}
     assert listed == live | {kind: level for kind, level in stored.items() if level != "final"}
+
+
+def test_every_route_of_the_client_is_in_the_api_document() -> None:
+    routes = re.findall(r'"([a-z_.]+)": \["([A-Z]+)", "(.+)"\]', (CLIENT / "routes.mjs").read_text("utf-8"))
+    app = application(Keys(GatewaySettings()), cast(Upstreams, None), Health("test"))
+    described = {(method.upper(), path) for path, found in app.openapi()["paths"].items() for method in found}
+    assert {(method, path) for _, method, path in routes} <= described | UNDESCRIBED
+    names = [name for name, _, _ in routes]
+    assert names == sorted(set(names))

@@ -17,47 +17,30 @@ export const AWAITING_SECOND = 'awaiting_second';
 
 /** @param {string} id */
 export function emptyConversation(id) {
-  return { id, title: null, status: null, lastSeq: 0, logEpoch: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], links: [], cancelledEarly: [], lastAt: null };
+  return { id, title: null, status: null, lastSeq: 0, error: null, replayed: false, deleted: false, runs: [], orphans: [], cuts: [], links: [], cancelledEarly: [], lastAt: null };
 }
 
-/**
- * Compare a frame with the events that are already folded.
- *
- * @returns {'ephemeral' | 'next' | 'duplicate' | 'gap' | 'epoch'} `gap`: events before it are missing;
- *   `epoch`: the log was restored from a backup, so the conversation must be read again.
- */
-export function placement(conversation, frame) {
-  if (typeof frame.seq !== 'number') return 'ephemeral';
-  if (frame.log_epoch && conversation.logEpoch && frame.log_epoch !== conversation.logEpoch) return 'epoch';
-  if (frame.seq <= conversation.lastSeq) return 'duplicate';
-  if ((frame.prev_seq ?? 0) > conversation.lastSeq) return 'gap';
-  return 'next';
-}
-
-/** Fold one event frame. A repeated durable event changes nothing. */
+/** Fold one event frame. Durable events come once and in order; live ones have no number. */
 export function fold(conversation, frame) {
-  const place = placement(conversation, frame);
-  if (place === 'duplicate') return conversation;
-  if (place === 'ephemeral') return applyEvent(conversation, frame);
+  if (frame.seq === undefined) return applyEvent(conversation, frame);
   const folded = isEarlyCancel(conversation, frame)
     ? { ...conversation, cancelledEarly: [...conversation.cancelledEarly, frame.run_id] }
     : applyEvent(inLogOrder(conversation, frame.run_id), frame);
-  return { ...folded, lastSeq: frame.seq, lastAt: frame.ts ?? null, logEpoch: frame.log_epoch ?? conversation.logEpoch };
+  return { ...folded, lastSeq: frame.seq, lastAt: frame.ts ?? null };
 }
 
 /**
- * Fold the `subscribed` frame. Events older than `oldest_seq` no longer count as a gap. Pending approvals wait as
- * `orphans` until the replay shows whether their request is among its events.
+ * Fold the `subscribed` frame. Pending approvals wait as `orphans` until the replay shows whether their request is
+ * among its events.
  */
 export function foldSubscribed(conversation, frame) {
   const activeRun = frame.active_run?.run_id ?? frame.active_run;
   const pending = (frame.pending_approvals ?? []).map((approval) => ({ ...approval, run_id: approval.run_id ?? activeRun }));
   return {
     ...conversation,
-    logEpoch: frame.log_epoch ?? conversation.logEpoch,
-    lastSeq: Math.max(conversation.lastSeq, (frame.oldest_seq ?? 1) - 1),
     orphans: pending,
     replayed: false,
+    error: null,
   };
 }
 

@@ -4,13 +4,13 @@ import { batch, signal } from '@preact/signals';
 
 import { stored } from './attachments.mjs';
 import { Connection, RequestError, newId } from './client/connection.mjs';
-import { addressOf, routeOf } from './router.mjs';
+import { Subscriptions, conversationOf } from './client/following.mjs';
+import { VIEWS, addressOf, routeOf } from './router.mjs';
 import { Inbox } from './stores/inbox.mjs';
 import { ConversationList } from './stores/list.mjs';
 import { OpenConversations } from './stores/opened.mjs';
 import { Outbox } from './stores/outbox.mjs';
 import { explain } from './strings.mjs';
-import { VIEWS } from './views.mjs';
 
 const VERSION = '1';
 const LIST_POLL_MS = 20_000;
@@ -41,6 +41,7 @@ export class Store {
       onFrame: (frame) => this.#received(frame),
       onState: (state) => (this.connection.value = { ...state, since: Date.now() }),
     });
+    this.subscriptions = new Subscriptions(this.socket);
     this.list = new ConversationList({ api });
     this.inbox = new Inbox({
       api,
@@ -51,7 +52,7 @@ export class Store {
     });
     this.opened = new OpenConversations({
       api,
-      socket: this.socket,
+      subscriptions: this.subscriptions,
       currentId: this.currentId,
       details: this.details,
       listed: (id) => this.list.find(id),
@@ -251,7 +252,7 @@ export class Store {
   }
 
   #received(frame) {
-    if (this.opened.received(frame)) return;
+    this.subscriptions.receive(frame);
     if (frame.type === 'approvals.changed') this.inbox.changed();
     if (frame.type === 'error' && !frame.reply_to) this.toast(explain(frame));
   }
@@ -303,9 +304,4 @@ export class Store {
       if (route.conversationId) this.opened.follow(route.conversationId);
     });
   }
-}
-
-/** The id of a run begins with the id of its conversation. */
-function conversationOf(runId) {
-  return runId.slice(0, runId.lastIndexOf('-'));
 }

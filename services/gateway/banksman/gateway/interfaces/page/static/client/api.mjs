@@ -1,4 +1,6 @@
-/** The HTTP API: conversations, workflows, assistants and files. Paths are relative to the gateway's URL. */
+/** The HTTP API: conversations, workflows, assistants and files. */
+
+import { ROUTES } from './routes.mjs';
 
 /** An HTTP response that is not a success; status 0 if no response arrived. */
 export class ApiError extends Error {
@@ -10,8 +12,6 @@ export class ApiError extends Error {
     this.field = field;
   }
 }
-
-const encodePath = (path) => path.split('/').map(encodeURIComponent).join('/');
 
 export class Api {
   /**
@@ -34,334 +34,319 @@ export class Api {
 
   /** Where users sign in; without an `authorization_endpoint` if the gateway knows no provider. */
   provider() {
-    return this.#json('GET', 'v1/sign-in');
+    return this.#json('sign_in.offer');
   }
 
   /** Exchange the code of a provider for a token. */
   signIn(code) {
-    return this.#json('POST', 'v1/sign-in', code);
+    return this.#json('sign_in.finish', {}, code);
   }
 
   conversations({ query = '', cursor = null, limit = 50, pinned = false, archived = false } = {}) {
-    const search = new URLSearchParams({ limit: String(limit) });
-    if (pinned) search.set('pinned', 'true');
-    if (archived) search.set('archived', 'true');
-    if (query) search.set('q', query);
-    if (cursor) search.set('cursor', cursor);
-    return this.#json('GET', `context/conversations?${search}`);
+    return this.#json('conversation.list', { limit, pinned, archived, q: query, cursor });
   }
 
   conversation(id) {
-    return this.#json('GET', `context/conversations/${id}`);
+    return this.#json('conversation.read', { conversation_id: id });
   }
 
   renameConversation(id, title) {
-    return this.#json('PATCH', `context/conversations/${id}`, { title });
+    return this.#json('conversation.rename', { conversation_id: id }, { title });
   }
 
   workflow(name) {
-    return this.#json('GET', `workflows/${name}`);
+    return this.#json('workflow.read', { name });
   }
 
   createWorkflow(workflow) {
-    return this.#json('POST', 'workflows', workflow);
+    return this.#json('workflow.create', {}, workflow);
   }
 
   replaceWorkflow(name, workflow) {
-    return this.#json('PUT', `workflows/${name}`, workflow);
+    return this.#json('workflow.update', { name }, workflow);
   }
 
   deleteWorkflow(name) {
-    return this.#json('DELETE', `workflows/${name}`);
+    return this.#json('workflow.delete', { name });
   }
 
   /** The workflow and the parameters that a text names. @param {string} text a command or plain language */
   parseWorkflow(text) {
-    return this.#json('POST', 'workflows/parse', { text });
+    return this.#json('workflow.parse', {}, { text });
   }
 
-  async assistantRevisions(id) {
-    return (await this.#json('GET', `context/assistants/${id}/revisions`)).items;
+  assistantRevisions(id) {
+    return this.#items('assistant.revisions', { assistant_id: id });
   }
 
   assistantRevision(id, revision) {
-    return this.#json('GET', `context/assistants/${id}/revisions/${revision}`);
+    return this.#json('assistant.revision', { assistant_id: id, revision });
   }
 
   restoreAssistant(id, revision) {
-    return this.#json('POST', `context/assistants/${id}/revisions/${revision}/restore`);
+    return this.#json('assistant.restore', { assistant_id: id, revision });
   }
 
   /** Create a conversation with the messages of an exported one. @param {{conversation?: object, events: object[]}} exported */
   importConversation(exported) {
-    return this.#json('POST', 'context/conversations/import', exported);
+    return this.#json('conversation.import', {}, exported);
   }
 
   /** Let a model write the title, unless a person has chosen it. */
   generateTitle(id) {
-    return this.#json('POST', `context/conversations/${id}/title`);
+    return this.#json('conversation.title', { conversation_id: id });
   }
 
   /** Pin or archive a conversation. @param {{pinned?: boolean, archived?: boolean}} marks */
   markConversation(id, marks) {
-    return this.#json('PATCH', `context/conversations/${id}`, marks);
+    return this.#json('conversation.rename', { conversation_id: id }, marks);
   }
 
   /** Messages that contain a text, newest first. */
   search(text, { cursor = null, limit = 20 } = {}) {
-    const search = new URLSearchParams({ q: text, limit: String(limit), ...(cursor ? { cursor } : {}) });
-    return this.#json('GET', `context/search?${search}`);
+    return this.#json('conversation.search', { q: text, limit, cursor });
   }
 
   /** Every stored event of a conversation, as frames. */
-  async events(id) {
-    const items = [];
-    let after = 0;
-    while (after !== null) {
-      const page = await this.#json('GET', `context/conversations/${id}/events?after_seq=${after}`);
-      items.push(...page.items);
-      after = page.next;
-    }
-    return items;
+  events(id) {
+    return this.#all((after) => this.#json('conversation.events', { conversation_id: id, after_seq: after }));
   }
 
   deleteConversation(id) {
-    return this.#json('DELETE', `context/conversations/${id}`);
+    return this.#json('conversation.delete', { conversation_id: id });
   }
 
   workflowCategories() {
-    return this.#json('GET', 'workflows/categories');
+    return this.#json('workflow.categories');
   }
 
-  async workflows() {
-    return (await this.#json('GET', 'workflows')).items;
+  workflows() {
+    return this.#items('workflow.list');
   }
 
   /** The tenant's open approval requests. */
-  async approvals() {
-    return (await this.#json('GET', 'context/approvals')).items;
+  approvals() {
+    return this.#items('approval.list');
   }
 
   /** Take a request out of the user's inbox; it stays open. */
   setAside(approvalId) {
-    return this.#json('POST', `context/approvals/${approvalId}/aside`);
+    return this.#json('approval.aside', { approval_id: approvalId });
   }
 
   /** The key with which a browser subscribes to notifications. */
   pushOffer() {
-    return this.#json('GET', 'context/push');
+    return this.#json('push.offer');
   }
 
   /** Register a device for approval requests, or renew its registration. */
   registerDevice(subscription) {
-    return this.#json('PUT', 'context/push/devices', subscription);
+    return this.#json('device.register', {}, subscription);
   }
 
   removeDevice(id) {
-    return this.#json('DELETE', `context/push/devices/${id}`);
+    return this.#json('device.remove', { device_id: id });
   }
 
   /** The rules of the tenant that come before those of its assistants. */
   policy() {
-    return this.#json('GET', 'context/policy');
+    return this.#json('policy.read');
   }
 
   /** Replace the policy; refused if another revision than `policy.revision` is stored. */
   replacePolicy(policy) {
-    return this.#json('PUT', 'context/policy', policy);
+    return this.#json('policy.update', {}, policy);
   }
 
   /** The remembered decisions, which apply to further calls. */
-  async remembered() {
-    return (await this.#json('GET', 'context/remembered')).items;
+  remembered() {
+    return this.#items('remembered.list');
   }
 
   withdrawRemembered(approvalId) {
-    return this.#json('DELETE', `context/remembered/${approvalId}`);
+    return this.#json('remembered.withdraw', { approval_id: approvalId });
   }
 
   /** The values that workflows wait for. */
-  async inputs() {
-    return (await this.#json('GET', 'context/inputs')).items;
+  inputs() {
+    return this.#items('input.list');
   }
 
   /** The state of a run, with its outcome once it has ended. */
   run(id) {
-    return this.#json('GET', `context/runs/${id}`);
+    return this.#json('run.read', { run_id: id });
   }
 
   /** A page of the calls of a run with complete parameters and results. `next` is the `after` of the next page. */
   calls(runId, { after = 0, limit = 50 } = {}) {
-    return this.#json('GET', `context/runs/${runId}/tool-calls?after=${after}&limit=${limit}`);
+    return this.#json('run.calls', { run_id: runId, after, limit });
   }
 
   /** The runs of a conversation, without their outcomes. */
-  async runs(conversationId) {
-    return (await this.#json('GET', `context/conversations/${conversationId}/runs`)).items;
+  runs(conversationId) {
+    return this.#items('run.list', { conversation_id: conversationId });
   }
 
   /** Start a run; `branch` names the message that it follows. @returns {Promise<{run_id: string}>} */
   startRun(conversationId, message) {
-    return this.#json('POST', `context/conversations/${conversationId}/runs`, message);
+    return this.#json('run.start', { conversation_id: conversationId }, message);
   }
 
   /** The steps of a run in the order in which they began. */
-  async steps(runId) {
-    const items = [];
-    let after = 0;
-    while (after !== null) {
-      const page = await this.#json('GET', `context/runs/${runId}/steps?after=${after}`);
-      items.push(...page.items);
-      after = page.next;
-    }
-    return items;
+  steps(runId) {
+    return this.#all((after) => this.#json('run.steps', { run_id: runId, after }));
   }
 
   /** A step with its request and its result. */
   step(runId, stepId) {
-    return this.#json('GET', `context/runs/${runId}/steps/${encodeURIComponent(stepId)}`);
+    return this.#json('run.step', { run_id: runId, step_id: stepId });
   }
 
-  async assistants() {
-    return (await this.#json('GET', 'context/assistants')).items;
+  assistants() {
+    return this.#items('assistant.list');
   }
 
   /** The models that runs can use, with price and context. */
-  async models() {
-    return (await this.#json('GET', 'context/models')).items;
+  models() {
+    return this.#items('model.list');
   }
 
   assistant(id) {
-    return this.#json('GET', `context/assistants/${id}`);
+    return this.#json('assistant.read', { assistant_id: id });
   }
 
   createAssistant(assistant) {
-    return this.#json('POST', 'context/assistants', assistant);
+    return this.#json('assistant.create', {}, assistant);
   }
 
   /** Replace an assistant; refused if another revision than `assistant.revision` is stored. */
   replaceAssistant(id, assistant) {
-    return this.#json('PUT', `context/assistants/${id}`, assistant);
+    return this.#json('assistant.update', { assistant_id: id }, assistant);
   }
 
   deleteAssistant(id) {
-    return this.#json('DELETE', `context/assistants/${id}`);
+    return this.#json('assistant.delete', { assistant_id: id });
   }
 
   /** The system prompt that the runs of an assistant would begin with. */
   previewAssistant(assistant) {
-    return this.#json('POST', 'context/assistants/preview', assistant);
+    return this.#json('assistant.preview', {}, assistant);
   }
 
-  async tools() {
-    return (await this.#json('GET', 'context/tools')).items;
+  tools() {
+    return this.#items('tool.list');
   }
 
   /** The schedules, each with its last run. */
-  async schedules() {
-    return (await this.#json('GET', 'context/schedules')).items;
+  schedules() {
+    return this.#items('schedule.list');
   }
 
   /** When each schedule starts in the next two weeks. */
-  async comingStarts() {
-    return (await this.#json('GET', 'context/schedules/coming')).items;
+  comingStarts() {
+    return this.#items('schedule.coming');
   }
 
   /** A schedule with its last runs and their status. */
   schedule(id) {
-    return this.#json('GET', `context/schedules/${id}`);
+    return this.#json('schedule.read', { schedule_id: id });
   }
 
   createSchedule(schedule) {
-    return this.#json('POST', 'context/schedules', schedule);
+    return this.#json('schedule.create', {}, schedule);
   }
 
   replaceSchedule(id, schedule) {
-    return this.#json('PUT', `context/schedules/${id}`, schedule);
+    return this.#json('schedule.update', { schedule_id: id }, schedule);
   }
 
   deleteSchedule(id) {
-    return this.#json('DELETE', `context/schedules/${id}`);
+    return this.#json('schedule.delete', { schedule_id: id });
   }
 
   /** Start a schedule now. */
   runSchedule(id) {
-    return this.#json('POST', `context/schedules/${id}/run`);
+    return this.#json('schedule.run', { schedule_id: id });
   }
 
   /** The servers of the Model Context Protocol; needs the right `admin`, as do the methods below. */
-  async mcpServers() {
-    return (await this.#json('GET', 'context/mcp-servers')).items;
+  mcpServers() {
+    return this.#items('mcp.list');
   }
 
   mcpServer(id) {
-    return this.#json('GET', `context/mcp-servers/${id}`);
+    return this.#json('mcp.read', { server_id: id });
   }
 
   createMcpServer(server) {
-    return this.#json('POST', 'context/mcp-servers', server);
+    return this.#json('mcp.create', {}, server);
   }
 
   /** Replace the configuration of a server; refused if another revision than `server.revision` is stored. */
   replaceMcpServer(id, server) {
-    return this.#json('PUT', `context/mcp-servers/${id}`, server);
+    return this.#json('mcp.update', { server_id: id }, server);
   }
 
   deleteMcpServer(id) {
-    return this.#json('DELETE', `context/mcp-servers/${id}`);
+    return this.#json('mcp.delete', { server_id: id });
   }
 
   /** List the tools of a server again. */
   lookAtMcpServer(id) {
-    return this.#json('POST', `context/mcp-servers/${id}/look`);
+    return this.#json('mcp.look', { server_id: id });
   }
 
   /** Approve the shown tools of a server. @param {string} digest its `changes_digest` */
   approveMcpServer(id, digest) {
-    return this.#json('POST', `context/mcp-servers/${id}/approve`, { digest });
+    return this.#json('mcp.approve', { server_id: id }, { digest });
   }
 
   /** Begin a sign-in at a server. @returns {Promise<{url: string}>} where the browser goes */
   beginMcpSignIn(id, options) {
-    return this.#json('POST', `context/mcp-servers/${id}/sign-in`, options);
+    return this.#json('mcp.sign_in', { server_id: id }, options);
+  }
+
+  /** Where an authorization server sends the browser back after a sign-in. */
+  mcpCallbackUrl() {
+    return this.#url('mcp.callback').href;
   }
 
   endMcpSignIn(id) {
-    return this.#json('DELETE', `context/mcp-servers/${id}/sign-in`);
+    return this.#json('mcp.sign_out', { server_id: id });
   }
 
   /** The API keys that were created here. */
-  async keys() {
-    return (await this.#json('GET', 'context/keys')).items;
+  keys() {
+    return this.#items('key.list');
   }
 
   /** Create a key; its text is in this response only. @param {{user: string, rights: string[]}} key */
   createKey(key) {
-    return this.#json('POST', 'context/keys', key);
+    return this.#json('key.create', {}, key);
   }
 
   revokeKey(id) {
-    return this.#json('DELETE', `context/keys/${id}`);
+    return this.#json('key.revoke', { key_id: id });
   }
 
   /** The identity providers of the gateway, with the roles that people of the tenant need. */
-  async identityProviders() {
-    return (await this.#json('GET', 'context/identity-providers')).items;
+  identityProviders() {
+    return this.#items('identity_provider.list');
   }
 
   /** The state of queues and streams; needs the right `operator`, as do the methods below. */
   operatorOverview() {
-    return this.#json('GET', 'operator/overview');
+    return this.#json('operator.overview');
   }
 
   /** The state of each process, and of the NATS servers. */
   services() {
-    return this.#json('GET', 'operator/services');
+    return this.#json('operator.services');
   }
 
   /** A page of the tenants. @param {string} [after] The last tenant of the previous page. */
   tenants(after) {
-    return this.#json('GET', `operator/tenants${after ? `?after=${encodeURIComponent(after)}` : ''}`);
+    return this.#json('operator.tenants', { after });
   }
 
   /**
@@ -371,26 +356,26 @@ export class Api {
    * @param {number} [after] `next` of the previous page
    */
   audit(wanted, after) {
-    return this.#json('GET', `v1/audit${queryOf({ ...wanted, limit: 50, after })}`);
+    return this.#json('audit.list', { ...wanted, limit: 50, after });
   }
 
   /** All entries, oldest first. @param {'jsonl' | 'csv'} format @returns {Promise<Blob>} */
-  async auditExport(wanted, format) {
-    return (await this.#fetch('GET', `v1/audit/export${queryOf({ ...wanted, format })}`)).blob();
+  auditExport(wanted, format) {
+    return this.#blob('audit.export', { ...wanted, format });
   }
 
   /** A page of the messages that could not be handled, oldest first. @param {number} [after] `next` of the previous page */
   deadLetters(after) {
-    return this.#json('GET', `operator/dead-letters?limit=50${after ? `&after=${after}` : ''}`);
+    return this.#json('dead_letter.list', { limit: 50, after });
   }
 
   /** A message that could not be handled, with the beginning of its content. */
   deadLetter(id) {
-    return this.#json('GET', `operator/dead-letters/${id}`);
+    return this.#json('dead_letter.read', { letter_id: id });
   }
 
   discardDeadLetter(id) {
-    return this.#json('DELETE', `operator/dead-letters/${id}`);
+    return this.#json('dead_letter.discard', { letter_id: id });
   }
 
   /**
@@ -400,64 +385,89 @@ export class Api {
    * @param {{after?: number, tenant?: string}} [options] `after` is `next` of the previous page; `tenant` selects one
    */
   openRuns(state, { after, tenant } = {}) {
-    return this.#json('GET', `operator/runs${queryOf({ state, after, tenant })}`);
+    return this.#json('open_run.list', { state, after, tenant });
   }
 
   cancelOpenRun(tenant, runId, reason) {
-    return this.#json('POST', `operator/runs/${tenant}/${runId}/cancel`, { reason });
+    return this.#json('open_run.cancel', { tenant, run_id: runId }, { reason });
   }
 
   replayDeadLetter(id) {
-    return this.#json('POST', `operator/dead-letters/${id}/replay`);
+    return this.#json('dead_letter.replay', { letter_id: id });
   }
 
   usage() {
-    return this.#json('GET', 'context/usage');
+    return this.#json('usage');
   }
 
   files(conversationId) {
-    return this.#json('GET', `context/conversations/${conversationId}/files`);
+    return this.#json('file.list', { conversation_id: conversationId });
   }
 
   /** @returns {Promise<Blob>} */
-  async file(conversationId, path) {
-    const response = await this.#fetch('GET', `context/conversations/${conversationId}/files/${encodePath(path)}`);
-    return response.blob();
+  file(conversationId, path) {
+    return this.#blob('file.read', { conversation_id: conversationId, path });
   }
 
   /** All files of a workspace as a zip file. @returns {Promise<Blob>} */
-  async archive(conversationId) {
-    return (await this.#fetch('GET', `context/conversations/${conversationId}/archive`)).blob();
+  archive(conversationId) {
+    return this.#blob('file.archive', { conversation_id: conversationId });
   }
 
   upload(conversationId, path, body) {
-    return this.#fetch('PUT', `context/conversations/${conversationId}/files/${encodePath(path)}`, body, {
-      'content-type': 'application/octet-stream',
-    });
+    return this.#fetch('file.write', { conversation_id: conversationId, path }, body, 'application/octet-stream');
   }
 
   deleteFile(conversationId, path) {
-    return this.#fetch('DELETE', `context/conversations/${conversationId}/files/${encodePath(path)}`);
+    return this.#fetch('file.delete', { conversation_id: conversationId, path });
   }
 
   /** The complete output of a call whose result was truncated. @returns {Promise<Blob>} */
-  async output(runId, toolCallId) {
-    const response = await this.#fetch('GET', `context/runs/${runId}/tool-calls/${toolCallId}/output`);
-    return response.blob();
+  output(runId, toolCallId) {
+    return this.#blob('output.read', { run_id: runId, tool_call_id: toolCallId });
   }
 
-  async #json(method, path, body) {
-    const headers = body === undefined ? {} : { 'content-type': 'application/json' };
-    const response = await this.#fetch(method, path, body === undefined ? undefined : JSON.stringify(body), headers);
+  #url(operation, parameters = {}) {
+    return new URL(addressOf(ROUTES[operation][1], parameters), this.base);
+  }
+
+  async #items(operation, parameters) {
+    return (await this.#json(operation, parameters)).items;
+  }
+
+  /** The items of all pages. @param {(after: number) => Promise<{items: object[], next: number | null}>} read */
+  async #all(read) {
+    const items = [];
+    let after = 0;
+    while (after !== null) {
+      const page = await read(after);
+      items.push(...page.items);
+      after = page.next;
+    }
+    return items;
+  }
+
+  async #blob(operation, parameters) {
+    return (await this.#fetch(operation, parameters)).blob();
+  }
+
+  async #json(operation, parameters, body) {
+    const request = body === undefined ? [] : [JSON.stringify(body), 'application/json'];
+    const response = await this.#fetch(operation, parameters, ...request);
     return response.status === 204 ? null : response.json();
   }
 
-  async #fetch(method, path, body, headers = {}) {
+  async #fetch(operation, parameters, body = undefined, contentType = null) {
+    const [method] = ROUTES[operation];
+    const url = this.#url(operation, parameters);
     const token = this.token();
-    if (token) headers = { ...headers, authorization: `Bearer ${token}` };
+    const headers = {
+      ...(contentType ? { 'content-type': contentType } : {}),
+      ...(token ? { authorization: `Bearer ${token}` } : {}),
+    };
     let response;
     try {
-      response = await this.fetch(new URL(path, this.base), { method, body, headers, redirect: 'error' });
+      response = await this.fetch(url, { method, body, headers, redirect: 'error' });
     } catch {
       throw new ApiError(0, 'The gateway cannot be reached.');
     }
@@ -477,8 +487,21 @@ async function errorOf(response) {
   }
 }
 
-/** The query string of the parameters that have a value. */
-function queryOf(parameters) {
-  const given = Object.entries(parameters).filter(([, value]) => value);
-  return `?${new URLSearchParams(given)}`;
+/**
+ * The address of an operation, relative to the URL of the gateway. Parameters that the path does not name form the
+ * query; those without a value are omitted. The segments of the parameter `path` stay segments.
+ *
+ * @param {string} template
+ * @param {Record<string, unknown>} parameters
+ */
+function addressOf(template, parameters) {
+  const named = new Set();
+  const path = template.slice(1).replace(/\{(\w+)\}/g, (_, name) => {
+    named.add(name);
+    return name === 'path' ? parameters.path.split('/').map(encodeURIComponent).join('/') : encodeURIComponent(parameters[name]);
+  });
+  const query = Object.entries(parameters).filter(([name, value]) => !named.has(name) && isGiven(value));
+  return query.length ? `${path}?${new URLSearchParams(query)}` : path;
 }
+
+const isGiven = (value) => value !== undefined && value !== null && value !== '' && value !== false;

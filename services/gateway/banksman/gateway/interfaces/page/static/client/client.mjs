@@ -2,7 +2,7 @@
 
 import { Api } from './api.mjs';
 import { Connection, RequestError, newId } from './connection.mjs';
-import { Subscriptions } from './following.mjs';
+import { Subscriptions, conversationOf } from './following.mjs';
 
 const REQUEST_TIMEOUT_S = 60;
 const CONNECT_TIMEOUT_S = 30;
@@ -166,11 +166,6 @@ export class Client extends Api {
     clearTimeout(entry.timer);
     entry[how](value);
   }
-}
-
-/** The id of the conversation whose log contains a run: the run's id begins with it. */
-export function conversationOf(runId) {
-  return runId.slice(0, runId.lastIndexOf('-'));
 }
 
 const idOf = (run) => (typeof run === 'string' ? run : run.runId);

@@ -6,26 +6,18 @@
  */
 
 import { newId } from './connection.mjs';
+import { LEVELS } from './levels.mjs';
 
 const BUFFERED_FRAMES = 1000;
 const RETRY_S = 1;
 const DETAILS = ['final', 'steps', 'full'];
 
-/** The lowest detail at which a frame is sent; `final` for types that are not listed. */
-const LEVELS = {
-  'iteration.started': 'steps',
-  'protocol.retry': 'steps',
-  'tool_call.requested': 'steps',
-  'tool_call.started': 'steps',
-  'tool_call.completed': 'steps',
-  'workspace.changed': 'steps',
-  'run.cancel_requested': 'steps',
-  'history.compacted': 'steps',
-  'reasoning.delta': 'full',
-  'tool_call.output': 'full',
-};
-
 const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? 'final');
+
+/** The id of the conversation whose log contains a run: the run's id begins with it. */
+export function conversationOf(runId) {
+  return runId.slice(0, runId.lastIndexOf('-'));
+}
 
 /** The log was restored from a backup, so earlier events may differ. Follow it again from 0. */
 export class LogRestored extends Error {
@@ -40,32 +32,46 @@ export class LogRestored extends Error {
 export class Follower {
   /**
    * @param {Subscription} subscription
-   * @param {{afterSeq: number, detail: string, live: boolean, signal?: AbortSignal}} options
+   * @param {object} options
+   * @param {number} options.afterSeq
+   * @param {string} options.detail
+   * @param {boolean} options.live
+   * @param {boolean} [options.marks] whether `subscribed` and `replay.done` are delivered in order with the events
+   * @param {(error: Error) => void} [options.onRetry] is called when a subscription was refused and will be requested again
+   * @param {AbortSignal} [options.signal]
    */
-  constructor(subscription, { afterSeq, detail, live, signal }) {
-    this.subscription = subscription;
+  constructor(subscription, { afterSeq, detail, live, marks = false, onRetry = () => {}, signal }) {
+    Object.assign(this, { subscription, live, marks, onRetry, signal });
     this.seq = afterSeq;
-    this.rank = DETAILS.indexOf(detail);
-    // `full` adds nothing but live output, which this follower does not want without `live`.
-    this.subscribedRank = live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
-    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
-    this.live = live;
-    this.behind = false;
+    this.#setDetail(detail);
+    /** Whether it has all events up to `lastSeq` of its subscription. */
+    this.inSync = false;
     this.buffer = [];
     this.pending = null;
     this.failure = null;
     this.ended = false;
-    this.signal = signal;
     this.abort = () => this.fail(signal.reason);
     signal?.addEventListener('abort', this.abort);
     if (signal?.aborted) this.abort();
   }
 
+  /**
+   * Subscribe again, with the same or another level of detail. `steps` and `full` have the same stored events, so a
+   * change between them omits none.
+   */
+  subscribe(detail) {
+    this.#setDetail(detail);
+    this.subscription.subscribe();
+  }
+
   /** Take the next stored event of the conversation; earlier ones are dropped. */
   takeEvent(frame) {
-    if (this.behind || frame.seq <= this.seq) return;
+    if (frame.seq <= this.seq) return;
     const wanted = rankOf(frame.type) <= this.rank;
-    if (wanted && this.#full()) return;
+    if (wanted && this.buffer.length >= BUFFERED_FRAMES) {
+      this.inSync = false;
+      return;
+    }
     this.seq = frame.seq;
     if (wanted) this.#push(frame);
   }
@@ -73,6 +79,11 @@ export class Follower {
   /** Take live output, which may be lost. */
   takeLive(frame) {
     if (this.live && rankOf(frame.type) <= this.rank && this.buffer.length < BUFFERED_FRAMES) this.#push(frame);
+  }
+
+  /** Take `subscribed` or `replay.done`. */
+  takeMark(frame) {
+    if (this.marks) this.#push(frame);
   }
 
   fail(error) {
@@ -86,7 +97,8 @@ export class Follower {
   next() {
     if (this.buffer.length) {
       const value = this.buffer.shift();
-      if (this.behind && !this.buffer.length) this.#catchUp();
+      // The buffer was full, and later events were dropped.
+      if (!this.inSync && !this.buffer.length && !this.ended) this.subscription.subscribe();
       return Promise.resolve({ value, done: false });
     }
     if (this.failure) return Promise.reject(this.failure);
@@ -106,14 +118,11 @@ export class Follower {
     return this;
   }
 
-  #full() {
-    this.behind = this.buffer.length >= BUFFERED_FRAMES;
-    return this.behind;
-  }
-
-  #catchUp() {
-    this.behind = false;
-    if (!this.ended) this.subscription.subscribe();
+  #setDetail(detail) {
+    this.rank = DETAILS.indexOf(detail);
+    if (this.rank < 0) throw new TypeError(`detail: expected one of ${DETAILS.join(', ')}, got ${detail}`);
+    // `full` adds nothing but live output, which this follower does not want without `live`.
+    this.subscribedRank = this.live ? this.rank : Math.min(this.rank, DETAILS.indexOf('steps'));
   }
 
   #push(frame) {
@@ -171,6 +180,7 @@ class Subscription {
     } catch (error) {
       if (error.code === 'offline' || this.requested !== id) return;
       if (!error.retryable) return this.#fail(error);
+      this.#each((follower) => follower.onRetry(error));
       this.connection.clock.after(error.retryAfterS ?? RETRY_S, () => this.requested === id && this.subscribe());
     }
   }
@@ -178,15 +188,26 @@ class Subscription {
   receive(frame) {
     if (frame.type === 'resync_required') return this.#fail(new LogRestored(this.conversationId));
     if (frame.type === 'subscribed') return this.#subscribed(frame);
-    // Until `subscribed`, frames belong to an earlier subscription, and stored ones are sent again.
-    if (this.requested !== null || !frame.data) return;
-    if (frame.seq === undefined) return this.#each((follower) => follower.takeLive(frame));
+    // Until `subscribed`, frames belong to an earlier subscription: a follower that lacks events before them takes none.
+    const inSync = [...this.followers].filter((follower) => follower.inSync);
+    if (!inSync.length) return;
+    if (frame.type === 'replay.done') return inSync.forEach((follower) => follower.takeMark(frame));
+    if (!frame.data) return;
+    if (frame.seq === undefined) return inSync.forEach((follower) => follower.takeLive(frame));
+    this.#receiveEvent(frame, inSync);
+  }
+
+  #receiveEvent(frame, followers) {
     if (frame.seq <= this.lastSeq) return;
     if (this.logEpoch && frame.log_epoch !== this.logEpoch) return this.#fail(new LogRestored(this.conversationId));
-    if (frame.prev_seq !== this.lastSeq) return void this.subscribe();
+    if (frame.prev_seq !== this.lastSeq) {
+      // A subscription that is already requested sends the missing events.
+      if (this.requested === null) this.subscribe();
+      return;
+    }
     this.lastSeq = frame.seq;
     this.logEpoch = frame.log_epoch;
-    this.#each((follower) => follower.takeEvent(frame));
+    for (const follower of followers) follower.takeEvent(frame);
   }
 
   #subscribed(frame) {
@@ -196,6 +217,10 @@ class Subscription {
     // An empty log has no epoch yet: the first event contains it.
     this.logEpoch = frame.log_epoch || null;
     this.lastSeq = this.afterSeq;
+    this.#each((follower) => {
+      follower.inSync = true;
+      follower.takeMark(frame);
+    });
   }
 
   #each(action) {

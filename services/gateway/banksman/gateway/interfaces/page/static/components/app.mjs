@@ -2,16 +2,15 @@
 
 import { useEffect } from 'preact/hooks';
 
+import { VIEWS } from '../router.mjs';
 import { t } from '../strings.mjs';
-import { VIEWS } from '../views.mjs';
 import { Composer } from './composer.mjs';
 import { Header, titleOf } from './header.mjs';
-import { lazy } from './lazy.mjs';
 import { ConnectionBanner, Notices, Toasts } from './notices.mjs';
 import { Shortcuts } from './palette.mjs';
 import { Sidebar } from './sidebar.mjs';
 import { Timeline } from './timeline.mjs';
-import { html, useStore } from './ui.mjs';
+import { html, lazy, useStore } from './ui.mjs';
 import { LazyView } from './view.mjs';
 
 const Login = lazy(() => import('./login.mjs'), 'Login');

@@ -5,8 +5,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { openRun, pendingApprovals } from '../events.mjs';
 import { parts, t } from '../strings.mjs';
 import { AttachButton, AttachedFiles, useDroppedFiles } from './attachments.mjs';
-import { lazy } from './lazy.mjs';
-import { Icon, IconButton, html, useStore } from './ui.mjs';
+import { Icon, IconButton, html, lazy, useStore } from './ui.mjs';
 
 const Completion = lazy(() => import('./completion.mjs'), 'Completion');
 const ModelButton = lazy(() => import('./models.mjs'), 'ModelButton');

@@ -3,9 +3,8 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { explain, t } from '../strings.mjs';
-import { lazy } from './lazy.mjs';
 import { saveBlob } from './tools.mjs';
-import { IconButton, html, useStore } from './ui.mjs';
+import { IconButton, html, lazy, useStore } from './ui.mjs';
 import { OpenedFile } from './workspace/opened.mjs';
 import { FileTree } from './workspace/tree.mjs';
 

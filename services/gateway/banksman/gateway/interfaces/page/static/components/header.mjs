@@ -3,8 +3,7 @@
 import { useState } from 'preact/hooks';
 
 import { t } from '../strings.mjs';
-import { menuOf } from './conversation_menu.mjs';
-import { DeleteDialog, RenameDialog, openSidebar } from './sidebar.mjs';
+import { DeleteDialog, RenameDialog, menuOf, openSidebar } from './sidebar.mjs';
 import { Icon, IconButton, Menu, html, useStore } from './ui.mjs';
 
 export function Header() {

@@ -2,12 +2,10 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 
-import { addressOf } from '../router.mjs';
+import { VIEWS, addressOf } from '../router.mjs';
 import { t } from '../strings.mjs';
 import { THEMES, setTheme } from '../theme.mjs';
-import { VIEWS } from '../views.mjs';
-import { lazy } from './lazy.mjs';
-import { Dialog, Icon, html, useStore } from './ui.mjs';
+import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
 
 const KeyboardMap = lazy(() => import('./keyboard_map.mjs'), 'KeyboardMap');
 const MAX_SHOWN = 12;

@@ -1,14 +1,13 @@
-/** The list of conversations: search, open, rename, delete. */
+/** The list of conversations: search, open, and the actions for a conversation. */
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { isBusy, pendingApprovals } from '../events.mjs';
-import { addressOf } from '../router.mjs';
-import { parts, t } from '../strings.mjs';
+import { VIEWS, addressOf } from '../router.mjs';
+import { explain, parts, t } from '../strings.mjs';
 import { formatWhen } from '../text.mjs';
-import { VIEWS } from '../views.mjs';
-import { menuOf } from './conversation_menu.mjs';
-import { Dialog, Icon, IconButton, Mark, Menu, html, useStore } from './ui.mjs';
+import { saveBlob } from './tools.mjs';
+import { Dialog, Icon, IconButton, Mark, Menu, copyText, html, useStore } from './ui.mjs';
 
 const SEARCH_DELAY_MS = 200;
 
@@ -200,4 +199,42 @@ function Account() {
       ? html`<${IconButton} name="exit" label=${t('sidebar.signOut')} size=${16} onClick=${() => store.logout()} />`
       : html`<${IconButton} name="key" label=${t('sidebar.signIn')} size=${16} onClick=${() => store.signIn()} />`}
   </footer>`;
+}
+
+/**
+ * The items of the menu of a conversation, in the list and in its header.
+ *
+ * @param {import('../store.mjs').Store} store
+ * @param {{conversation_id: string, pinned?: boolean, archived?: boolean}} item
+ * @param {(dialog: 'rename' | 'delete') => void} setDialog
+ */
+export function menuOf(store, item, setDialog) {
+  const id = item.conversation_id;
+  const pinned = Boolean(item.pinned);
+  const archived = Boolean(item.archived);
+  return [
+    { label: t('conversation.rename'), icon: 'pencil', action: () => setDialog('rename') },
+    { label: t(pinned ? 'conversation.unpin' : 'conversation.pin'), icon: 'pin', action: () => store.mark(id, { pinned: !pinned }) },
+    { label: t('conversation.link'), icon: 'copy', action: () => copyLink(store, id) },
+    { label: t('conversation.markdown'), icon: 'download', action: () => save(store, id, 'markdown') },
+    { label: t('conversation.json'), icon: 'download', action: () => save(store, id, 'json') },
+    { label: t(archived ? 'conversation.restore' : 'conversation.archive'), icon: 'archive', action: () => store.mark(id, { archived: !archived }) },
+    { label: t('conversation.delete'), icon: 'trash', danger: true, action: () => setDialog('delete') },
+  ];
+}
+
+/** Copy a link that shows the conversation to people of this tenant, without a message box. */
+async function copyLink(store, id) {
+  await copyText(new URL(addressOf('read', id), document.baseURI).href);
+  store.toast(t('conversation.linkCopied'), 'info');
+}
+
+async function save(store, id, form) {
+  try {
+    const { exported } = await import('../exporting.mjs');
+    const { blob, name } = await exported(store.api, id, form);
+    saveBlob(blob, name);
+  } catch (error) {
+    store.toast(explain(error));
+  }
 }

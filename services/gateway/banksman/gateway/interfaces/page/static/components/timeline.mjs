@@ -7,10 +7,9 @@ import { addressOf } from '../router.mjs';
 import { known, t } from '../strings.mjs';
 import { contentText, formatCost, formatDuration, formatWhen } from '../text.mjs';
 import { AttachedFiles, MessageContent } from './attachments.mjs';
-import { lazy } from './lazy.mjs';
 import { useFollow, useNearby } from './scrolling.mjs';
 import { Sources, ToolCard, toolCounts, unsuccessful } from './tools.mjs';
-import { CopyButton, Icon, Mark, html, memo, useElapsed, useStore } from './ui.mjs';
+import { CopyButton, Icon, Mark, html, lazy, memo, useElapsed, useStore } from './ui.mjs';
 import { MessageEditor, MessageTools, ReplyTools } from './versions.mjs';
 
 const ApprovalCard = lazy(() => import('./approval.mjs'), 'ApprovalCard');

@@ -1,4 +1,4 @@
-/** Shared by all components: the template tag, the store, memoisation and small controls. */
+/** Shared by all components: the template tag, the store, memoisation, lazy loading and small controls. */
 
 import { Component, createContext, h } from 'preact';
 import { useContext, useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
@@ -170,4 +170,30 @@ export function useElapsed(from, running) {
     return () => clearInterval(timer);
   }, [running]);
   return from ? Math.max(0, now - Date.parse(from)) : 0;
+}
+
+/**
+ * A component whose module is loaded when it is first shown.
+ *
+ * @param {() => Promise<object>} load imports the module
+ * @param {string} name the export that is the component
+ * @param {Function} Placeholder is shown with the same properties until the module is loaded, and if loading fails
+ */
+export function lazy(load, name, Placeholder = () => null) {
+  let Loaded = null;
+  return function Lazy(properties) {
+    const [, setReady] = useState(false);
+    useEffect(() => {
+      if (Loaded) return undefined;
+      let current = true;
+      const show = (module) => {
+        Loaded = module[name];
+        if (current) setReady(true);
+      };
+      load().then(show, () => {});
+      return () => (current = false);
+    }, []);
+    const Shown = Loaded ?? Placeholder;
+    return html`<${Shown} ...${properties} />`;
+  };
 }

@@ -2,8 +2,8 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 
+import { VIEWS } from '../router.mjs';
 import { t } from '../strings.mjs';
-import { VIEWS } from '../views.mjs';
 import { ConnectionBanner } from './notices.mjs';
 import { openSidebar } from './sidebar.mjs';
 import { IconButton, html, useStore } from './ui.mjs';

@@ -8,8 +8,7 @@ import { explain, t } from '../strings.mjs';
 import { withDefaults } from '../workflow_draft.mjs';
 import { categoriesOf, workflowInWords } from '../workflow_words.mjs';
 import { categoryIcon } from './icons.mjs';
-import { lazy } from './lazy.mjs';
-import { Dialog, Icon, html, useStore } from './ui.mjs';
+import { Dialog, Icon, html, lazy, useStore } from './ui.mjs';
 
 const FileField = lazy(() => import('./file_field.mjs'), 'FileField', TextInput);
 

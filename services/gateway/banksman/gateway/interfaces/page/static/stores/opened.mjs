@@ -1,15 +1,13 @@
-/** The open conversations: each is subscribed to, and its events are folded into its state. */
+/** The open conversations: each is followed, and its events are folded into its state. */
 
 import { batch, computed, signal } from '@preact/signals';
 
 import { pathOf } from '../branches.mjs';
-import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy, placement } from '../events.mjs';
+import { LogRestored } from '../client/following.mjs';
+import { emptyConversation, fold, foldAccepted, foldReplayDone, foldSubscribed, isBusy } from '../events.mjs';
 import { explain } from '../strings.mjs';
 
 const MAX_SUBSCRIPTIONS = 12;
-
-/** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
-const detailOf = (details) => (details ? 'full' : 'steps');
 
 /** Run at the next animation frame. A hidden page gets none, so run after 50 ms instead. */
 const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnimationFrame(action));
@@ -19,8 +17,7 @@ const soon = (action) => (document.hidden ? setTimeout(action, 50) : requestAnim
  * @property {import('@preact/signals').Signal} state the folded state of the conversation
  * @property {object[]} frames received, and not yet folded
  * @property {boolean} scheduled whether the frames are about to be folded
- * @property {boolean} reading whether a subscription is requested and not confirmed
- * @property {boolean} resetting whether the state was dropped, to be read again from the first event
+ * @property {import('../client/following.mjs').Follower | null} follower receives the frames; ended after a failure
  */
 
 export class OpenConversations {
@@ -32,14 +29,14 @@ export class OpenConversations {
   /**
    * @param {object} options
    * @param {import('../client/api.mjs').Api} options.api
-   * @param {import('../client/connection.mjs').Connection} options.socket
+   * @param {import('../client/following.mjs').Subscriptions} options.subscriptions
    * @param {import('@preact/signals').Signal<string | null>} options.currentId the conversation that is shown
    * @param {import('@preact/signals').Signal<boolean>} options.details whether live output is received
    * @param {(id: string) => {title?: string} | undefined} options.listed the entry of the list of conversations
    * @param {(id: string, frame: object) => void} options.onEvent is called after an event was folded
    */
-  constructor({ api, socket, currentId, details, listed, onEvent }) {
-    Object.assign(this, { api, socket, currentId, details, listed, onEvent });
+  constructor({ api, subscriptions, currentId, details, listed, onEvent }) {
+    Object.assign(this, { api, subscriptions, currentId, details, listed, onEvent });
     /** The chosen versions by conversation; see `pathOf`. */
     this.chosen = signal({});
     this.current = computed(() => {
@@ -49,7 +46,7 @@ export class OpenConversations {
     this.path = computed(() => (this.current.value ? pathOf(this.current.value, this.chosen.value[currentId.value]) : []));
   }
 
-  /** Subscribe to a conversation and return its folded state as a signal. @param {string} id */
+  /** Open a conversation and return its folded state as a signal. @param {string} id */
   follow(id) {
     let view = this.#views.get(id);
     if (view) {
@@ -57,10 +54,10 @@ export class OpenConversations {
       this.#views.set(id, view);
       return view.state;
     }
-    view = { state: signal(emptyConversation(id)), frames: [], scheduled: false, reading: false, resetting: false };
+    view = { state: signal(emptyConversation(id)), frames: [], scheduled: false, follower: null };
     this.#views.set(id, view);
     this.#count.value += 1;
-    this.#subscribe(id, 0);
+    this.#read(id, view);
     this.#trim();
     return view.state;
   }
@@ -74,7 +71,10 @@ export class OpenConversations {
 
   /** Subscribe to all open conversations, on a new connection or with another level of detail. */
   subscribeAgain() {
-    for (const [id, view] of this.#views) this.#subscribe(id, view.state.value.lastSeq);
+    for (const [id, view] of this.#views) {
+      if (view.follower.ended) this.#reload(id, view);
+      else view.follower.subscribe(this.#detail());
+    }
   }
 
   /** The folded state of a conversation; undefined if it is not open. @param {string | null} id */
@@ -107,35 +107,35 @@ export class OpenConversations {
 
   /** @param {string} id */
   drop(id) {
-    this.#views.delete(id);
+    this.#close(id);
     this.#count.value += 1;
   }
 
-  /** Take a frame of an open conversation. @returns {boolean} false for any other frame */
-  received(frame) {
-    const view = frame.conversation_id ? this.#views.get(frame.conversation_id) : null;
-    if (view) this.#buffer(frame.conversation_id, view, frame);
-    return Boolean(view);
+  /** `full` adds live output; both levels fold the same runs, so switching loses nothing. */
+  #detail() {
+    return this.details.value || this.#output ? 'full' : 'steps';
   }
 
-  async #subscribe(id, afterSeq) {
-    const view = this.#views.get(id);
-    if (!view || !this.socket.ready) return;
-    view.reading = true;
+  /** Fold the events of a conversation from its first one, until it is closed. */
+  async #read(id, view) {
+    const onRetry = (error) => this.#unreadable(view, error);
+    view.follower = this.subscriptions.follow(id, { afterSeq: 0, detail: this.#detail(), live: true, marks: true, onRetry });
     try {
-      const detail = detailOf(this.details.value || this.#output);
-      // Not sent again after a reconnection, because `subscribeAgain` sends a new request then.
-      await this.socket.request({ type: 'subscribe', conversation_id: id, after_seq: afterSeq, detail }, { resend: false });
+      for await (const frame of view.follower) this.#buffer(id, view, frame);
     } catch (error) {
-      if (error.code !== 'offline') this.#unreadable(id, error);
+      if (error instanceof LogRestored) this.#reload(id, view);
+      else this.#unreadable(view, error);
     }
   }
 
-  #unreadable(id, error) {
-    const view = this.#views.get(id);
-    if (!view) return;
-    view.reading = false;
-    view.resetting = false;
+  /** Drop the state of a conversation, and read the conversation from its first event. */
+  #reload(id, view) {
+    view.state.value = { ...emptyConversation(id), title: view.state.value.title };
+    view.frames = [];
+    this.#read(id, view);
+  }
+
+  #unreadable(view, error) {
     view.state.value = { ...view.state.value, replayed: true, error: explain(error) };
   }
 
@@ -153,45 +153,18 @@ export class OpenConversations {
   }
 
   #apply(id, view, frame) {
-    const state = view.state.value;
     switch (frame.type) {
       case 'subscribed':
-        return this.#subscribed(id, view, frame);
-      case 'replay.done':
-        if (view.resetting) return;
-        view.state.value = foldReplayDone(state);
+        view.state.value = foldSubscribed(view.state.value, frame);
+        if (view.state.value.title === null) this.#readTitle(id, view);
         return;
-      case 'resync_required':
-        view.reading = false;
-        return this.#reload(id, view);
-      default:
-        // During a reset, frames of the earlier subscription may still arrive.
-        if (frame.data && !view.resetting) this.#applyEvent(id, view, frame);
-    }
-  }
-
-  #applyEvent(id, view, frame) {
-    switch (placement(view.state.value, frame)) {
-      case 'epoch':
-        return this.#reload(id, view);
-      case 'gap':
-        // A subscription that is already requested sends the missing events.
-        if (!view.reading) this.#subscribe(id, view.state.value.lastSeq);
+      case 'replay.done':
+        view.state.value = foldReplayDone(view.state.value);
         return;
       default:
         view.state.value = fold(view.state.value, frame);
         this.onEvent(id, frame);
     }
-  }
-
-  #subscribed(id, view, frame) {
-    const { logEpoch, lastSeq } = view.state.value;
-    view.reading = false;
-    view.resetting = false;
-    const restored = logEpoch && frame.log_epoch && frame.log_epoch !== logEpoch;
-    if (restored || frame.head_seq < lastSeq) return this.#reload(id, view);
-    view.state.value = foldSubscribed(view.state.value, frame);
-    if (view.state.value.title === null) this.#readTitle(id, view);
   }
 
   async #readTitle(id, view) {
@@ -203,20 +176,16 @@ export class OpenConversations {
     }
   }
 
-  #reload(id, view) {
-    if (view.reading) return;
-    view.state.value = { ...emptyConversation(id), title: view.state.value.title };
-    view.frames = [];
-    view.resetting = true;
-    this.#subscribe(id, 0);
-  }
-
   #trim() {
     for (const [id, view] of this.#views) {
       if (this.#views.size <= MAX_SUBSCRIPTIONS) return;
       if (id === this.currentId.value || isBusy(view.state.value)) continue;
-      this.#views.delete(id);
-      if (this.socket.ready) this.socket.request({ type: 'unsubscribe', conversation_id: id }, { resend: false }).catch(() => {});
+      this.#close(id);
     }
+  }
+
+  #close(id) {
+    this.#views.get(id)?.follower.return();
+    this.#views.delete(id);
   }
 }

@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from 'preact/hooks';
 
+import { conversationOf } from '../client/following.mjs';
 import { Comparison } from '../components/runs/comparison.mjs';
 import { RunAgain } from '../components/runs/again.mjs';
 import { StepDetail } from '../components/runs/detail.mjs';
@@ -15,9 +16,6 @@ import { formatWhen } from '../text.mjs';
 
 const COMPARE = 'with';
 const isOpen = (run) => run && !run.finished_at;
-
-/** The conversation of a run, whose id is the beginning of the run's id. */
-const conversationOf = (runId) => runId.slice(0, runId.lastIndexOf('-'));
 
 /** @param {{path: string[]}} properties `{run}`, `{run}/{step}` or `{run}/with/{other run}` */
 export default function RunView({ path }) {

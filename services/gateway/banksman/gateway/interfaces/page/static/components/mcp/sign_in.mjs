@@ -33,7 +33,7 @@ export function SignIn({ server, act }) {
       </div>
       <details>
         <summary>${t('mcp.ownClient')}</summary>
-        <p class="muted">${parts('mcp.ownClientText', { address: html`<code>${new URL('context/mcp-sign-in', document.baseURI).href}</code>` })}</p>
+        <p class="muted">${parts('mcp.ownClientText', { address: html`<code>${store.api.mcpCallbackUrl()}</code>` })}</p>
         ${field('client_id', 'text')}${field('client_secret', 'password')}
       </details>
     </form>
