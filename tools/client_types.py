@@ -1,7 +1,7 @@
-"""Write the TypeScript types of the websocket's frames from their published JSON Schemas.
+"""Write the TypeScript types of the websocket's frames from their JSON Schemas, and the client's version.
 
-tools/client_types.py           write the types of the client for JavaScript
-tools/client_types.py --check   check that they match the schemas (part of `make lint`)
+tools/client_types.py           write the types and the version of the client for JavaScript
+tools/client_types.py --check   check that they match the schemas and pyproject.toml (part of `make lint`)
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from banksman.gateway.http.documents import websocket_schema
 
-TYPES = (
-    Path(__file__).resolve().parents[1] / "services/gateway/banksman/gateway/page/static/client/frames.d.ts"
-)
+ROOT = Path(__file__).resolve().parents[1]
+CLIENT = ROOT / "services/gateway/banksman/gateway/page/static/client"
 GROUPS = {"client": "ClientFrame", "server": "ServerFrame", "events": "EventFrame"}
 """The parts of the document, and the name of the union of each."""
 PLAIN = {
@@ -34,14 +34,23 @@ Schema = Mapping[str, Any]
 
 def main(arguments: list[str]) -> int:
     """Write or check the types; return the exit code."""
-    text = "\n".join(lines(websocket_schema())) + "\n"
+    types, package = CLIENT / "frames.d.ts", CLIENT / "package.json"
+    texts = {types: "\n".join(lines(websocket_schema())) + "\n", package: _with_version(package)}
     if arguments != ["--check"]:
-        TYPES.write_text(text, encoding="utf-8")
+        for file, text in texts.items():
+            file.write_text(text, encoding="utf-8")
         return 0
-    if TYPES.exists() and TYPES.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"client types: {TYPES.name} differs from the schemas; run `make docs`", file=sys.stderr)
-    return 1
+    stale = [file.name for file, text in texts.items() if file.read_text(encoding="utf-8") != text]
+    for name in stale:
+        print(f"{name} of the client differs from its sources; run `make docs`", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def _with_version(package: Path) -> str:
+    """Return the text of `package.json` with the version of the project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    content = json.loads(package.read_text(encoding="utf-8")) | {"version": project["version"]}
+    return json.dumps(content, indent=2) + "\n"
 
 
 def lines(document: Schema) -> Iterator[str]:
