@@ -75,6 +75,7 @@ check-reference:
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/client_types.py --check
 	$(BIN)/python -m tools.third_party --check
+	$(BIN)/python -m tools.request_path --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
 
@@ -224,6 +225,7 @@ docs:  ## Write the generated pages of docs/ and the client's types from the cod
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/client_types.py
 	$(BIN)/python -m tools.third_party
+	$(BIN)/python -m tools.request_path
 	$(BIN)/python tools/requirements.py
 
 format:  ## Format the sources

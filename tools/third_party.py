@@ -56,9 +56,9 @@ READ_FROM_ITS_TEXT = {"cronsim": "BSD-3-Clause", "webencodings": "BSD-3-Clause"}
 
 INTRODUCTION = """# Licences
 
-Banksman has the licence [Apache-2.0](../LICENSE). It uses the packages below, each under its own licence. The
-text of each licence is part of the package: below `site-packages` in an installation and in an image, and beside
-the vendored files of the page. Images also contain Debian packages, whose licences are in
+Banksman has the licence [Apache-2.0](../LICENSE). It uses the packages below, each under its own licence.
+The text of a licence is part of its package: below `site-packages` in an installation and in an image, and
+beside the vendored files of the page. Images also contain Debian packages, whose licences are in
 `/usr/share/doc/*/copyright`.
 
 `make docs` writes this page from the pins and from the metadata of the packages. `make release` writes the
