@@ -21,8 +21,8 @@ INTRODUCTION = """# The path of a request
 
 One request with one approval: a user sends a message over the websocket, the model requests `bash`, the user
 approves, the command runs, and the model writes the final reply. [How it works](architecture.md) tells it in
-ten steps. This page names the functions in their order, for readers of the code. It does not repeat a function
-that is passed again, and it omits:
+ten steps. This page names the functions in their order, for readers of the code. A function that is passed
+again is not repeated. The list omits:
 
 - leaf helpers (encoding, ids, sizes, parsing of fields) and checks that let the request pass;
 - activities beside the request (heartbeats, deltas, progress) and error paths;
