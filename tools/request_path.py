@@ -20,7 +20,7 @@ ROOTS = ("shared", "services/gateway", "services/agent", "services/tool-runner",
 INTRODUCTION = """# The path of a request
 
 One request with one approval: a user sends a message over the websocket, the model requests `bash`, the user
-approves, the command runs, and the model writes the final reply. [How it works](architecture.md) tells it in
+approves, the command runs, and the model writes the final reply. [How it works](architecture.md) has it in
 ten steps. This page names the functions in their order, for readers of the code. A function that is passed
 again is not repeated. The list omits:
 

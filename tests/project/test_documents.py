@@ -5,12 +5,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tools.check_tree import files
 
 from tests.support.paths import ROOT
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
 EXAMPLE = re.compile(r"^.*\b(?:python|node) examples/.*$", re.MULTILINE)
+DECISION = re.compile(r"(?:docs/decisions/|\bdecision )(\d+)\b")
 COMMAND = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
 
 
@@ -28,6 +30,22 @@ def test_make_help_lists_every_make_command_in_a_document(document: Path) -> Non
     named = set(COMMAND.findall(document.read_text()))
 
     assert named <= set(COMMAND.findall(listed.replace("  make", "`make"))), named
+
+
+def test_index_lists_every_decision_and_code_names_none_that_is_missing() -> None:
+    folder = ROOT / "docs/decisions"
+    records = {path.name for path in folder.glob("0*.md")}
+    sources = [path for path in files(ROOT) if path.suffix in (".py", ".sh", ".mjs", ".yaml", ".toml")]
+    named = {(path, number) for path in sources for number in DECISION.findall(_text(path))}
+
+    assert set(LINK.findall((folder / "README.md").read_text())) == records
+    assert [
+        (path, number) for path, number in named if f"{int(number):04}" not in {n[:4] for n in records}
+    ] == []
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def test_no_command_of_an_example_has_backquotes_that_a_shell_executes() -> None:
