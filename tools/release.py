@@ -67,8 +67,9 @@ def release(to: Path, *, dry_run: bool) -> None:
     """Write the files of a release to `to`, which is emptied first, and build its images.
 
     Raises:
-        ReleaseError: The versions differ, the tree has changes, or the build is not reproducible.
-        subprocess.CalledProcessError: A check or a build failed.
+        ReleaseError: The versions differ, the tree has changes, a document is wrong, or the build is not
+            reproducible.
+        subprocess.CalledProcessError: A build failed.
     """
     version, commit = project_version(), head()
     problems = [*version_problems(version), *([] if dry_run else _tree_problems(version))]
@@ -127,7 +128,11 @@ def head() -> Commit:
 
 
 def _check_documents() -> None:
-    """Check generated pages, links and commands."""
+    """Check generated pages, links and commands.
+
+    Raises:
+        ReleaseError: One is wrong; the text has the output of the check.
+    """
     python = sys.executable
     for command in (
         (python, "tools/reference.py", "--check"),
@@ -135,7 +140,9 @@ def _check_documents() -> None:
         (python, "-m", "tools.third_party", "--check"),
         (python, "-m", "pytest", "-q", "-n", "0", *DOCUMENT_TESTS),
     ):
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ReleaseError(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
 
 
 def built_twice(commit: Commit) -> dict[str, bytes]:

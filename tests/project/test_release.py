@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from cyclonedx.model.bom import Bom
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from tools import release
 from tools.sbom import sbom
 from tools.third_party import Part, page_assets, python_packages
@@ -26,6 +28,16 @@ def test_every_statement_of_the_version_is_that_of_pyproject() -> None:
     assert release.version_problems(release.project_version()) == []
 
 
+def test_a_release_names_every_place_with_another_version() -> None:
+    places = [problem.partition(" has version ")[0] for problem in release.version_problems("9.9.9")]
+
+    assert places == [
+        "the installed package (run `tools/setup.sh dev`)",
+        "the client's package.json (run `make docs`)",
+        "the first section of CHANGELOG.md",
+    ]
+
+
 def test_two_builds_of_a_commit_are_the_same_byte_by_byte() -> None:
     files = release.built_twice(COMMIT)
 
@@ -39,9 +51,10 @@ def test_licences_are_known_for_every_pinned_package_and_every_vendored_package(
     assert all(part.licence for part in parts)
 
 
-def test_bill_of_materials_lists_all_parts_and_is_read_back_by_its_library(parts: list[Part]) -> None:
+def test_bill_of_materials_is_valid_and_lists_all_parts(parts: list[Part]) -> None:
     text = sbom("1.0.0", COMMIT.revision, COMMIT.made_at, parts)
 
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     library: Any = Bom  # a decorator of the library hides its methods from the type checker
     read = library.from_json(json.loads(text))
     listed = {(one.name, one.version) for one in read.components}
