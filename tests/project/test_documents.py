@@ -11,6 +11,8 @@ from tests.support.paths import ROOT
 
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")]
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)")
+ANCHOR = re.compile(r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 EXAMPLE = re.compile(r"^.*\b(?:python|node) examples/.*$", re.MULTILINE)
 DECISION = re.compile(r"(?:docs/decisions/|\bdecision )(\d+)\b")
 COMMAND = re.compile(r"(?:^|`)make ([a-z-]+)", re.MULTILINE)
@@ -21,6 +23,20 @@ def test_every_relative_link_has_a_target(document: Path) -> None:
     links = LINK.findall(document.read_text())
 
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_to_a_heading_has_one(document: Path) -> None:
+    links = ANCHOR.findall(document.read_text())
+    targets = [(document.parent / file if file else document, anchor) for file, anchor in links]
+
+    assert [(str(path), anchor) for path, anchor in targets if anchor not in _anchors(path)] == []
+
+
+def _anchors(document: Path) -> set[str]:
+    """Return the anchors of the headings, as the viewers of repositories make them."""
+    titles = [title.lower().replace("`", "") for title in HEADING.findall(document.read_text())]
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
