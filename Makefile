@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CHECKS := ruff ruff-format pyright lint-imports vulture check-owners check-loops check-words codespell check-tree node-syntax check-requirements check-reference
 COMPOSE_FILES := $(if $(BUILD_CA)$(BUILD_PIP_CONF),-f compose.yaml -f deploy/docker/compose.build.yaml)
-.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants scaled poison acknowledgements fuzz schemathesis frames $(CHECKS)
+.PHONY: help accessibility check-words up down logs demo doctor reset test test-fast test-clients lint format lock compose docs try-model chaos chaos-mixed partitions soak promises failpoints power-cuts damage stalls broker-kills late-bytes broker-away failpoint-kills leader-kills bench profile parked waiting cancels reconnects fairness overload mutants scaled poison acknowledgements fuzz release schemathesis frames $(CHECKS)
 
 help:  ## List all commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,8 @@ node-syntax:
 check-reference:
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/client_types.py --check
+	$(BIN)/python -m tools.third_party --check
+	$(BIN)/python -m tools.request_path --check
 check-requirements:
 	$(BIN)/python tools/requirements.py --check
 
@@ -215,9 +217,15 @@ soak:  ## Hours of traffic; memory and open files must not grow (DURATION=28800)
 	@tools/setup.sh dev
 	@$(BIN)/python -m tests.support.chaos.soak --duration $(or $(DURATION),3600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-docs:  ## Write docs/reference.md and the client's types from the wire models, and docs/requirements.md from the tests
+release:  ## Make a release into dist/: packages, SBOM, licences, checksums, images (ARGS=--dry-run: without images)
+	@tools/setup.sh dev
+	@$(BIN)/python -m tools.release $(ARGS)
+
+docs:  ## Write the generated pages of docs/ and the client's types from the code, the tests and the pinned packages
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/client_types.py
+	$(BIN)/python -m tools.third_party
+	$(BIN)/python -m tools.request_path
 	$(BIN)/python tools/requirements.py
 
 format:  ## Format the sources

@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.report [--check]
 
-`benchmarks/results/before.json` and `latest.json` are outputs of `make bench ARGS="--json FILE"`.
+`benchmarks/results/latest.json` is the output of `make bench ARGS="--json FILE"`.
 """
 
 from __future__ import annotations
@@ -96,19 +96,20 @@ def with_computed_values(results: Results) -> Results:
     }
 
 
-def table(before: Results, latest: Results) -> str:
+def table(latest: Results) -> str:
     """Return the machine and the table in Markdown."""
-    head = "| | before | now | now ÷ before | floor or peer | now ÷ floor | target |"
-    lines = [_line(row, with_computed_values(before), with_computed_values(latest)) for row in TABLE]
-    return "\n".join([*_machine(before, latest), "", head, "|---" * 7 + "|", *lines])
+    head = "| | measured | floor or peer | measured ÷ floor | target |"
+    lines = [_line(row, with_computed_values(latest)) for row in TABLE]
+    return "\n".join([*_machine(latest), "", head, "|---" * 5 + "|", *lines])
 
 
-def _line(row: Row, before: Results, latest: Results) -> str:
-    was, now = _found(row.value, before), _found(row.value, latest)
+def _line(row: Row, latest: Results) -> str:
+    value = _found(row.value, latest)
     floor = _found(row.floor, latest) if row.floor else None
     beside = "" if floor is None else f"{_shown(floor, row.unit)} ({row.floor_name})"
-    cells = (_shown(was, row.unit), _shown(now, row.unit), _ratio(now, was), beside, _ratio(now, floor))
-    return " | ".join((f"| {row.name}", *cells, f"{row.target} |"))
+    return " | ".join(
+        (f"| {row.name}", _shown(value, row.unit), beside, _ratio(value, floor), f"{row.target} |")
+    )
 
 
 def _found(path: str, results: Results) -> float | None:
@@ -127,22 +128,20 @@ def _ratio(value: float | None, other: float | None) -> str:
     return f"{value / other:.2f}" if value is not None and other else ""
 
 
-def _machine(before: Results, latest: Results) -> tuple[str, ...]:
-    now, was = latest["machine"], before["machine"]
-    system, memory = now["system"].partition("-")[0], now["memory_mib"] // 1024
-    versions = ", ".join(f"{name} {now[name]}" for name in VERSIONS)
+def _machine(latest: Results) -> tuple[str, ...]:
+    machine = latest["machine"]
+    system, memory = machine["system"].partition("-")[0], machine["memory_mib"] // 1024
+    versions = ", ".join(f"{name} {machine[name]}" for name in VERSIONS)
     return (
-        f"Measured on {now['date']} at commit {now['commit']}; before: commit {was['commit']}.",
-        f"Machine: {now['cores']} cores of {now['cpu']}, {memory} GiB, {system}. Versions: {versions}.",
+        f"Measured on {machine['date']} at commit {machine['commit']}.",
+        f"Machine: {machine['cores']} cores of {machine['cpu']}, {memory} GiB, {system}.",
+        f"Versions: {versions}.",
     )
 
 
-def plots(before: Results, latest: Results) -> dict[str, str]:
+def plots(latest: Results) -> dict[str, str]:
     """Return the plots by file name."""
-    services = {
-        f"{name}, 16 in flight": results["run"]["in_flight"]["16"]["cpu_ms_per_run_by_service"]
-        for name, results in (("before", before), ("now", latest))
-    }
+    services = {"Banksman, 16 in flight": latest["run"]["in_flight"]["16"]["cpu_ms_per_run_by_service"]}
     floors = latest["floors"]
     others = {
         "pydantic-ai in FastAPI": {"peer": latest["peer"]["in_flight"]["16"]["cpu_ms_per_run"]},
@@ -150,11 +149,9 @@ def plots(before: Results, latest: Results) -> dict[str, str]:
         "bare model requests": {"floor": floors["model_requests"]["aiohttp"]["cpu_ms_per_run"]},
     }
     throughput = {
-        name: [results[row]["in_flight"][number]["runs_per_s"] for number in IN_FLIGHT]
-        for name, row, results in (
-            ("before", "run", before), ("now", "run", latest), ("pydantic-ai in FastAPI", "peer", latest),
-        )
-    }  # fmt: skip
+        name: [latest[row]["in_flight"][number]["runs_per_s"] for number in IN_FLIGHT]
+        for name, row in (("Banksman", "run"), ("pydantic-ai in FastAPI", "peer"))
+    }
     return {
         "performance-cpu.svg": bars("CPU time of one run of three tool calls", services | others, "ms"),
         "performance-throughput.svg": lines(
@@ -165,11 +162,11 @@ def plots(before: Results, latest: Results) -> dict[str, str]:
 
 def main(check: bool) -> int:
     """Write the table and the plots; with `check`, only report outdated files."""
-    before, latest = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("before", "latest"))
+    latest = json.loads((RESULTS / "latest.json").read_text(encoding="utf-8"))
     page = PAGE.read_text(encoding="utf-8")
     start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-    files = {PAGE: f"{page[:start]}\n{table(before, latest)}\n{page[end:]}"}
-    files |= {PAGE.parent / name: text for name, text in plots(before, latest).items()}
+    files = {PAGE: f"{page[:start]}\n{table(latest)}\n{page[end:]}"}
+    files |= {PAGE.parent / name: text for name, text in plots(latest).items()}
     stale = [
         path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text
     ]

@@ -109,7 +109,7 @@ report_missing() {
 }
 
 # The system's Python is first: distributions build it with profile-guided optimization. Version managers often do not,
-# and a run then takes a quarter more CPU time (docs/decisions/0115).
+# and a run then takes a quarter more CPU time (docs/decisions/0087).
 PYTHONS="/usr/bin/python3.11 /usr/bin/python3.12 /usr/bin/python3.13 python3.11 python3.12 python3.13 python3"
 
 find_python() {

@@ -9,6 +9,11 @@ from tests.deploy.stack import MARKER, TAG, Ended, Stack, run_in_image
 CONTROL = "Successfully uninstalled"
 """A string in pip's own code, which is in every image."""
 
+LABELS = " ".join(
+    f'{{{{index .Config.Labels "org.opencontainers.image.{name}"}}}}'
+    for name in ("licenses", "version", "revision")
+)
+
 IMAGES = ("agent", "gateway", "model-server", "nats", "tool-runner", "workflows")
 
 
@@ -38,6 +43,13 @@ def test_only_the_tool_runners_image_has_bubblewrap(built: Stack) -> None:
     present = [image for image in IMAGES if _run(built, image, "type -P bwrap bash | wc -l").stdout == "2\n"]
 
     assert present == ["tool-runner"]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_image_is_labelled_with_licence_version_and_revision(built: Stack, image: str) -> None:
+    labels = built.engine.output("image", "inspect", "--format", LABELS, f"banksman-{image}:{TAG}")
+
+    assert labels.split() == ["Apache-2.0", "unreleased", "unknown"]
 
 
 def _run(built: Stack, image: str, script: str) -> Ended:

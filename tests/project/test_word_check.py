@@ -1,4 +1,4 @@
-"""The word check finds words that the glossary replaces, in prose and in test names only."""
+"""The word check finds words to be replaced, in prose and in test names only."""
 
 import subprocess
 import sys
@@ -36,9 +36,8 @@ def test_a_replaced_word_is_found_by_file_and_line(tree: Path, file: str, text: 
     assert check(tree) == (1, [f'{file}:2: "{WORD}" is not in the glossary of CONTRIBUTING.md'])
 
 
-def test_values_in_code_and_the_glossary_itself_may_name_the_word(tree: Path) -> None:
+def test_values_in_code_may_contain_the_word(tree: Path) -> None:
     (tree / "code.py").write_text(f'user = "{WORD}"\n')
-    (tree / "CONTRIBUTING.md").write_text(f"| user, operator | actors | {WORD} |\n")
 
     assert check(tree) == (0, [])
 

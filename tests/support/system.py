@@ -99,7 +99,7 @@ class System:
         with self._output.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *self._arguments],
-                env=self._variables(),
+                env=self.variables,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -133,7 +133,7 @@ class System:
 
     def environments(self) -> dict[str, dict[str, str]]:
         """Return the environments of one more process of each service, with ports of their own."""
-        variables = {**self._variables(), "BANKSMAN_DATA_DIR": str(self.data_dir)}
+        variables = {**self.variables, "BANKSMAN_DATA_DIR": str(self.data_dir)}
         command = [sys.executable, "-m", "tests.support.planned"]
         return json.loads(subprocess.run(command, env=variables, check=True, capture_output=True).stdout)
 
@@ -160,7 +160,9 @@ class System:
     def _output(self) -> Path:
         return self.data_dir / "up.out"
 
-    def _variables(self) -> dict[str, str]:
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its processes."""
         kept = {
             name: value
             for name, value in os.environ.items()

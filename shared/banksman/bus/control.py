@@ -136,7 +136,7 @@ class ControlPlane:
             intake: Decides whether and when each request is handled. None limits concurrent requests to the
                 workers of their handler.
             at_once: Subjects whose handlers take the body and the message, and return at once. They are
-                called without FastStream's dispatch, which triples the CPU time of a request (decision 107).
+                called without FastStream's dispatch, which triples the CPU time of a request (decision 97).
         """
         self._bus = bus
         self._broker = SharedConnectionBroker(bus, intake)

@@ -10,7 +10,7 @@ from tests.support.history.records import Began, Fault, Outage
 
 SURVIVED_S = 9.0
 """Seconds for which the broker, or the connection of a runner, may be silent: the lease of the runner
-outlives them, see docs/decisions/0108. The lease ends 11 s after its last renewal, which may be a second old
+outlives them, see docs/decisions/0020. The lease ends 11 s after its last renewal, which may be a second old
 when the silence begins; after it, the broker takes half a second to store the messages that waited."""
 RECONNECTED_S = 1.0
 """Seconds in which a process reconnects: a shorter return of the broker ends no outage."""

@@ -30,7 +30,7 @@ async def found(runner: Runner, **arguments: Any) -> list[tuple[str, int, str]]:
 
 
 async def test_lines_are_found_with_their_places_and_binary_files_are_skipped(filled: Runner) -> None:
-    """R22: the seeds name `search_code` as a tool."""
+    """R22: `search_code` is a tool."""
     assert await found(filled, query="run(") == [
         ("src/a.py", 2, "def Run(x):"),
         ("src/deep/b.txt", 1, "run(x)"),

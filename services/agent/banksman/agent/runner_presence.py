@@ -4,7 +4,7 @@ A lease lasts long enough to survive a broker that is silent for seconds. A kill
 one, can be recognised sooner: the kernel closes its connection, and the server then reports that no process
 serves its subjects. A frozen or partitioned process keeps its connection, and its lease until that expires.
 See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does not grow
-with the number of agents; see docs/decisions/0126.
+with the number of agents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls as one strict JSON object in the text of a reply (ruling "Call or text").
+"""Calls as one strict JSON object in the text of a reply.
 
 A reply attempts a call if it contains an object with the key `tool` at its top level and outside a nested
 code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is

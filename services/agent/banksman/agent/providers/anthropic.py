@@ -36,7 +36,7 @@ _INVALID_THINKING = "`signature` in `thinking` block"
 _log = structlog.get_logger(__name__)
 
 # The adapter needs only the client, its stream and its errors. The package's `__init__` also imports the
-# types of all requests and replies, which are 2,900 modules. See docs/decisions/0029.
+# types of all requests and replies, which are 2,900 modules. See docs/decisions/0057.
 defer("anthropic", "_client", "_streaming", "_exceptions", "_base_client")
 
 
