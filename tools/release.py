@@ -30,7 +30,7 @@ from tools import third_party
 from tools.sbom import sbom
 
 ROOT = Path(__file__).resolve().parents[1]
-CLIENT = ROOT / "services/gateway/banksman/gateway/page/static/client/package.json"
+CLIENT = ROOT / "services/gateway/banksman/gateway/interfaces/page/static/client/package.json"
 CHANGELOG = ROOT / "CHANGELOG.md"
 HEADING = re.compile(r"^## (?P<version>\S+)(?: \((?P<date>\d{4}-\d{2}-\d{2})\))?$", re.MULTILINE)
 IMAGES = ("nats", "model-server", "gateway", "agent", "tool-runner", "workflows")

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/licences.md"
 PINS = ROOT / "requirements/local.txt"
 """The packages of all services and of the command line."""
-VENDORED = ROOT / "services/gateway/banksman/gateway/page/static/vendor/vendor.json"
+VENDORED = ROOT / "services/gateway/banksman/gateway/interfaces/page/static/vendor/vendor.json"
 
 PIN = re.compile(
     r"^(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)(?: ; (?P<marker>[^\\\n]+))?(?P<rest>.*\n(?:[ ].*\n)*)",

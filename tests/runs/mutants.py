@@ -282,7 +282,7 @@ MUTANTS = (
     ),
     Mutant(
         "a new run for each request",
-        "requests/idempotency.py",
+        "runs/idempotency.py",
         "    return stored.ids\n",
         "    return ids\n",
         "A repeated request starts a second run.",
