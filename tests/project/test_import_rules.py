@@ -51,14 +51,18 @@ INVALID = [
     ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services build on runs"),
     ("shared/banksman/contracts/wire.py", "import httpx", "Contracts do no I/O"),
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
-    ("services/agent/banksman/agent/compactor.py", "import nats", "NATS and FastStream only"),
+    ("services/agent/banksman/agent/model/compaction.py", "import nats", "NATS and FastStream only"),
     (
         "services/gateway/banksman/gateway/page/routes.py",
         "from faststream.nats import NatsBroker",
         "NATS and FastStream only",
     ),
     ("services/gateway/banksman/gateway/passthrough/upstreams.py", "import openai", "Model SDKs only"),
-    ("services/agent/banksman/agent/compactor.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
+    (
+        "services/agent/banksman/agent/model/compaction.py",
+        "from anthropic import AsyncAnthropic",
+        "Model SDKs only",
+    ),
     ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
     (
         "services/agent/banksman/agent/app.py",

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from banksman.agent.model_step import ModelStep
+from banksman.agent.model.step import ModelStep
 from banksman.agent.quarantine import Quarantine, is_suspect
 from banksman.bus.approval_slots import (
     ESCALATION_TIMER,
@@ -67,7 +67,7 @@ class TimedApproval(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class RunWorker:
     """The handlers of one agent process."""
 
     ports: Ports

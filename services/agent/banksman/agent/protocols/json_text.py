@@ -1,4 +1,4 @@
-"""Calls as one strict JSON object in the text of a reply (ruling "Call or text").
+"""RequestedCalls as one strict JSON object in the text of a reply (ruling "Call or text").
 
 A reply attempts a call if it contains an object with the key `tool` at its top level and outside a nested
 code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is
@@ -24,7 +24,6 @@ from banksman.agent.protocols.base import (
     MAX_NAME_CHARS,
     MAX_REPLY_CHARS,
     WITHHELD_TEXT,
-    Calls,
     DeltaFilter,
     Final,
     Malformed,
@@ -32,11 +31,11 @@ from banksman.agent.protocols.base import (
     ModelRequest,
     Reading,
     RequestedCall,
+    RequestedCalls,
     final_reply,
+    flatten,
 )
-from banksman.agent.protocols.flatten import flatten
-from banksman.agent.protocols.objects import QUOTED_KEY, Broken, Closed, attempts, next_object
-from banksman.agent.protocols.stream_filter import CallFilter
+from banksman.agent.protocols.objects import QUOTED_KEY, Broken, CallFilter, Closed, attempts, next_object
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
@@ -55,7 +54,7 @@ _EXCERPT_CHARS = 24
 
 
 class JsonText:
-    """Calls are text. Only the prompt describes the tools."""
+    """RequestedCalls are text. Only the prompt describes the tools."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Write each call of the history as its object and each result as a message of the user (R2)."""
@@ -75,7 +74,7 @@ class JsonText:
         if reply.finish_reason == "content_filter":
             return Final(WITHHELD_TEXT, "content_filter")
         call, start, end = found
-        return Calls(_prose(text, start, end), (call,))
+        return RequestedCalls(_prose(text, start, end), (call,))
 
     def delta_filter(self) -> DeltaFilter:
         """Return a filter that withholds text that may be part of a call."""

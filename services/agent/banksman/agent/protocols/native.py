@@ -10,17 +10,18 @@ import structlog
 
 from banksman.agent.protocols.base import (
     MAX_NAME_CHARS,
-    Calls,
     DeltaFilter,
     ModelReply,
     ModelRequest,
     RawCall,
     Reading,
     RequestedCall,
+    RequestedCalls,
     final_reply,
+    flatten,
+    prose_call,
     truncated_text,
 )
-from banksman.agent.protocols.flatten import flatten, prose_call
 from banksman.agent.protocols.json_text import written_call
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
@@ -31,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Native:
-    """Calls are in the vendor's own fields; the text of a reply contains none."""
+    """RequestedCalls are in the vendor's own fields; the text of a reply contains none."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Return the request with the calls of the other protocol written as text.
@@ -56,7 +57,7 @@ class Native:
         extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         calls = tuple(_read_call(call) for call in reply.calls)
         own = tuple(_without_terminate(call, extended) for call in calls)
-        return Calls(truncated_text(reply.text or "") or None, own)
+        return RequestedCalls(truncated_text(reply.text or "") or None, own)
 
     def delta_filter(self) -> DeltaFilter:
         """Return a filter that passes all text, because the text contains no calls."""

@@ -13,8 +13,7 @@ import structlog
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.collect import ReplyBuilder, well_formed
-from banksman.agent.providers.loose_json import as_count, as_object, as_text
+from banksman.agent.providers.collect import ReplyBuilder, as_count, as_object, as_text, well_formed
 from banksman.agent.providers.retries import RetryingProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
@@ -107,7 +106,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
     async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         from anthropic import AsyncStream
 
-        reader = ReplyReader(deltas)
+        reader = AnthropicReplyReader(deltas)
         # The SDK's API for untyped requests. The modules of its typed models cost each agent a second of CPU.
         async with await self.client.post(
             "/v1/messages",
@@ -165,7 +164,7 @@ class _Thinking:
         }
 
 
-class ReplyReader:
+class AnthropicReplyReader:
     """Reads the events of one streamed message."""
 
     def __init__(self, deltas: DeltaSink) -> None:

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
-from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
+from banksman.agent.providers.history import (
+    CallWithResult,
+    InlineImage,
+    LinkedImage,
+    ModelExchange,
+    SentPart,
+    exchanges,
+    sent_parts,
+)
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, result_json
@@ -107,7 +114,7 @@ def _turns(request: ModelRequest, provider: str | None) -> Iterator[tuple[str, l
         match item:
             case UserMessage():
                 yield "user", [_part(part) for part in sent_parts(item.content) or [_EMPTY_TEXT]]
-            case Exchange():
+            case ModelExchange():
                 if item.calls or (item.reply.content or "").strip():
                     yield "assistant", _reply(item.reply, provider) + [_call(call) for call in item.calls]
                 yield "user", [_result(call) for call in item.calls]

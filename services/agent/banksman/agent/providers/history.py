@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import assert_never
 
-from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from banksman.contracts.messages import (
+    AssistantMessage,
+    Content,
+    FilePart,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
 from banksman.contracts.tools import ToolCall, failed
 from banksman.contracts.wire import JsonObject
 
@@ -29,14 +39,14 @@ class CallWithResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ModelExchange:
     """A reply of the model and its calls with their results, in order."""
 
     reply: AssistantMessage
     calls: tuple[CallWithResult, ...]
 
 
-def exchanges(messages: Iterable[Message]) -> list[UserMessage | Exchange]:
+def exchanges(messages: Iterable[Message]) -> list[UserMessage | ModelExchange]:
     """Pair calls with their results.
 
     A result without a call is omitted, the first of two results counts, and a call without a result gets
@@ -48,14 +58,14 @@ def exchanges(messages: Iterable[Message]) -> list[UserMessage | Exchange]:
         if isinstance(message, ToolMessage):
             results.setdefault(message.result.tool_call_id, message)
     used: set[str] = set()
-    paired: list[UserMessage | Exchange] = []
+    paired: list[UserMessage | ModelExchange] = []
     for message in listed:
         match message:
             case UserMessage():
                 paired.append(message)
             case AssistantMessage():
                 calls = tuple(_with_result(call, results, used) for call in message.calls)
-                paired.append(Exchange(message, calls))
+                paired.append(ModelExchange(message, calls))
             case ToolMessage():
                 pass
     return paired
@@ -81,3 +91,60 @@ def _wire_id(call: ToolCall, used: set[str]) -> str:
         wire_id = f"{call.id[:56]}-{number}"
     used.add(wire_id)
     return wire_id
+
+
+_DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class InlineImage:
+    """An image that the request contains."""
+
+    media_type: str
+    base64: str
+
+    @property
+    def url(self) -> str:
+        """The image as a data URL."""
+        return f"data:{self.media_type};base64,{self.base64}"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedImage:
+    """An image that the vendor fetches from its URL."""
+
+    url: str
+
+
+SentPart = str | InlineImage | LinkedImage
+
+
+def sent_parts(content: Content) -> list[SentPart]:
+    """Return the parts of a message.
+
+    Files, and images stored in the workspace, become text with their path.
+    """
+    if isinstance(content, str):
+        return [content] if content.strip() else []
+    return [part for part in map(_sent, content) if not isinstance(part, str) or part.strip()]
+
+
+def _sent(part: TextPart | ImagePart | FilePart) -> SentPart:
+    match part:
+        case TextPart():
+            return part.text
+        case FilePart():
+            return f"[The user attached the file {part.path}, which is in the workspace.]"
+        case ImagePart():
+            return _image(part)
+        case _:
+            assert_never(part)
+
+
+def _image(part: ImagePart) -> SentPart:
+    data = _DATA_URL.fullmatch(part.url)
+    if data is not None:
+        return InlineImage(data[1], "".join(data[2].split()))
+    if part.url.startswith(("https://", "http://")):
+        return LinkedImage(part.url)
+    return f"[The user attached the image {part.url[:4096]}, which is in the workspace.]"

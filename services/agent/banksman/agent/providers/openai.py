@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.collect import ReplyBuilder
-from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
-from banksman.agent.providers.loose_json import as_count, as_list, as_object, as_text
-from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
+from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text
+from banksman.agent.providers.history import (
+    CallWithResult,
+    InlineImage,
+    LinkedImage,
+    ModelExchange,
+    SentPart,
+    exchanges,
+    sent_parts,
+)
 from banksman.agent.providers.retries import RetryingProvider, TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
@@ -68,7 +74,7 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         sent = body(request, self.name, own=self._base_url.startswith(_OWN_ADDRESS))
         silence_s = self.settings.silence_s(f"{self.name}:{request.model}")
-        reader = ReplyReader(deltas)
+        reader = OpenAIReplyReader(deltas)
         try:
             async with aclosing(self.client.chunks(sent, silence_s)) as chunks:
                 async for chunk in chunks:
@@ -113,7 +119,7 @@ def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessage
         match item:
             case UserMessage():
                 sent.append({"role": "user", "content": _content(item)})
-            case Exchange():
+            case ModelExchange():
                 sent.extend(_exchange(item, provider))
             case _:
                 assert_never(item)
@@ -146,7 +152,7 @@ def _part(part: SentPart) -> ChatCompletionContentPartParam:
             assert_never(part)
 
 
-def _exchange(exchange: Exchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
+def _exchange(exchange: ModelExchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
     source = exchange.reply
     if not exchange.calls and not (source.content or "").strip():
         return
@@ -169,7 +175,7 @@ def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-class ReplyReader:
+class OpenAIReplyReader:
     """Reads the chunks of one streamed reply. Compatible servers may omit any field or set it to null."""
 
     def __init__(self, deltas: DeltaSink) -> None:
