@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "R50",
         "an unknown tool is not named",
-        AGENT + "model/replies.py",
+        AGENT + "model/call_checks.py",
         'f"There is no tool {call.name!r}. Tools: {known}."',
         '"There is no such tool."',
         "tests/scenarios/test_native_loop.py::test_an_unknown_tool_is_named_and_the_others_still_run",

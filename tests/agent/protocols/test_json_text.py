@@ -1,4 +1,4 @@
-"""RequestedCalls as text: which replies are calls, malformed attempts or final (R1, R9, R10, R11, A25)."""
+"""Calls as text: which replies are calls, malformed attempts or final (R1, R9, R10, R11, A25)."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ async def test_images_are_sent_inline_and_workspace_files_by_path(
 async def test_results_are_sent_in_each_vendors_format(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
-    """R77, R95 and the ruling on the format of results."""
+    """R77, R95: the format of results."""
     calls = (
         ToolCall(id="c1", name="read_file", arguments={"path": "a"}, provider_call_id="call_1"),
         ToolCall(id="c2", name="bash", arguments={"command": "false"}),

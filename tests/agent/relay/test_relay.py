@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.support.fixtures import ACME, SecuredNats
 
-from banksman.agent.model.budgets import RoomLimits
-from banksman.agent.relay.relay import Relay
+from banksman.agent.relay.relay import Relay, RoomLimits
 from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus

@@ -157,7 +157,7 @@ async def _enter_relay(
     tickets: CallTickets,
     redaction: TenantRedaction,
 ) -> None:
-    """Serve the relay over its own connection: the server closes one that cannot keep up with a flood."""
+    """Serve the relay over a connection of its own: a flood of messages may make the server close it."""
     bus = await stack.enter_async_context(
         await Bus.connect(
             settings.nats,

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 SUSPECT_CLAIMS = 2
 """Consecutive claims without another commit after which a run is suspected of killing its agents."""
 ALONE_S = 5.0
-"""Seconds that a suspect is driven alone. A suspect that has not killed its agent by then is cleared; only
-the time limit of the run bounds a later crash."""
+"""Seconds that a suspect is driven alone. A suspect that has not killed its agent by then is cleared. A later
+crash loop is ended only by the time limit of the run."""
 
 
 def is_suspect(state: Conversation) -> bool:
@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        """True if the run is not, or no longer, driven alone."""
+        """True if the run is not driven alone, or not any more."""
         return self._place is None
 
     def end(self) -> None:
@@ -45,8 +45,8 @@ class Turn:
 class Quarantine:
     """One place for suspects in a process.
 
-    Claims without a commit are counted to detect a crash loop. An agent that dies takes all its runs down, so
-    without the quarantine, innocent runs would fail together with the run that kills it.
+    A crash loop is detected by claims without a commit. An agent that dies ends the work on all its runs, so
+    without the quarantine, innocent runs would fail together with the run that kills their agent.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
     @invalid.add_handler(Poison, publish=True)
     async def discard(poison: Poison, message: Work) -> Outcome:
         if poison.subject != message.subject:
-            # The unreadable message is another one, such as a commit of the log. The reply may be valid.
+            # Another message cannot be read, such as a commit of the log. The reply may be valid.
             raise poison
         return await worker.on_invalid_decision(message, poison.reason)
 

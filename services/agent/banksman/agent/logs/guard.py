@@ -1,4 +1,9 @@
-"""Protection of an agent from damaged logs: it checks all logs before it works, and records their heads."""
+"""Protection of an agent from damaged logs: it checks all logs before it works, and records their heads.
+
+The first check compares counts of the server, which include messages that it can no longer read. A scrub in
+the background therefore reads the headers of all commits: they name the predecessor and the events of each
+commit, so gaps, duplicate numbers and foreign messages are found without reading bodies.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from banksman.agent.logs.heads_recorder import WRITE_EVERY_S, CommitFold, HeadsRecorder
@@ -35,12 +39,17 @@ SCRUB_AFTER_S = 10.0
 """Seconds after the start until the headers of all commits are read for the first time."""
 SCRUB_EVERY_S = 600.0
 """Seconds from a reconnect until the headers of all commits are read again, which limits the load on NATS."""
+AT_ONCE = 500
+PAUSE_S = 0.05
+"""Seconds of pause after `AT_ONCE` commits: at most 10,000 per second, so that the agent can work."""
+SILENCE_S = 30.0
+"""Seconds without a commit after which the scrub assumes that the remaining commits were removed."""
 
 
 class LogGuard:
-    """Checks all logs at the start of a process and after each reconnect: a server may have restarted.
+    """Checks all logs at the start of a process and after each reconnect, as the server may have restarted.
 
-    While its context is open it records the log heads and repeats the checks in the background.
+    As a context manager it records the log heads and repeats the checks in the background.
     """
 
     def __init__(
@@ -55,9 +64,9 @@ class LogGuard:
         """Create the guard.
 
         Args:
-            bus: Connection of an agent.
-            damaged: Store that receives the damaged logs.
-            fold: State to fold from all commits while this process records the log heads.
+            bus: The connection.
+            damaged: Receives the damaged logs.
+            fold: Receives all commits while this process records the log heads.
             write_every_s: Seconds between two writes of the log heads.
             scrub_after_s: Seconds until the headers of all commits are read for the first time.
         """
@@ -102,20 +111,17 @@ class LogGuard:
 
     async def __aenter__(self) -> Self:
         await self._recorder.__aenter__()
-        background = self._background
         self._tasks = (
-            background.repeat("log-check", self._check, wait=self._wait_for_reconnect),
-            background.repeat("log-scrub", self._scrub, wait=self._wait_for_scrub),
+            self._background.repeat("log-check", self._check, wait=self._wait_for_reconnect),
+            self._background.repeat("log-scrub", self._scrub, wait=self._wait_for_scrub),
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._remove_callback()
         for task in self._tasks:
             await task.stop()
-        await self._recorder.__aexit__(kind, error, trace)
+        await self._recorder.__aexit__()
 
     async def _wait_for_reconnect(self) -> None:
         await self._reconnected.wait()
@@ -130,7 +136,6 @@ class LogGuard:
         await self._recorder.recording.wait()
 
     async def _scrub(self) -> None:
-        """Read the headers of all commits and report the damaged logs."""
         self._restarted.clear()
         async for log in scrub(self._heads):
             await self._damaged.put(log)
@@ -153,13 +158,6 @@ class LogGuard:
             logger.warning("the record of the log heads restarts: %d logs lost commits", len(found.damaged))
             await self._heads.begin(found.known.mark)
         self._checked = True
-
-
-AT_ONCE = 500
-PAUSE_S = 0.05
-"""Seconds of pause after `AT_ONCE` commits: at most 10,000 per second, so that the agent can work."""
-SILENCE_S = 30.0
-"""Seconds without a commit after which the scrub assumes that the remaining commits were removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +216,7 @@ async def _suspects(heads: LogHeads, upto: int, found: dict[str, _Head]) -> set[
 
 
 def _fits(found: dict[str, _Head], commit: StoredHeaders) -> bool:
-    """Process the next commit of a log; return whether it continues the one before."""
+    """Add the next commit of a log to `found`; return whether it continues the commit before."""
     head = found.get(commit.subject)
     try:
         first, last, prev, epoch = _read(commit.headers)

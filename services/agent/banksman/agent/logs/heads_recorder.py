@@ -1,7 +1,7 @@
 """Follows the headers of all commits: one agent records the log heads, and folds the commits for all agents.
 
-Every follower costs the server and itself a message per commit. Therefore one agent follows, and also passes
-each commit to the other fold over all logs (`CommitFold`).
+Each follower receives one message per commit. Therefore one agent follows, and also passes each commit to the
+other fold over all logs (`CommitFold`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Protocol, Self
 
 from banksman.bus.kv import Entry
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 WRITE_EVERY_S = 5.0
 """Seconds between two writes while commits arrive."""
 STANDBY_S = 10.0
-"""Seconds between two checks of a standby process whether another process writes the record."""
+"""Seconds after which a standby process checks again whether another process writes the record."""
 
 
 @dataclass(slots=True)
@@ -41,7 +40,6 @@ class _Segment:
     heads: dict[str, LogHead] = field(default_factory=dict[str, LogHead])
 
     def count(self, log: str, stream_seq: int) -> None:
-        """Count a commit."""
         head = self.heads.get(log)
         self.heads[log] = LogHead(commits=head.commits + 1 if head else 1, last=stream_seq)
         self.upto = stream_seq
@@ -71,7 +69,7 @@ class CommitFold(Protocol):
 
 
 class HeadsRecorder:
-    """Writes the record in the background while its context is open, unless another process does."""
+    """Writes the record of the log heads while its context is open, unless another process writes it."""
 
     def __init__(
         self,
@@ -97,9 +95,7 @@ class HeadsRecorder:
         self._task = self._heads.bus.background.run("heads", self._record)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._ending.set()
         if self._task:
             await self._task.ended(self._write_every_s)
@@ -120,7 +116,6 @@ class HeadsRecorder:
             await self._stand_by()
 
     async def _attend(self, generation: str) -> None:
-        """Write the record while no other process does."""
         newest = await self._heads.newest(generation)
         # The writer records new commits regularly. If it stops, a standby process takes over.
         if self._first or await self._is_unattended(newest, self._seen):
@@ -198,7 +193,7 @@ class HeadsRecorder:
         return revision is not None
 
     async def _stand_by(self) -> None:
-        """Wait until the next check, the end, or until this process should follow."""
+        """Wait until the next check, until this process ends, or until it should follow."""
         wakers = [self._ending] if self._fold is None else [self._ending, self._fold.wanted]
         waits = [asyncio.create_task(waker.wait()) for waker in wakers]
         try:

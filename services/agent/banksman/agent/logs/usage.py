@@ -1,8 +1,8 @@
 """The usage and stored bytes of each tenant, counted from all logs and stored in bucket `usage`.
 
 The logs are authoritative: each commit with a model's reply has the usage of the reply in a header. The agent
-that records the log heads follows the headers of all commits in the order of the stream. Other agents request
-its totals, and only for tenants with a limit. The bucket stores the totals up to a stream sequence, from
+that records the log heads counts the headers of all commits in the order of the stream. Other agents request
+the totals of tenants with a limit from that agent. The bucket stores the totals up to a stream sequence, from
 which the next agent continues: every commit counts once, also when a run is taken over. Runs write no totals,
 and all agents together write at most `WRITES_PER_S`.
 """
@@ -17,7 +17,6 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 from pydantic import BaseModel
@@ -38,8 +37,8 @@ from banksman.runtime.background import BackgroundTask
 logger = logging.getLogger(__name__)
 
 ALL_TENANTS = "all"
-"""Key of the totals of all tenants together. It is written last: the totals of every tenant reach at least as
-far."""
+"""Key of the totals of all tenants together. They are written last, so the stored totals of each tenant reach
+at least as far."""
 WRITE_EVERY_S = 5.0
 """Seconds between two writes of a tenant's totals, by any agent; more when many tenants are active."""
 WRITES_PER_S = 10
@@ -47,9 +46,10 @@ WRITES_PER_S = 10
 REACH_S = 5.0
 """Seconds for which a run waits until the commits before it are counted."""
 REPLY_S = 1.0
-"""Seconds to wait for a reply of the agent that counts; after that, this agent counts too."""
+"""Seconds to wait for a reply of the agent that counts; after that, this agent begins to count."""
 MAX_WAITING = 1_000
 """Maximum requests of other agents that wait until commits are counted; further ones get no reply."""
+NOTHING = UsageTotals()
 
 
 class UsageQuery(BaseModel):
@@ -59,7 +59,7 @@ class UsageQuery(BaseModel):
     upto: int
     """Stream sequence up to which every commit must be counted."""
     stored: bool = False
-    """Whether the totals up to `upto` must also be stored, those of every tenant."""
+    """Whether the totals of every tenant up to `upto` must also be stored."""
 
 
 class UsageLedger:
@@ -87,7 +87,7 @@ class UsageLedger:
     async def consumed(self, tenant: str, upto: int) -> UsageTotals:
         """Return a tenant's usage at all agents, up to a stream sequence or further.
 
-        If no agent has counted that far within `REACH_S`, return the totals known to this process.
+        If no agent has counted that far within `REACH_S`, the totals may be lower.
         """
         try:
             async with asyncio.timeout(REACH_S):
@@ -129,19 +129,17 @@ class UsageLedger:
         self._writing = self._bus.background.repeat("usage-write", self._write_due, wait=self._wait_to_write)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._writing is not None:
             await self._writing.stop()
-        await self._view.__aexit__(kind, error, trace)
+        await self._view.__aexit__(None, None, None)
 
     async def begin(self) -> int:
         """Begin to count for all agents; return the stream sequence from which `take` continues."""
-        # In this order, the totals of each tenant reach at least as far as those of all tenants.
+        # Read in this order: the totals of each tenant reach at least as far as those of all tenants.
         start, end = await self._start(), await last_sequence(self._bus, EVENTS)
         await self._view.refresh()
-        # Also without the accounts whose totals were removed, which this process may have stored itself.
+        # Accounts whose stored totals were removed must not remain.
         self._accounts.clear()
         for entry in self._view.entries():
             # `upto` is beyond the end if the logs were restored from a backup older than the bucket.
@@ -159,15 +157,15 @@ class UsageLedger:
         if commit.stream_seq <= self._upto:
             return
         consumed = CommitUsage.from_header(commit.headers.get(CONSUMED, ""))
-        delta = CountedCommit(commit.stream_seq, commit.time, consumed, stored_size(commit.payload_bytes))
-        self._account(usage_key(commit.subject.split(".")[1])).since.append(delta)
+        counted = CountedCommit(commit.stream_seq, commit.time, consumed, stored_size(commit.payload_bytes))
+        self._account(usage_key(commit.subject.split(".")[1])).since.append(counted)
         if consumed.requests:
-            self._account(ALL_TENANTS).since.append(replace(delta, stored_bytes=0))
+            self._account(ALL_TENANTS).since.append(replace(counted, stored_bytes=0))
         self._upto = commit.stream_seq
         self._advanced.set()
 
     async def end(self) -> None:
-        """Stop counting; from now on the totals are those that another agent stores."""
+        """Stop counting; the totals are now those that another agent stores."""
         self._counting.clear()
         for task in tuple(self._replies):
             task.cancel()
@@ -177,7 +175,7 @@ class UsageLedger:
             account.forget()
 
     async def is_followed(self) -> bool:
-        """Return False if no agent counts."""
+        """See `CommitFold.is_followed`."""
         try:
             await self._request(UsageQuery(tenant=ALL_TENANTS, upto=0))
         except NoResponders:
@@ -263,7 +261,7 @@ class UsageLedger:
             if account.since and account.stored_at <= due:
                 await self._write(key, account, account.now())
         total = self._account(ALL_TENANTS)
-        # Not further than the stored totals of any tenant.
+        # The totals of all tenants must not reach further than the stored totals of any tenant.
         covered = min((one.since[0].stream_seq - 1 for one in tenants.values() if one.since), default=upto)
         if total.since and total.stored_at <= due and min(upto, covered) > total.stored.upto:
             await self._write(ALL_TENANTS, total, total.until(min(upto, covered)))
@@ -278,16 +276,13 @@ class UsageLedger:
         elif stored := await self._bucket.get_or_drop(key):
             account.restart_from(stored.value, stored.revision, _clock())
         elif expected and account.revision == expected:
-            # The totals were removed, as those of a deleted tenant are. The next write creates them again. At
-            # another revision, a concurrent `flush` has created them already.
+            # The totals were removed, as for a deleted tenant, and the next write creates them again. If the
+            # revision differs, a concurrent `flush` has already created them.
             account.restart_from_nothing()
 
 
 def _clock() -> float:
     return asyncio.get_running_loop().time()
-
-
-NOTHING = UsageTotals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +294,9 @@ class CountedCommit:
     consumed: CommitUsage
     stored_bytes: int
 
+    def added_to(self, totals: UsageTotals) -> UsageTotals:
+        return totals.with_commit(self.stream_seq, self.time, self.consumed, self.stored_bytes)
+
 
 @dataclass(slots=True)
 class Account:
@@ -306,7 +304,7 @@ class Account:
 
     stored: UsageTotals = NOTHING
     revision: int = 0
-    """The revision of the stored totals; 0 when there are none yet."""
+    """The revision of the stored totals; 0 if none are stored."""
     stored_at: float = 0.0
     """When the stored totals last changed, by the clock of the event loop."""
     since: deque[CountedCommit] = field(default_factory=deque[CountedCommit])
@@ -316,19 +314,17 @@ class Account:
 
     def now(self) -> UsageTotals:
         """Return the totals, as far as this process has counted."""
-        for delta in islice(self.since, self._of_since, None):
-            self._counted = self._counted.with_commit(
-                delta.stream_seq, delta.time, delta.consumed, delta.stored_bytes
-            )
+        for commit in islice(self.since, self._of_since, None):
+            self._counted = commit.added_to(self._counted)
         self._of_since = len(self.since)
         return self._counted
 
     def until(self, stream_seq: int) -> UsageTotals:
         """Return the totals up to a stream sequence, without later commits."""
         totals = self.stored
-        for delta in self.since:
-            if delta.stream_seq <= stream_seq:
-                totals = totals.with_commit(delta.stream_seq, delta.time, delta.consumed, delta.stored_bytes)
+        for commit in self.since:
+            if commit.stream_seq <= stream_seq:
+                totals = commit.added_to(totals)
         return totals.model_copy(update={"upto": max(totals.upto, stream_seq)})
 
     def forget(self) -> None:
@@ -337,7 +333,6 @@ class Account:
         self._counted, self._of_since = self.stored, 0
 
     def restart_from(self, totals: UsageTotals, revision: int, at: float) -> None:
-        """Continue from newer stored totals."""
         # The view may deliver an older revision than the one that this process has just written.
         if revision <= self.revision:
             return

@@ -31,6 +31,9 @@ MAX_TRANSCRIPT_CHARS = 200_000
 """Characters that a model receives to summarise; this also limits what a summary costs."""
 MAX_SUMMARY_CHARS = 20_000
 MIN_SUMMARY_CHARS = 400
+PIECE_CHARS = (4_000, 1_000, 250)
+"""Maximum characters of one message, in the order in which they are tried until the transcript fits."""
+_GAP = "\n\n"
 
 INSTRUCTIONS = """\
 You write summaries of conversations between a user and an assistant that works with tools. The assistant \
@@ -81,8 +84,7 @@ class Compactor:
     ) -> Build | None:
         """Return the compaction to record after a provider refused a request as too long.
 
-        Returns:
-            None if the provider refused for another reason, or nothing can be cut.
+        Return None if the provider refused for another reason, or nothing can be cut.
 
         Raises:
             Fenced: A higher claim owns the run.
@@ -163,7 +165,6 @@ class _NoDeltas:
 
 
 def is_too_long(error: BanksmanError) -> bool:
-    """Return whether a provider refused a request because it exceeds the context size of the model."""
     return (
         isinstance(error, ProviderFailed)
         and error.status in _REFUSALS
@@ -197,14 +198,9 @@ def _summary_chars(wanted: CompactionCut, size: Size) -> int:
 def _recorded(
     event: HistoryCompacted, history: tuple[Message, ...], state: Conversation
 ) -> tuple[EventBody, ...]:
-    # The event names messages by index, so it is recorded only if the history is still the one summarised.
+    # The event names messages by index, so it is recorded only if the history is unchanged since the summary.
     ended = state.run is None or state.run.cancel is not None
     return () if ended or state.history != history else (event,)
-
-
-PIECE_CHARS = (4_000, 1_000, 250)
-"""Maximum characters of one message, in the order in which they are tried until the transcript fits."""
-_GAP = "\n\n"
 
 
 def transcript(messages: tuple[Message, ...], max_chars: int) -> str:

@@ -1,4 +1,4 @@
-"""The context sizes of models, and estimates of how many tokens a request has."""
+"""The context sizes of models, estimates of the tokens of a request, and where to cut a history. Pure."""
 
 from __future__ import annotations
 
@@ -52,10 +52,17 @@ LEAST_RATIO, MOST_RATIO = 0.5, 4.0
 """The range in which a vendor's count may change the estimate: some compatible servers return wrong
 counts."""
 
+KEPT_SHARE = 0.5
+"""Share of the limit that the kept messages may take: another compaction should not follow at once."""
+SUMMARY_SHARE = 0.1
+"""Share of the limit that a summary may take."""
+LEAST_GAIN = 0.1
+"""Share of the limit that a compaction must save; otherwise the request is sent unchanged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The estimated tokens of a request."""
+    """The estimated size of a request."""
 
     fixed: int
     """Tokens of the system prompt and the tools."""
@@ -66,7 +73,6 @@ class Size:
 
     @property
     def total(self) -> int:
-        """The tokens of the whole request."""
         return self.fixed + sum(self.messages)
 
 
@@ -76,7 +82,7 @@ def context_tokens(model: str, overrides: Mapping[str, int], own: int | None) ->
     Args:
         model: `provider:model`.
         overrides: The operator's table, by the start of the name; it takes precedence over the built-in one.
-        own: The assistant's own limit, which takes precedence over both; None when it has none.
+        own: The assistant's limit, which takes precedence over both; None if it has none.
     """
     if own is not None:
         return own
@@ -92,17 +98,16 @@ def size_of(request: ModelRequest, history: tuple[Message, ...], measured: Measu
 
     Args:
         request: The request, for its system prompt and tools.
-        history: The messages as they were folded; the request may hold them in another form.
-        measured: The vendor's count of the last request, which held a beginning of this history.
+        history: The messages as they were folded; the request may contain them in another form.
+        measured: The vendor's count of the last request, which contained a beginning of this history.
     """
     fixed = _text_tokens(request.system) + sum(_tool_tokens(tool) for tool in request.tools)
-    messages = tuple(message_tokens(message) for message in history)
+    messages = tuple(_message_tokens(message) for message in history)
     ratio = _ratio(fixed, messages, measured)
     return Size(round(fixed * ratio), tuple(round(count * ratio) for count in messages), ratio)
 
 
-def message_tokens(message: Message) -> int:
-    """Return the estimated tokens of a message."""
+def _message_tokens(message: Message) -> int:
     match message:
         case UserMessage(content=content):
             return MESSAGE_TOKENS + _content_tokens(content)
@@ -152,20 +157,12 @@ def _text_tokens(text: str) -> int:
     return -(-size // BYTES_PER_TOKEN)
 
 
-KEPT_SHARE = 0.5
-"""Share of the limit that the kept messages may take: another compaction should not follow at once."""
-SUMMARY_SHARE = 0.1
-"""Share of the limit that a summary may take."""
-LEAST_GAIN = 0.1
-"""Share of the limit that a compaction must save; otherwise the request is sent unchanged."""
-
-
 @dataclass(frozen=True, slots=True)
 class CompactionCut:
     """The older part of a history that a compaction replaces."""
 
     kept_from: int
-    """Index of the first message that is kept; the number of messages when none is."""
+    """Index of the first message that is kept; the number of messages if none is."""
     tokens_before: int
     max_summary_tokens: int
 
@@ -178,16 +175,16 @@ def cut(
     message: UserMessage,
     iterations: int | None,
 ) -> CompactionCut | None:
-    """Return where to cut so that the kept part has room to grow; None when a cut would save too little.
+    """Return where to cut so that the kept part has room to grow; None if a cut would save too little.
 
     Results stay with the reply that requested them, so that both vendors accept the kept part.
 
     Args:
-        history: All messages; every call among them has its result.
-        size: The size of the request with all of them.
+        history: All messages; each call has its result.
+        size: The size of the request with all messages.
         limit: Tokens that the request must stay below.
         message: The message that the open run answers, which is kept wherever it stands.
-        iterations: The most replies to keep, with their results; None for all that fit.
+        iterations: Maximum replies to keep with their results; None for all that fit.
     """
     summary = round(limit * SUMMARY_SHARE)
     room = (limit - size.fixed) * KEPT_SHARE
@@ -201,12 +198,11 @@ def cut(
 
 
 def _borders(history: tuple[Message, ...]) -> list[int]:
-    """Return the indexes at which the kept part may begin."""
     return [at for at in range(1, len(history)) if not isinstance(history[at], ToolMessage)]
 
 
 def _beginning(history: tuple[Message, ...], iterations: int) -> int:
-    """Return the index of the last replies, including the user messages before the first of them."""
+    """Return the index at which the last replies begin, with the user messages directly before them."""
     replies = [at for at, message in enumerate(history) if isinstance(message, AssistantMessage)]
     if len(replies) <= iterations:
         return 1

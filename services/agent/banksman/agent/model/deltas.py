@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Self
 
 from banksman.agent.protocols.base import DeltaFilter, Protocol
@@ -26,7 +25,7 @@ CHECK_S: Final = 0.5
 
 
 class Deltas:
-    """Publishes the text of a reply while the model writes it, but never the text of a call.
+    """The `DeltaSink` of one reply: it publishes the text, but never the text of a call.
 
     As a context manager it learns from the server whether a client has subscribed.
     """
@@ -41,7 +40,7 @@ class Deltas:
             tenant: The tenant of the conversation.
             empty: A piece of the reply without text.
             protocol: The format in which the model writes calls.
-            confirm: Returns if this process still owns the run; otherwise it raises.
+            confirm: Raises if this process does not own the run any more.
         """
         self.message_id = empty.message_id
         self._bus = bus
@@ -69,9 +68,7 @@ class Deltas:
         )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._batch is not None:
             self._batch.cancel()
         self._stack.close()
@@ -83,14 +80,14 @@ class Deltas:
 
     async def write(self, kind: DeltaKind, text: str) -> None:
         """Publish the next piece, together with pieces that follow within `BATCH_S`."""
-        # A secret of this process may span several pieces, so a possible beginning of one is held back.
+        # A secret of this process may span several pieces, so its possible beginning is held back.
         text = self._unsafe[kind] + text
         safe = safe_length(text)
         self._unsafe[kind] = text[safe:]
         await self._pass_on(kind, text[:safe])
 
     async def restart(self) -> None:
-        """Restart the reply: clients replace the shown text when offsets begin at 0 again.
+        """Restart the reply: clients replace the shown text when its offsets begin at 0 again.
 
         Raises:
             Fenced: A higher claim owns the run, so the request must not be repeated.

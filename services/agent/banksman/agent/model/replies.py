@@ -1,4 +1,4 @@
-"""The events of a model's reply. Pure."""
+"""The events of a model's reply, and of a reply that failed, was interrupted or cannot be recorded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import datetime
 from functools import partial
 from typing import assert_never
 
+from banksman.agent.model.call_checks import CallFacts, CallPolicy
 from banksman.agent.protocols.base import Final, Malformed, Reading, RequestedCall, RequestedCalls
 from banksman.bus.errors import MessageTooLarge
-from banksman.contracts.assistants import Decision
 from banksman.contracts.errors import BanksmanError, ErrorCode, ProviderTimedOut
 from banksman.contracts.events import (
     EventBody,
@@ -20,26 +20,54 @@ from banksman.contracts.events import (
     ToolCallCompleted,
     ToolCallRequested,
 )
-from banksman.contracts.messages import Usage, text_of
+from banksman.contracts.messages import Usage
 from banksman.contracts.network import NetworkPolicy
-from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
+from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
-from banksman.runs.approval_policy import (
-    Pattern,
-    approval_item,
-    approval_requested,
-    decide,
-    hosts_fetched,
-    remembered_decisions,
-    treated,
-)
+from banksman.runs.approval_policy import approval_item, approval_requested, treated
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
-from banksman.runs.schemas import ArgumentProblem
 from banksman.runs.state import Conversation, Run, replace
 from banksman.runs.steps import MAX_MALFORMED, deadline_of, timed_out
 from banksman.runtime.redaction import redacted
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PaidReply:
+    """What the vendor charges for a reply."""
+
+    message_id: str
+    model: str
+    """The model that wrote the reply, as `provider:model`."""
+    provider: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class PartialReply:
+    """The text that was streamed before the run ended."""
+
+    text: str
+    message_id: str
+    model: str
+    """The model that was requested first, as `provider:model`."""
+    usage: Usage
+    """An estimate: vendors report the usage at the end of a reply."""
+
+
+class UnusableReply(ValueError):
+    """A reply that may be charged for cannot be read or checked. The cause is an error of this project.
+
+    Args:
+        consumed: Returns the events that record the usage of the reply.
+    """
+
+    def __init__(self, consumed: Build) -> None:
+        self.consumed = consumed
+        super().__init__("an unforeseen error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +77,16 @@ class ReplyCommit:
     reading: Reading
     text: str
     """The text as the model wrote it."""
-    message_id: str
+    paid: PaidReply
+    provider_state: JsonObject | None
+    call_ids: tuple[str, ...]
+    """One id for each call."""
+    facts: CallFacts
     approval_id: str
     """The id of the approval request, for calls that need one."""
     requested_at: datetime
     """The time of the approval request."""
     expires_at: datetime
-    call_ids: tuple[str, ...]
-    """One id for each call."""
-    usage: Usage
-    model: str
-    """The model that wrote the reply, as `provider:model`."""
-    provider: str
-    provider_state: JsonObject | None
-    tools: Mapping[str, ToolDefinition]
-    """The tools that may be called."""
-    problems: Mapping[str, ArgumentProblem]
-    """Why arguments do not fit the schema of their tool, by call id."""
-    old_contents: Mapping[str, str]
-    """The current contents of files that the calls would overwrite, by path."""
-    approvals_full: str | None
-    """Why the tenant may store no further approval request; None if it may."""
-
-    @property
-    def paid(self) -> PaidReply:
-        """What the vendor charges for."""
-        return PaidReply(self.message_id, self.model, self.provider, self.usage)
 
     def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
         """Return the events of the reply; without its calls if the run was cancelled meanwhile."""
@@ -95,30 +107,17 @@ class ReplyCommit:
                 assert_never(self.reading)
 
 
-def failure_events(state: Conversation, error: BanksmanError) -> tuple[EventBody, ...]:
-    """Return the end of a run whose model request failed."""
-    code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
-    return end_events(state, Ending("failed", code, redacted(str(error)), "not_executed"))
-
-
-def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
-    """Return the end of a run without a further model request; nothing if it was cancelled meanwhile."""
-    if state.run is None or state.run.cancel is not None:
-        return ()
-    return (finished(state.run, ending.status, ending.message, ending),)
-
-
 def _message(run: Run, reply: ReplyCommit, text: str | None) -> MessageCompleted:
     return MessageCompleted(
-        message_id=reply.message_id,
+        message_id=reply.paid.message_id,
         role="assistant",
         content=text,
         finish_reason="tool_calls",
-        model=reply.model,
+        model=reply.paid.model,
         protocol=run.settings.tool_protocol,
-        provider=reply.provider,
+        provider=reply.paid.provider,
         provider_state=reply.provider_state,
-        usage=reply.usage,
+        usage=reply.paid.usage,
     )
 
 
@@ -127,13 +126,13 @@ def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> ProtocolRetry:
         attempt=run.malformed + 1,
         max=MAX_MALFORMED,
         error=malformed.error,
-        message_id=reply.message_id,
+        message_id=reply.paid.message_id,
         reply=reply.text,
         correction=malformed.correction,
-        model=reply.model,
-        provider=reply.provider,
+        model=reply.paid.model,
+        provider=reply.paid.provider,
         provider_state=reply.provider_state,
-        usage=reply.usage,
+        usage=reply.paid.usage,
     )
 
 
@@ -142,18 +141,19 @@ def _call_events(
 ) -> tuple[EventBody, ...]:
     message = _message(run, reply, text)
     most = run.settings.limits.calls_per_reply
-    policy = _CallPolicy.of(state, run, reply)
+    policy = CallPolicy.of(state, run, reply.facts)
     numbered = list(zip(requested, reply.call_ids, strict=True))
     calls = [
-        policy.check(one, _call(one, call_id, reply.tools, run.settings.tools.network))
+        policy.check(one, _call(one, call_id, reply.facts.tools, run.settings.tools.network))
         for one, call_id in numbered[:most]
     ]
     events: list[EventBody] = [
         ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
     ]
     events += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
+    old_contents = reply.facts.old_contents
     items = tuple(
-        approval_item(one.call, old_content=reply.old_contents.get(str(one.call.arguments.get("path"))))
+        approval_item(one.call, old_content=old_contents.get(str(one.call.arguments.get("path"))))
         for one in calls
         if one.needs_approval
     )
@@ -192,84 +192,6 @@ def _call(
     return call if tool is None else treated(call, tool)
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedCall:
-    """A checked call."""
-
-    call: ToolCall
-    arguments_error: str | None
-    """Why the arguments cannot be read; `runs.steps` gives such a call its result."""
-    refusal: ToolResult | None
-    """The result of a call that is not executed; None for a call that may be executed."""
-    needs_approval: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _CallPolicy:
-    """Decides about the calls of one reply."""
-
-    tools: Mapping[str, ToolDefinition]
-    run: Run
-    remembered: Mapping[Pattern, Decision]
-    fetched_hosts: frozenset[str]
-    problems: Mapping[str, ArgumentProblem]
-    approvals_full: str | None
-
-    @classmethod
-    def of(cls, state: Conversation, run: Run, reply: ReplyCommit) -> _CallPolicy:
-        remembered = remembered_decisions((*state.remembered, *run.remembered))
-        return cls(
-            reply.tools,
-            run,
-            remembered,
-            hosts_fetched(state.history),
-            reply.problems,
-            reply.approvals_full,
-        )
-
-    def check(self, requested: RequestedCall, call: ToolCall) -> _CheckedCall:
-        """Check a call against the tools, the schema of its tool and the approval policy, in this order."""
-        if requested.arguments_error is not None:
-            return _CheckedCall(call, requested.arguments_error, None, False)
-        tool = self.tools.get(call.name)
-        if tool is None:
-            known = ", ".join(sorted(self.tools)) or "none"
-            return _refused(call, "unknown_tool", f"There is no tool {call.name!r}. Tools: {known}.")
-        problem = self.problems.get(call.id)
-        if problem is not None:
-            return _refused(call, "invalid_arguments", f"Invalid arguments of {call.name}: {problem}")
-        decision = decide(
-            call,
-            tool,
-            self.run.settings.approval_policy,
-            remembered=self.remembered,
-            message_text=text_of(self.run.message.content),
-            fetched_hosts=self.fetched_hosts,
-        )
-        if decision == "deny":
-            text = f"The policy of this assistant does not allow this call of {call.name}."
-            return _refused(call, "denied", text)
-        if decision == "ask" and self.approvals_full is not None:
-            text = f"This call needs an approval, which cannot be requested now: {self.approvals_full}."
-            return _refused(call, "unavailable", text)
-        return _CheckedCall(call, None, None, needs_approval=decision == "ask")
-
-
-def _refused(call: ToolCall, kind: ErrorKind, text: str) -> _CheckedCall:
-    return _CheckedCall(call, None, failed(call.id, kind, text), False)
-
-
-@dataclass(frozen=True, slots=True)
-class PaidReply:
-    """What the vendor charges for a reply."""
-
-    message_id: str
-    model: str
-    """The model that wrote the reply, as `provider:model`."""
-    provider: str
-    usage: Usage
-
-
 def paid_events(state: Conversation, reply: PaidReply, text: str | None = None) -> tuple[EventBody, ...]:
     """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
     if state.run is None:
@@ -285,18 +207,6 @@ def paid_events(state: Conversation, reply: PaidReply, text: str | None = None) 
         usage=reply.usage,
     )
     return (message,)
-
-
-@dataclass(frozen=True, slots=True)
-class PartialReply:
-    """The text that was streamed before the run ended."""
-
-    text: str
-    message_id: str
-    model: str
-    """The model that was requested first, as `provider:model`."""
-    usage: Usage
-    """An estimate: vendors report the usage at the end of a reply."""
 
 
 def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
@@ -319,19 +229,33 @@ def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody,
     return (message,)
 
 
-logger = logging.getLogger(__name__)
+def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
+    """Return the end of a run without a further model request; nothing if it was cancelled meanwhile."""
+    if state.run is None or state.run.cancel is not None:
+        return ()
+    return (finished(state.run, ending.status, ending.message, ending),)
 
 
-class UnusableReply(ValueError):
-    """A reply that may be charged for cannot be read or checked. The cause is an error of this project.
+def failure(
+    owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
+) -> tuple[EventBody, ...]:
+    """Return the end of a run whose model request failed, after the text that was already streamed."""
+    run = state.run
+    if run is None:
+        return ()
+    text = () if streamed is None else partial_events(state, streamed)
+    if streamed is not None and text:
+        # The outcome is in the same commit as the text, so the folded usage does not include the text yet.
+        run = replace(run, usage=run.usage + streamed.usage)
+        state = replace(state, run=run)
+    # The request ends at the run's deadline by a local timer, possibly a moment early by the broker's clock.
+    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
+    return (*text, *end_events(state, timed_out(run) if late else _failed(error)))
 
-    Args:
-        consumed: Returns the events that record the usage of the reply.
-    """
 
-    def __init__(self, consumed: Build) -> None:
-        self.consumed = consumed
-        super().__init__("an unforeseen error")
+def _failed(error: BanksmanError) -> Ending:
+    code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
+    return Ending("failed", code, redacted(str(error)), "not_executed")
 
 
 def unrecorded(error: Exception, reply: Build) -> tuple[Ending, Build] | None:
@@ -356,20 +280,3 @@ def unrecorded(error: Exception, reply: Build) -> tuple[Ending, Build] | None:
     logger.error("the reply of the model cannot be processed", exc_info=error)
     text = "The model's reply could not be processed because of an internal error."
     return Ending("failed", ErrorCode.INTERNAL, text, "not_executed"), paid
-
-
-def failure(
-    owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
-) -> tuple[EventBody, ...]:
-    """Return the end of a run whose model request failed, after the text that was streamed before."""
-    text = () if streamed is None else partial_events(state, streamed)
-    run = state.run
-    if run is None:
-        return (*text, *failure_events(state, error))
-    if streamed is not None and text:
-        # The outcome is in the same commit as the text, so the folded usage does not include the text yet.
-        run = replace(run, usage=run.usage + streamed.usage)
-        state = replace(state, run=run)
-    # The request ends at the run's deadline by a local timer, possibly a moment early by the broker's clock.
-    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
-    return (*text, *(end_events(state, timed_out(run)) if late else failure_events(state, error)))

@@ -47,15 +47,14 @@ async def complete_with_fallback(
 
     Args:
         providers: The providers of the models.
-        models: `provider:model` of each, the first choice first.
-        request: The request; its model is replaced.
-        deltas: Receives the text of the reply; it restarts with each model.
+        models: `provider:model` of each, the first choice first; at least one.
+        request: The request; the name of each model replaces its `model`.
+        deltas: Receives the text of the reply, and restarts with each model.
         deadline_s: Seconds for all models together.
 
     Raises:
         ProviderFailed: The last model is unavailable, or a model refused the request.
         BadInput: A model is unknown.
-        ValueError: `models` is empty.
     """
     until = time.monotonic() + deadline_s
     for successors, model in zip(reversed(range(len(models))), models, strict=True):
@@ -90,12 +89,12 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
         while not task.done():
             notified = await _done_or_notified(owned, task)
             if notified and not task.done():
-                # While the broker is away, the model continues: the commit of its reply will find a cancel.
+                # While the broker is away, the model continues. The commit of the reply finds a cancel.
                 with contextlib.suppress(Refused):
                     await owned.refresh()
                 run = owned.state.run
                 ended = run is None or run.cancel is not None or owned.state.deleted
-                # A reply that arrived meanwhile was paid for, so it is recorded.
+                # A reply that arrived meanwhile is charged, so it is recorded.
                 if ended and not task.done():
                     return None
         return task.result()
@@ -106,8 +105,7 @@ async def unless_cancelled(owned: Ownership, work: Coroutine[Any, Any, T]) -> T 
 
 async def _done_or_notified(owned: Ownership, task: asyncio.Task[Any]) -> bool:
     """Wait until `task` is done or a commit is reported; return whether others may have committed."""
-    # The provider ends the request at the deadline. The wait is longer, so that the error of the provider is
-    # reported.
+    # The provider ends the request at the deadline. The wait is longer, so that its error is reported.
     until = deadline_of(owned.run) + timedelta(seconds=5)
     notified = asyncio.create_task(owned.ports.notifications.wait(owned.state, until))
     try:

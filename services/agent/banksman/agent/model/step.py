@@ -1,4 +1,4 @@
-"""One model request: from the folded log to the events of its reply, whose text is streamed meanwhile."""
+"""One model request: it prepares the request from the folded log, streams the reply and checks it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 from banksman.agent.model.budgets import TenantBudgets
-from banksman.agent.model.call_checks import argument_problems, old_contents
+from banksman.agent.model.call_checks import CallFacts, argument_problems, old_contents
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
 from banksman.agent.model.deltas import Deltas
@@ -82,7 +82,7 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """Requests replies from models. One object serves all runs of a process."""
+    """Requests replies from models; one object serves all runs of a process."""
 
     bus: Bus
     providers: Providers
@@ -96,8 +96,8 @@ class ModelStep:
     async def complete(self, owned: Ownership) -> Build:
         """Request the next reply of a run; return the `Build` of its commit.
 
-        If the history is too long for the model, the commit is a compaction instead, and the loop requests
-        the reply in its next step.
+        If the history is too long for the model, the commit is a compaction, and the loop requests the reply
+        in its next step.
 
         Raises:
             Fenced: A higher claim owns the run.
@@ -118,11 +118,10 @@ class ModelStep:
             return partial(failure, owned, error, None)
 
     def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
-        """Return the end of a run whose reply the log cannot store; None for an error of another commit."""
+        """See `replies.unrecorded`."""
         return unrecorded(error, reply)
 
     async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
-        """Send the request and stream the text of its reply; return the `Build` of the commit."""
         state = owned.state
         empty = Delta(
             conversation_id=state.conversation_id,
@@ -160,12 +159,12 @@ class ModelStep:
         )
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
-        """Request the reply and read it; return None if the run was cancelled meanwhile.
+        """Request the reply and check it; return None if the run was cancelled meanwhile.
 
         Raises:
             ProviderFailed: The model's API failed permanently, or the run timed out.
             BadInput: A model is unknown.
-            UnusableReply: An unforeseen error prevents that the reply is read and checked.
+            UnusableReply: The reply cannot be read or checked, because of an unforeseen error.
         """
         run = owned.run
         logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
@@ -196,31 +195,39 @@ class ModelStep:
     async def _checked(
         self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply
     ) -> ReplyCommit:
-        """Return the reply with what its commit needs to know about its calls."""
         run, clock = owned.run, owned.ports.clock
         reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
         await deltas.end(is_final=isinstance(reading, Final))
         calls = reading.calls if isinstance(reading, RequestedCalls) else ()
         call_ids = tuple(clock.new_id("k") for _ in calls)
-        executed = calls[: run.settings.limits.calls_per_reply]
-        tools = self._callable_tools(owned.state, run, prepared)
         now = clock.now()
         return ReplyCommit(
             reading=reading,
             text=truncated_text(written.text or ""),
-            message_id=paid.message_id,
+            paid=paid,
+            provider_state=written.provider_state,
+            call_ids=call_ids,
+            facts=await self._facts(owned, prepared, calls, call_ids),
             approval_id=approval_id_for(run.run_id),
             requested_at=now,
             expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
-            call_ids=call_ids,
-            usage=paid.usage,
-            model=paid.model,
-            provider=paid.provider,
-            provider_state=written.provider_state,
+        )
+
+    async def _facts(
+        self,
+        owned: Ownership,
+        prepared: _Prepared,
+        calls: tuple[RequestedCall, ...],
+        call_ids: tuple[str, ...],
+    ) -> CallFacts:
+        state = owned.state
+        executed = calls[: owned.run.settings.limits.calls_per_reply]
+        tools = self._callable_tools(state, owned.run, prepared)
+        return CallFacts(
             tools=tools,
-            problems=await argument_problems(self.schemas, owned.state.tenant, executed, call_ids, tools),
-            old_contents=await old_contents(self.placements, owned.state, executed),
-            approvals_full=await self._approvals_full(owned.state.tenant, executed),
+            problems=await argument_problems(self.schemas, state.tenant, executed, call_ids, tools),
+            old_contents=await old_contents(self.placements, state, executed),
+            approvals_full=await self._approvals_full(state.tenant, executed),
         )
 
     async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
@@ -231,13 +238,13 @@ class ModelStep:
     def _callable_tools(
         self, state: Conversation, run: Run, prepared: _Prepared
     ) -> dict[str, ToolDefinition]:
-        """Return the tools that may be called, by name, including those of a server that is restarting."""
+        """Return the tools that may be called, also those of a server that is restarting, by name."""
         returning = self.catalog.returning(state.tenant, run.settings.tools)
         kept = (tool for tool in returning if tool.name not in prepared.dropped)
         return {tool.name: tool for tool in (*kept, *prepared.tools)}
 
     async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
-        """Return the request: the enhanced prompt, the tools and the history in the form of the protocol.
+        """Return the request in the form of the protocol.
 
         Raises:
             BadInput: A variable of the prompt is unknown.

@@ -1,4 +1,4 @@
-"""The interface of a tool protocol, and the types that protocols and providers exchange."""
+"""The interface and the types of tool protocols, and what all protocols share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_REPLY_CHARS = 256 * 1024
 """Maximum characters of one stored reply. A longer one is cut and ends with a note."""
 
 MAX_NAME_CHARS = 256
-"""Maximum characters of a tool's name in the log."""
+"""Maximum characters of the name of a tool in the log."""
 
 FALLBACK_TEXT = "I encountered an issue and could not finish the answer."
 """The final text if a model stops for an unknown reason without text."""
@@ -44,7 +44,7 @@ class ModelRequest:
     """The complete system prompt; empty for none."""
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...] = ()
-    """The tools to offer through the vendor's API; empty if the model writes calls as text."""
+    """Tools to offer through the vendor's API; empty if the model writes calls as text."""
     options: ModelOptions = field(default_factory=ModelOptions)
     conversation_id: str = ""
     """Names the state that a vendor stores per conversation; empty outside a conversation."""
@@ -138,8 +138,8 @@ class Protocol(typing.Protocol):
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Return the request with tools and history in the form that this protocol sends.
 
-        `request.tools` are the tools that the run offers, and `request.messages` is the folded history. The
-        history may contain calls of both protocols.
+        `request.tools` are the tools that the run offers. `request.messages` is the folded history, which may
+        contain calls of both protocols.
         """
         ...
 
@@ -160,7 +160,6 @@ class Protocol(typing.Protocol):
 
 
 def truncated_text(text: str) -> str:
-    """Return the text, cut to `MAX_REPLY_CHARS`."""
     if len(text) <= MAX_REPLY_CHARS:
         return text
     return text[: MAX_REPLY_CHARS - len(_CUT_NOTE)] + _CUT_NOTE
@@ -186,7 +185,7 @@ def flatten(
     write_call: Callable[[ToolCall], str],
     selects: Callable[[AssistantMessage], bool],
 ) -> tuple[Message, ...]:
-    """Replace the calls of the selected messages by text, and their results by user messages."""
+    """Replace the calls of the selected messages by text, and the results of these calls by user messages."""
     return tuple(_flattened(messages, write_call, selects))
 
 

@@ -1,11 +1,11 @@
-"""RequestedCalls as one strict JSON object in the text of a reply (ruling "Call or text").
+"""The protocol in which a call is one strict JSON object in the text of a reply.
 
 A reply attempts a call if it contains an object with the key `tool` at its top level and outside a nested
 code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is
 the call, with or without prose around it. A reply with several objects, an invalid object or an object that
-breaks a rule of the format is malformed. Unknown keys are refused too: without them the call would not be the
-one that the model wrote. A reply that starts with `{` and spells the key differently is malformed as well,
-such as `'tool'`, `tool`, `"Tool"` or `"tool_name"`.
+breaks a rule of the format is malformed. Unknown keys are refused too: a call without them would not be the
+call that the model wrote. A reply that starts with `{` and spells the key differently, such as `'tool'`,
+`tool`, `"Tool"` or `"tool_name"`, is malformed as well.
 
 An object with a syntax error is an attempt if the key precedes the error at any depth. A valid object inside
 it is not extracted, because the intended whole is unknown. The key must be written literally, without
@@ -54,14 +54,14 @@ _EXCERPT_CHARS = 24
 
 
 class JsonText:
-    """RequestedCalls are text. Only the prompt describes the tools."""
+    """Calls are text. Only the prompt describes the tools."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Write each call of the history as its object and each result as a message of the user (R2)."""
         return replace(request, tools=(), messages=flatten(request.messages, written_call, lambda _: True))
 
     def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
-        """Return the call, the final text, or the broken rule of an attempt (R9, R10, R11)."""
+        """See `Protocol.read` (R9, R10, R11)."""
         text = reply.text or ""
         try:
             found = _find_call(text)
@@ -77,7 +77,6 @@ class JsonText:
         return RequestedCalls(_prose(text, start, end), (call,))
 
     def delta_filter(self) -> DeltaFilter:
-        """Return a filter that withholds text that may be part of a call."""
         return CallFilter()
 
 
@@ -90,8 +89,6 @@ def written_call(call: ToolCall) -> str:
 
 
 class _MalformedCall(Exception):
-    """The text attempts a call that breaks a rule."""
-
     def __init__(self, rule: str, position: int) -> None:
         self.rule = rule
         self.position = position

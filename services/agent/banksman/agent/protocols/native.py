@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Native:
-    """RequestedCalls are in the vendor's own fields; the text of a reply contains none."""
+    """Calls are in the vendor's own fields; the text of a reply contains none."""
 
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Return the request with the calls of the other protocol written as text.
@@ -60,7 +60,7 @@ class Native:
         return RequestedCalls(truncated_text(reply.text or "") or None, own)
 
     def delta_filter(self) -> DeltaFilter:
-        """Return a filter that passes all text, because the text contains no calls."""
+        """Return a filter that passes all text: calls are never part of the text."""
         return _PassAll()
 
 
@@ -89,7 +89,7 @@ def _with_terminate(tool: ToolDefinition) -> ToolDefinition:
 
 
 def _without_terminate(call: RequestedCall, extended: frozenset[str]) -> RequestedCall:
-    """Move the added parameter `terminate`, which the tool does not have, to the field of the call."""
+    """Move `terminate`, which is no parameter of the tool itself, from the arguments to its field."""
     arguments = call.arguments or {}
     if call.name not in extended or TERMINATE_KEY not in arguments:
         return call

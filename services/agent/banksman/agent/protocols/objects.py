@@ -1,4 +1,4 @@
-"""Find the JSON objects in a text that may be calls, in one pass.
+"""Find the JSON objects in a text that may be calls, and withhold such objects from a streamed reply.
 
 The search parses at each position where an object with a key can start. It skips a valid object as a whole,
 so text in a string or a nested object is never read as a call. After an object with a syntax error it
@@ -24,6 +24,9 @@ about 40 ms."""
 MAX_FENCES = 5000
 """Maximum code fences to recognise. Objects after that many count as outside a nested fence."""
 
+_UNDECIDED_CHARS = 16
+"""An error this close to the end may be an incomplete token, such as `12e` or `\\u00`."""
+
 QUOTED_KEY = f'"{TOOL_KEY}"'
 
 _SPACE = r"[ \t\n\r]*+"
@@ -34,6 +37,8 @@ _PARTIAL_OPENING = re.compile(
 )
 _KEY = re.compile(rf'"{TOOL_KEY}"{_SPACE}:')
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)$", re.MULTILINE)
+_FENCE_LINE = re.compile(r"[ \t]*+(?:[`~]{1,2}|(?:`{3,}+|~{3,}+)[^`\n]*+)")
+_BLANK_OR_FENCE = re.compile(r"[\s\ufeff]*+(?:[`~]++[^\S\n]*+[\w+.-]*+\s*+)?")
 
 _KEY_OF = rf'(?:{_SPACE}(?P<key>"{_STRING_BODY}"){_SPACE}:)?'
 _TOKEN = re.compile(
@@ -168,15 +173,13 @@ def _broken(text: str, start: int, position: int, rule: str, *, in_string: bool)
     return Broken(start, position, rule, resume, is_call, in_string)
 
 
-_UNDECIDED_CHARS = 16
-"""An error this close to the end may be an incomplete token, such as `12e` or `\\u00`."""
-
-_BLANK_OR_FENCE = re.compile(r"[\s\ufeff]*+(?:[`~]++[^\S\n]*+[\w+.-]*+\s*+)?")
-_FENCE_LINE = re.compile(r"[ \t]*+(?:[`~]{1,2}|(?:`{3,}+|~{3,}+)[^`\n]*+)")
-
-
 class CallFilter:
-    """A `DeltaFilter` for replies that may contain a call as text."""
+    """A `DeltaFilter` for replies that may contain a call as text.
+
+    The published text is always a prefix of the reply. It ends before the object that makes the reply a call
+    or an attempt, and before a code fence around it. A reply that starts with a brace is withheld to its end.
+    An object within prose is withheld until it closes without the key `tool` or has a syntax error.
+    """
 
     def __init__(self) -> None:
         self._withheld: list[str] = []
@@ -186,11 +189,10 @@ class CallFilter:
         self._started = False
         """False while the reply consists of white space and a code fence."""
         self._withholds_rest = False
-        """True if all further text is withheld."""
         self._objects_read = 0
 
     def feed(self, text: str) -> str:
-        """Add the next piece; return the text that may be published now."""
+        """See `DeltaFilter.feed`."""
         self._withheld.append(text)
         self._size += len(text)
         if self._withholds_rest or self._size < self._next_scan:
@@ -201,7 +203,7 @@ class CallFilter:
         return pending[:end]
 
     def flush(self) -> str:
-        """Return all withheld text."""
+        """See `DeltaFilter.flush`."""
         rest = "".join(self._withheld)
         self._withhold("")
         return rest

@@ -59,7 +59,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         )
 
     def timeout(self, model: str) -> Timeout:
-        """Return the time limits of a request to a model."""
         from anthropic import Timeout
 
         silence_s = self.settings.silence_s(f"{self.name}:{model}")
@@ -89,8 +88,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
     async def _with_thinking_if_accepted(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         """Send the thinking of earlier replies back; if the API refuses it, repeat the request without it.
 
-        A thinking block is valid only after the exact prefix it was created with. Another prompt, other tools
-        or a compaction make it invalid, and the conversation continues without it.
+        A thinking block is valid only after the exact prefix that preceded it. Another prompt, other tools or
+        a compaction make it invalid, and the conversation continues without it.
         https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
         """
         from anthropic import BadRequestError
@@ -107,7 +106,7 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         from anthropic import AsyncStream
 
         reader = AnthropicReplyReader(deltas)
-        # The SDK's API for untyped requests. The modules of its typed models cost each agent a second of CPU.
+        # The SDK's API for untyped requests: the modules of its typed models take a second of CPU to import.
         async with await self.client.post(
             "/v1/messages",
             body={**arguments, "stream": True},
@@ -176,7 +175,6 @@ class AnthropicReplyReader:
 
     @property
     def full(self) -> bool:
-        """True if the reply reached its size limit and the rest of the stream is not needed."""
         return self._builder.full
 
     async def take(self, event: object) -> None:

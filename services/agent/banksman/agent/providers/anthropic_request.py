@@ -74,7 +74,7 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
 
 
 def result_text(message: ToolMessage) -> str:
-    """Return a result for the model: the plain text of a text result, else JSON.
+    """Return a result for the model: the plain text of a text result, otherwise JSON.
 
     A text that was cut ends with a note that states how to read the rest.
     """

@@ -96,7 +96,7 @@ class _Attempts:
         return await self._execute(self._plan)
 
     def _abandon_uncertain_run(self, fault: ProviderFailed | TransientFault) -> None:
-        """Plan a new thread if the vendor may already have the outputs, which the API does not report."""
+        """Plan a new thread if the vendor may already have the outputs: the API does not report outputs."""
         if isinstance(self._plan, Submit) and fault.status is None:
             self._plan = begin(self._request)
 
@@ -181,7 +181,7 @@ class BackboardReplyReader:
 
     @property
     def done(self) -> bool:
-        """True if the rest of the stream is not needed."""
+        """True if the run ended, waits for outputs, or wrote more than the size limit."""
         return self._finish_reason is not None or self._builder.full
 
     @property
@@ -190,7 +190,6 @@ class BackboardReplyReader:
         return self._builder.full
 
     async def take(self, event: JsonObject) -> None:
-        """Read the next event."""
         match event.get("type"):
             case "content_streaming":
                 await self._builder.add_text(as_text(event.get("content")))

@@ -83,9 +83,9 @@ Plan = Begin | Continue | Submit
 def plan(request: ModelRequest, provider: str) -> Plan:
     """Return how to send the part of the history that the vendor does not have.
 
-    A thread continues only if its last reply is the last reply of the history. A reply of another provider in
-    between, a compaction, a message in addition to outputs (a waiting run accepts only outputs), or another
-    model requires a new thread.
+    A thread continues only if its last reply is the last reply of the history. A later reply of another
+    provider, a compaction, another model, or a message in addition to outputs requires a new thread: a run
+    that waits for outputs accepts nothing else.
     """
     items = exchanges(request.messages)
     place = max((at for at, item in enumerate(items) if isinstance(item, ModelExchange)), default=None)

@@ -1,4 +1,4 @@
-"""The history in the form that vendors require: each call has exactly one result, directly after it."""
+"""The history in the form that vendors require: each call with one result, and the parts of messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CallWithResult:
     id: str
     """The vendor's id if it is valid and unique in this request; otherwise our id."""
     name: str
-    """The tool's name, with characters replaced that vendors refuse. Models may write any name."""
+    """The tool's name without characters that vendors refuse. Models may write any name."""
     arguments: JsonObject
     message: ToolMessage
     """The message with the result."""
@@ -50,7 +50,7 @@ def exchanges(messages: Iterable[Message]) -> list[UserMessage | ModelExchange]:
     """Pair calls with their results.
 
     A result without a call is omitted, the first of two results counts, and a call without a result gets
-    `unknown_outcome`. Complete logs contain none of these cases, but a vendor would refuse the whole request.
+    `unknown_outcome`. Complete logs contain none of these cases, for which a vendor would refuse the request.
     """
     listed = list(messages)
     results: dict[str, ToolMessage] = {}
@@ -105,7 +105,6 @@ class InlineImage:
 
     @property
     def url(self) -> str:
-        """The image as a data URL."""
         return f"data:{self.media_type};base64,{self.base64}"
 
 

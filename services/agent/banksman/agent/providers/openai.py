@@ -92,8 +92,8 @@ def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
     Args:
         request: The request.
         provider: The provider's name. The state of a reply is sent back only to the provider that wrote it.
-        own: True for OpenAI's own API, whose reasoning models refuse `max_tokens`. Many compatible servers
-            accept only `max_tokens`.
+        own: True for OpenAI's own API. Its reasoning models refuse `max_tokens`, and many compatible servers
+            accept nothing else.
     """
     arguments: dict[str, Any] = {
         "model": request.model,
@@ -127,7 +127,6 @@ def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessage
 
 
 def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
-    """Return a tool in OpenAI's format."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
@@ -186,11 +185,9 @@ class OpenAIReplyReader:
 
     @property
     def full(self) -> bool:
-        """True if the reply reached its size limit and the rest of the stream is not needed."""
         return self._builder.full
 
     async def take(self, fields: dict[str, Any]) -> None:
-        """Read the next chunk."""
         self._usage = as_object(fields.get("usage")) or self._usage
         for choice in map(as_object, as_list(fields.get("choices"))):
             self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
@@ -200,7 +197,7 @@ class OpenAIReplyReader:
         """Return the complete reply.
 
         Raises:
-            TransientFault: The stream has no finish reason: the connection may have been closed early.
+            TransientFault: The stream ended without a finish reason, possibly by a closed connection.
         """
         reason = self._finish_reason
         if not reason and not self.full:

@@ -2,33 +2,42 @@
 
 The broker maps their starts, results and leases to the relay's subjects, because the users of other accounts
 must not write to shared streams: the server checks neither bodies nor headers, so such a user could take the
-slot of any call, or fill a stream. A start or a result is stored only with the ticket of its call. A tenant's
-own tool servers of older versions have no tickets; the number of their messages is limited.
+slot of any call, or fill a stream. A start or a result in account RUN is stored only with the ticket of its
+call. A tenant's own tool servers may omit the ticket; the number of their messages is limited.
 
 The replies are those of JetStream, unchanged, so the publisher cannot distinguish the relay from the stream.
-A publisher that receives them directly gets only refusals from here (`acknowledged_writes`).
+A publisher that receives acknowledgements directly gets only refusals from here (`AcknowledgedWrites`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Final, Self
 
-from banksman.agent.model.budgets import LIMITS, RelayRoom, RoomLimits
 from banksman.agent.relay.relayed_messages import RelayChecks, TenantRedaction, Write
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus, Subscription
 from banksman.bus.errors import MessageTooLarge, NoResponders
 from banksman.bus.intake import Intake
 from banksman.bus.messages import Message
-from banksman.bus.names import ACK, AGENTS, CODE_MESSAGE_TOO_LARGE, EXPECTED_LAST_SUBJECT_SEQ
+from banksman.bus.names import (
+    ACK,
+    AGENTS,
+    CODE_MESSAGE_TOO_LARGE,
+    EXPECTED_LAST_SUBJECT_SEQ,
+    RESULTS,
+    RUNNERS,
+    kv_stream,
+    kv_subject,
+)
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Overloaded, Refused, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
+from banksman.deployment.tenant_room import StreamUse, TenantRoom
 from banksman.runtime.rate_limit import TooManyRequests
 
 logger = logging.getLogger(__name__)
@@ -36,7 +45,29 @@ logger = logging.getLogger(__name__)
 TENANT_RATE: Final = 2_000.0
 """Messages per second of one tenant that an agent relays; further ones are refused. All runs that an agent
 can drive need fewer."""
+STORE_S: Final = 4.0
+"""Seconds to wait for JetStream; less than the publisher waits for the reply."""
+TENANT_SHARE: Final = 8
+"""One tenant's results fill about this fraction of their stream at most."""
+SMALL_BYTES: Final = 64 * 1024
+LARGE_BYTES: Final = 320 * 1024
+"""Results over `SMALL_BYTES` have a lower limit: the number that fits if each has `LARGE_BYTES`."""
 _CODE_RESOURCES = 10047
+
+
+@dataclass(frozen=True, slots=True)
+class RoomLimits:
+    """Maximum numbers of messages of one tenant."""
+
+    leases: int = 256
+    """Leases of the processes of one tenant, or of one tool server of the platform. Leases that ended in the
+    last minute count."""
+    slots: int = 5_000
+    """Starts of one tenant, and results of one tenant. Both are removed when the result of their call is
+    committed; the start of a call that was cancelled or sent again stays 30 days."""
+
+
+LIMITS: Final = RoomLimits()
 
 
 class Relay:
@@ -62,14 +93,12 @@ class Relay:
         await self._bus.ready()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for subscription in self._subscriptions:
             await subscription.unsubscribe()
         await self._runners.__aexit__()
         await self._tenants.__aexit__()
-        await self._writes.__aexit__(kind, error, trace)
+        await self._writes.__aexit__()
 
     async def _from_run(self, message: Message) -> None:
         # Checked before the message waits for its turn: messages without a ticket take no place in the queue.
@@ -101,8 +130,8 @@ class Relay:
         """Store a message and return the reply to send; None if the publisher gets none from here.
 
         While the outcome is unknown, the publisher gets no reply. It then repeats the message with the same
-        id after its own timeout, and the stream recognises the repeat. After an error reply, the publisher
-        would take a stored message for that of another process.
+        id after its own timeout, and the stream recognises the repeat. An error reply would let the publisher
+        take its own stored message for that of another process.
         """
         if write is None:
             write = self._checks.checked(message, tenant=message.subject.split(".")[3])
@@ -153,17 +182,42 @@ def _refusal(error: BanksmanError) -> bytes:
     return json.dumps({"error": {"code": code, "err_code": err_code, "description": description}}).encode()
 
 
-STORE_S: Final = 4.0
-"""Seconds to wait for JetStream; less than the publisher waits for the reply."""
+class RelayRoom:
+    """Counts the messages of tool servers against `RoomLimits`.
+
+    Its methods raise `Overloaded` if there is no room, and `Unavailable` if the server did not respond.
+    """
+
+    def __init__(self, bus: Bus, limits: RoomLimits) -> None:
+        self._room = TenantRoom(bus)
+        self._limits = limits
+
+    async def take_lease(self, owner: str, *, of_tenant: bool) -> None:
+        """Count a new lease of a tenant, or of a tool server of the platform."""
+        below = kv_subject(RUNNERS, f"{ANY}.{owner}.{ANY}" if of_tenant else f"{owner}.{ANY}")
+        await self._room.take(kv_stream(RUNNERS), below, lambda _: self._limits.leases, f"leases of {owner}")
+
+    async def take_slot(self, tenant: str, kind: str, size: int) -> None:
+        """Count a start or a result of a tenant's tool server; `size` is in bytes."""
+        if kind == "started":
+            below = subjects.tool_started(tenant, ANY)
+            await self._room.take(RESULTS, below, lambda _: self._limits.slots, "starts")
+            return
+        charged = SMALL_BYTES if size <= SMALL_BYTES else LARGE_BYTES
+
+        def most(use: StreamUse) -> int:
+            return min(self._limits.slots, use.max_bytes // TENANT_SHARE // charged)
+
+        below = subjects.tool_result(tenant, ANY)
+        await self._room.take(RESULTS, below, most, "results", charged=charged)
 
 
 class AcknowledgedWrites:
     """Writes to streams; as a context manager it receives the acknowledgements.
 
     A publisher that names its inbox gets the acknowledgement of the stream on a subject that the server also
-    delivers to this process, which must know when a write has ended. The publisher controls only its inbox
-    and a number in this subject, so it cannot direct an acknowledgement to another publisher or into a
-    stream.
+    delivers to this process, which must know when a write has ended. The publisher chooses only its inbox and
+    a number in this subject, so it cannot direct an acknowledgement to another publisher or into a stream.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -176,9 +230,7 @@ class AcknowledgedWrites:
         self._subscription = await self._bus.listen(subject, self._received)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._subscription is not None:
             await self._subscription.unsubscribe()
 

@@ -1,11 +1,10 @@
-"""Checks of the messages that runners and tool servers publish."""
+"""Checks of the messages that runners and tool servers publish, and the removal of secrets from results."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -36,6 +35,8 @@ from banksman.contracts.tenant_secrets import StoredSecret
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
 
+logger = logging.getLogger(__name__)
+
 M = TypeVar("M", bound=BaseModel)
 
 MAX_STARTED_BYTES: Final = 4 * 1024
@@ -60,8 +61,6 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RelayChecks:
-    """Checks messages of runners and tool servers."""
-
     tickets: CallTickets
     redaction: TenantRedaction
 
@@ -105,20 +104,17 @@ class RelayChecks:
     def _late(self, message: Message) -> Write:
         late = _decoded(LateResult, message, MAX_RESULT_BYTES)
         holder = self._holder(late.ticket, late.tenant, late.attempt, late.runner, needs_ticket=True)
-        # One id for each ticket: its holder can repeat the note but cannot add another one.
+        # One id for each ticket: the holder of a ticket can repeat the note but cannot add another one.
         msg_id = f"{subjects.late_result()}:{late.tenant}:{late.attempt}:{late.runner}"
         return Write(subjects.late_result(), message.data, {MSG_ID: msg_id}, holder)
 
     def _holder(
         self, ticket: str | None, tenant: str, attempt: str, named: str | None, *, needs_ticket: bool
     ) -> str:
-        """Return the holder of a ticket; an empty text for a message without a ticket."""
+        """Return the holder of a ticket; "" for a message of a tenant's server without a ticket."""
         if ticket is None:
             if needs_ticket:
-                raise Forbidden(
-                    f"{attempt}: the message has no ticket of the call. The runner or tool server has an "
-                    "older version than the permissions of the broker: upgrade it"
-                )
+                raise Forbidden(f"{attempt}: the message has no ticket of the call")
             return ""
         holder = self.tickets.holder(ticket, tenant, attempt)
         # The result of a call that could not be executed names no runner.
@@ -173,27 +169,26 @@ def _decoded(model: type[M], message: Message, most_bytes: int) -> M:
         raise BadInput("body", None, f"a {model.__name__}: {error.error_count()} fields are wrong") from error
 
 
-logger = logging.getLogger(__name__)
-
-
 class TenantRedaction:
-    """The secrets of all tenants; as a context manager it follows their changes."""
+    """Removes the secrets of tenants from the results of their tool servers.
+
+    The Python SDK removes them too. Servers in other languages may not, and results reach models, logs and
+    clients. As a context manager it follows the changes of secrets.
+    """
 
     def __init__(self, bus: Bus, signing_key: bytes) -> None:
         self._box = SecretBox(signing_key)
         bucket = Bucket(bus, TENANT_SECRETS, StoredSecret)
         self._stored = BucketView(bucket, on_change=self._changed)
         self._by_tenant: dict[str, Redaction] = {}
-        """Redactions by tenant, created at the first use after a change of secrets."""
+        """Redactions by tenant, created when first needed after a change of secrets."""
 
     async def __aenter__(self) -> Self:
         await self._stored.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stored.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._stored.__aexit__(None, None, None)
 
     def of(self, tenant: str, finished: CallFinished, data: bytes) -> bytes:
         """Return the encoded result of a call without secrets; unchanged `data` if it contains none."""

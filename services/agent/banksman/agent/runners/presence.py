@@ -1,10 +1,10 @@
 """Ends the leases of processes whose connections are closed, long before they expire.
 
-A lease lasts long enough to survive a broker that is silent for seconds. A killed process, unlike a silent
-one, can be recognised sooner: the kernel closes its connection, and the server then reports that no process
-serves its subjects. A frozen or partitioned process keeps its connection, and its lease until that expires.
-See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does not grow
-with the number of agents; see docs/decisions/0126.
+A lease lasts long enough to survive a broker that is silent for seconds. A killed process can be recognised
+sooner than a silent one: the kernel closes the connection, and the server then reports that no process serves
+the subjects of the process. A frozen or partitioned process keeps its connection, so its lease ends only when
+it expires. See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does
+not grow with the number of agents; see docs/decisions/0126.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, Subscription
@@ -37,7 +36,7 @@ OVERDUE_S = 1.1
 that executes calls renews every second and is not checked. An idle holder is checked once between two
 renewals."""
 SPREAD_S = 0.15
-"""Seconds over which agents spread a check: the reply to the first one makes the other ones unnecessary."""
+"""Seconds over which agents spread their checks: a reply to the first check makes the others unnecessary."""
 CHECK_S = 0.25
 """Seconds between checks."""
 CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
@@ -64,7 +63,7 @@ class RunnerPresence:
         """When a holder last replied to a check, by the key and revision of its lease."""
         self._connected_at = float("-inf")
         self._replies = f"{bus.inbox_prefix}.presence"
-        """Prefix of the subjects of replies, which all agents receive: their inboxes share a prefix."""
+        """Prefix of the subjects of replies. All agents receive them: their inboxes share a prefix."""
         self._own = new_id("")
         """Distinguishes the replies to this process's own checks."""
         self._subscription: Subscription | None = None
@@ -77,9 +76,7 @@ class RunnerPresence:
         self._task = self._bus.background.repeat("runner-presence", self._check, wait=self._wait)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._remove()
         if self._task:
             await self._task.stop()
@@ -146,12 +143,12 @@ class RunnerPresence:
             return True
         except (Unavailable, Forbidden):
             # Without any reply, the connection was open when the check was sent: a frozen process keeps its
-            # connection, and tool servers of older versions do not reply.
+            # connection, and not every tool server replies.
             self._replied_at[entry.key, entry.revision] = sent_at
         return False
 
     def _replied(self, message: Message) -> None:
-        """Note the sign of life of a holder that replied to a check of any agent."""
+        """Record that a holder replied to a check of any agent."""
         checked = message.subject.removeprefix(f"{self._replies}.")
         agent, token, revision, key = checked.split(".", 3)
         # The server reports a closed connection only to the agent that checks it.
@@ -164,7 +161,7 @@ class RunnerPresence:
         try:
             await end_lease(self._bus, entry.key, entry.revision, budget_s=PROBE_S)
         except WrongLastSequence:
-            return  # The lease was renewed, taken by the next process, or ended by another agent.
+            return  # The lease was renewed, taken by the next process, or already ended.
         except Unavailable as error:
             logger.warning("the lease of %s is not ended yet: %s", entry.key, error)
         else:

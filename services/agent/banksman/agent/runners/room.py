@@ -1,4 +1,4 @@
-"""Limit of the part of an object store that one runner may fill.
+"""The limit of the part of an object store that one runner may fill.
 
 All runners share the stores, and the server limits only their total bytes, so the key of one runner could
 fill them for all. A runner itself fills at most `OWN_SHARE` of a store. Objects above `MOST_SHARE` were
@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from banksman.agent.runners.stores import StoreRequests, StoreState
@@ -45,7 +44,7 @@ _Place = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Measured:
-    """The messages of one subject, measured up to a stream sequence."""
+    """The messages of one subject up to a stream sequence."""
 
     messages: int = 0
     bytes: int = 0
@@ -55,12 +54,11 @@ class _Measured:
 class RunnerRoom:
     """Removes objects of runners above their part of a store; as a context manager it repeats the check.
 
-    It removes the oldest outputs. Of snapshots, it removes those that no record names, and if that does not
-    suffice, the largest.
+    Outputs are removed beginning with the oldest. Snapshots that no record names are removed first, then the
+    largest ones.
     """
 
     def __init__(self, bus: Bus, *, soonest_s: float = SOONEST_S) -> None:
-        """Create the check; `soonest_s` is the shortest time between two checks in seconds."""
         self._bus = bus
         self._soonest_s = self._pause_s = soonest_s
         self._stores = StoreRequests(bus)
@@ -73,9 +71,7 @@ class RunnerRoom:
         self._checking = self._bus.background.repeat("runner-room", self.check, wait=self._wait)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._checking is not None:
             await self._checking.stop()
 
@@ -110,7 +106,7 @@ class RunnerRoom:
         return free_bytes
 
     async def _by_runner(self, store: str) -> _Messages:
-        """Return the messages in a store; objects without an owner belong to runner ""."""
+        """Return the messages in a store; those of objects without an owner are under runner ""."""
         found = defaultdict[str, dict[str, int]](dict)
         async for subject, messages in self._stores.subjects(store, f"$O.{store}.>"):
             _, _, _, *place = subject.split(".")
@@ -123,7 +119,7 @@ class RunnerRoom:
     async def _exceeds(
         self, store: str, runner: str, by_runner: _Messages, held_bytes: int, state: StoreState
     ) -> bool:
-        """Return whether a runner has more than its part, reading as few messages as possible."""
+        """Return whether a runner has more than its part; read as few messages as possible."""
         most_bytes = int(MOST_SHARE * state.max_bytes)
         own = by_runner[runner]
         others = {
@@ -136,15 +132,13 @@ class RunnerRoom:
         if min(held_bytes, of_own * state.max_message_bytes) <= most_bytes:
             return False
         if of_others < of_own:
-            # The server reports only the bytes of all runners together, so the smaller set of messages is
-            # read.
+            # The server reports only the bytes of all runners together. Read the smaller set of messages.
             left_bytes = held_bytes - most_bytes
             most_of_others = of_others * state.max_message_bytes
             return most_of_others < left_bytes or not await self._is_more(store, others, left_bytes)
         return await self._is_more(store, own, most_bytes)
 
     async def _is_more(self, store: str, subjects: dict[str, int], limit_bytes: int) -> bool:
-        """Return whether subjects have at least this many bytes, which the server does not report."""
         held_bytes = 0
         for subject, messages in subjects.items():
             held_bytes += await self._bytes_on(store, subject, messages)
@@ -153,7 +147,7 @@ class RunnerRoom:
         return False
 
     async def _bytes_on(self, store: str, subject: str, messages: int) -> int:
-        """Return the bytes on a subject; each message is read once."""
+        """Return the bytes on a subject, which the server does not report; each message is read once."""
         known = self._measured[store].setdefault(subject, _Measured())
         while known.messages < messages:
             message = await self._stores.next(store, subject, known.up_to)

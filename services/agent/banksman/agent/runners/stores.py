@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast
-
-from pydantic import BaseModel, ValidationError
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
@@ -26,14 +20,12 @@ from banksman.bus.names import (
     object_stream,
     runner_api,
 )
-from banksman.bus.objects import OWNER_END, subject_tokens, subjects_below
+from banksman.bus.objects import OWNER_END, subjects_below
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token
 from banksman.contracts.workspaces import ObjectRemoval, ObjectRemovalReply, SnapshotRef, WorkspaceOwner
 from banksman.runtime.background import BackgroundTask
-
-logger = logging.getLogger(__name__)
 
 COLLECT_EVERY_S: Final = 3600.0
 
@@ -44,12 +36,76 @@ class StoredSnapshot(NamedTuple):
     tenant: str
     conversation_id: str
     id: str
-    stored_by: str | None
-    """The runner that stored the snapshot; None if an older version stored it without an owner."""
+    stored_by: str
+    """The runner that stored the snapshot."""
 
 
-class _Description(BaseModel):
-    nuid: str
+class StoreState(NamedTuple):
+    """How full an object store is."""
+
+    held_bytes: int
+    max_bytes: int
+    """0 if the store does not exist or has no limit."""
+    first_seq: int
+    last_seq: int
+    """Stream sequences of the first and of the last message."""
+    max_message_bytes: int
+
+
+class StoreRequests:
+    """The part of the JetStream API that agents may use on the object stores of account RUN.
+
+    Each method raises `Unavailable` if the broker does not respond.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        settings = bus.settings
+        # Without a key in the settings, the broker has no accounts, and the default JetStream API serves all
+        # streams.
+        self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
+
+    async def state(self, store: str) -> StoreState:
+        try:
+            info = await jetstream.call(self._bus, self._api("STREAM.INFO", object_stream(store)))
+        except jetstream.ApiError as error:
+            if error.err_code == CODE_STREAM_NOT_FOUND:
+                return StoreState(0, 0, 0, 0, 0)
+            raise
+        config, state = cast(dict[str, int], info["config"]), cast(dict[str, int], info["state"])
+        return StoreState(
+            state["bytes"],
+            max(0, config["max_bytes"]),
+            state["first_seq"],
+            state["last_seq"],
+            config["max_msg_size"] if config.get("max_msg_size", -1) > 0 else self._bus.max_payload,
+        )
+
+    async def subjects(self, store: str, below: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield the subjects of a store that match `below`, each with its number of messages."""
+        stream = object_stream(store)
+        request = self._api("STREAM.INFO", stream)
+        async for found in jetstream.subjects_in(self._bus, stream, below, request=request):
+            yield found
+
+    async def next(self, store: str, subject: str, after: int) -> jetstream.StoredMessage | None:
+        """Return the next message on a subject after a stream sequence; None if there is none."""
+        body = {"seq": after + 1, "next_by_subj": subject}
+        response = await self._call("STREAM.MSG.GET", store, body)
+        return None if response is None else jetstream.stored_message(response)
+
+    async def purge(self, store: str, subject: str, *, before: int | None = None) -> None:
+        """Remove all messages of matching subjects, or only those before a stream sequence."""
+        body: dict[str, Any] = {"filter": subject}
+        await self._call("STREAM.PURGE", store, body if before is None else {**body, "seq": before})
+
+    async def _call(self, verb: str, store: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
+        except jetstream.ApiError as error:
+            if error.err_code == CODE_NO_MESSAGE:
+                return None
+            raise
 
 
 class RunnerStores:
@@ -81,9 +137,7 @@ class RunnerStores:
         self._collecting = self._bus.background.repeat("snapshots", self.collect, wait=self._wait)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._collecting is not None:
             await self._collecting.stop()
 
@@ -103,14 +157,9 @@ class RunnerStores:
         return ObjectRemovalReply(removed=True)
 
     async def remove_snapshots(
-        self, tenant: str, conversation_id: str, recorded: SnapshotRef | None = None
+        self, tenant: str, conversation_id: str, _recorded: SnapshotRef | None = None
     ) -> None:
-        """Remove all snapshots of a conversation, whichever runners stored them.
-
-        Args:
-            tenant: The tenant.
-            conversation_id: A deleted conversation.
-            recorded: The snapshot that the record of the workspace names, which may have no owner.
+        """Remove all snapshots of a deleted conversation, of all runners, recorded or not.
 
         Raises:
             Unavailable: The broker does not respond; some objects may be left.
@@ -118,8 +167,6 @@ class RunnerStores:
         for subject in (object_meta, object_chunks):
             below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
             await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
-        if recorded is not None and recorded.stored_by is None:
-            await self._remove(StoredSnapshot(tenant, conversation_id, recorded.id, None))
 
     async def collect(self) -> None:
         """Remove the snapshots that no record named at the last collection, and no record names now.
@@ -134,8 +181,7 @@ class RunnerStores:
         live = {lease.runner for lease in self._leases()}
         unrecorded = set[StoredSnapshot]()
         for (tenant, conversation_id), snapshots in stored.items():
-            # A snapshot without an owner stays recorded until its workspace has another one or is deleted.
-            if len(snapshots) == 1 and {one.stored_by for one in snapshots} <= {None, *live}:
+            if len(snapshots) == 1 and {one.stored_by for one in snapshots} <= live:
                 continue
             entry = await self._owners.get(f"{tenant}.{conversation_id}")
             if entry is not None:
@@ -161,133 +207,14 @@ class RunnerStores:
 
     async def _remove(self, snapshot: StoredSnapshot) -> None:
         path = f"{snapshot.tenant}/{snapshot.conversation_id}/{snapshot.id}"
-        if snapshot.stored_by is not None:
-            for below in subjects_below(WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
-                await self._stores.purge(WORKSPACES, below)
-            return
-        await self._remove_without_owner(path)
-        number = 0
-        while await self._remove_without_owner(f"{path}/{number}"):
-            number += 1
-
-    async def _remove_without_owner(self, name: str) -> bool:
-        """Remove an object without an owner; return False if it does not exist."""
-        subject = object_meta(WORKSPACES, subject_tokens(name))
-        message = await self._stores.last(WORKSPACES, subject)
-        if message is None:
-            return False
-        try:
-            description = _Description.model_validate_json(message.data)
-            chunks = object_chunks(WORKSPACES, check_token(description.nuid, "nuid"))
-            await self._stores.purge(WORKSPACES, chunks)
-        except ValidationError:
-            logger.warning("%s: the description cannot be read; its chunks are not removed", name)
-        await self._stores.purge(WORKSPACES, subject)
-        return True
+        for below in subjects_below(WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
+            await self._stores.purge(WORKSPACES, below)
 
 
 def _snapshot_at(place: str) -> StoredSnapshot | None:
     """Return the snapshot to which the object at a place belongs; None if it belongs to none."""
-    tokens = place.split(".")
-    if len(tokens) == 1:
-        try:
-            owner, path = None, base64.urlsafe_b64decode(tokens[0]).decode().split("/")
-        except (binascii.Error, UnicodeDecodeError):
-            return None
-    else:
-        owner, *path = tokens
+    owner, *path = place.split(".")
     if len(path) not in (3, 4) or not all(is_token(token) for token in path):
         return None
     tenant, conversation_id, snapshot, *_ = path
     return StoredSnapshot(tenant, conversation_id, snapshot, owner)
-
-
-class StoreState(NamedTuple):
-    """How full an object store is."""
-
-    held_bytes: int
-    max_bytes: int
-    """0 if the store does not exist or has no limit."""
-    first_seq: int
-    last_seq: int
-    """Stream sequences of the first and of the last message."""
-    max_message_bytes: int
-
-
-class StoreRequests:
-    """The part of the JetStream API that agents may use on the object stores of account RUN."""
-
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        settings = bus.settings
-        # Without a key in the settings, the broker has no accounts, and the default JetStream API serves all
-        # streams.
-        self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
-
-    async def state(self, store: str) -> StoreState:
-        """Return how full a store is.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
-        try:
-            info = await jetstream.call(self._bus, self._api("STREAM.INFO", object_stream(store)))
-        except jetstream.ApiError as error:
-            if error.err_code == CODE_STREAM_NOT_FOUND:
-                return StoreState(0, 0, 0, 0, 0)
-            raise
-        config, state = cast(dict[str, int], info["config"]), cast(dict[str, int], info["state"])
-        return StoreState(
-            state["bytes"],
-            max(0, config["max_bytes"]),
-            state["first_seq"],
-            state["last_seq"],
-            config["max_msg_size"] if config.get("max_msg_size", -1) > 0 else self._bus.max_payload,
-        )
-
-    async def subjects(self, store: str, below: str) -> AsyncIterator[tuple[str, int]]:
-        """Yield the subjects of a store that match `below`, each with its number of messages.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
-        stream = object_stream(store)
-        request = self._api("STREAM.INFO", stream)
-        async for found in jetstream.subjects_in(self._bus, stream, below, request=request):
-            yield found
-
-    async def last(self, store: str, subject: str) -> jetstream.StoredMessage | None:
-        """Return the last message on a subject; None if there is none.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
-        response = await self._call("STREAM.MSG.GET", store, {"last_by_subj": subject})
-        return None if response is None else jetstream.stored_message(response)
-
-    async def next(self, store: str, subject: str, after: int) -> jetstream.StoredMessage | None:
-        """Return the next message on a subject after a stream sequence; None if there is none.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
-        body = {"seq": after + 1, "next_by_subj": subject}
-        response = await self._call("STREAM.MSG.GET", store, body)
-        return None if response is None else jetstream.stored_message(response)
-
-    async def purge(self, store: str, subject: str, *, before: int | None = None) -> None:
-        """Remove all messages of matching subjects, or only those before a stream sequence.
-
-        Raises:
-            Unavailable: The broker does not respond.
-        """
-        body: dict[str, Any] = {"filter": subject}
-        await self._call("STREAM.PURGE", store, body if before is None else {**body, "seq": before})
-
-    async def _call(self, verb: str, store: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        try:
-            return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
-        except jetstream.ApiError as error:
-            if error.err_code == CODE_NO_MESSAGE:
-                return None
-            raise

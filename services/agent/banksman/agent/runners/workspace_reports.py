@@ -1,4 +1,4 @@
-"""Reports of runners about their workspaces, recorded in the bucket that places calls."""
+"""Reports of runners about their workspaces, recorded in the bucket by which calls are placed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkspaceReports:
                 return verdict
 
     async def _assistant_of(self, tenant: str, key: str) -> Assistant | None:
-        """Return the current assistant of a conversation; None if either is missing."""
+        """Return the current assistant of a conversation; None if one of them is missing."""
         conversation = await self._conversations.get(key)
         if conversation is None:
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
@@ -33,12 +32,12 @@ class AvailableTools:
     def __init__(
         self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
     ) -> None:
-        """Create the catalog.
+        """Watch the tools of all tenants.
 
         Args:
             bus: The connection.
             placements: The live runners and tool servers.
-            enabled: Whether any tools are offered.
+            enabled: False offers no tools to any run.
             away_s: Seconds for which a tool server without a process counts as away; later it counts as gone.
         """
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
@@ -47,17 +46,15 @@ class AvailableTools:
         self._away_s = away_s
         self._began_at = float("-inf")
         self._runner_served: bool | None = None
-        """Whether any runner accepted calls when a runner was last live; None before the first runner."""
+        """Whether a runner accepted calls when one was last live; None before the first runner."""
 
     async def __aenter__(self) -> Self:
         await self.registered.__aenter__()
         self._began_at = asyncio.get_running_loop().time()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.registered.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self.registered.__aexit__(None, None, None)
 
     def offered(
         self, tenant: str, settings: ToolSettings, history: Iterable[Message] = ()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from banksman.agent.tools.available import DEFAULT_AWAY_S, WORKSPACE_NAMES
@@ -46,8 +45,6 @@ SWEEP_EVERY_S = 2.0
 """Seconds between two checks for tools whose servers have no live process."""
 MAX_TOOLS = 500
 """Maximum number of tools of one tenant, and of tools for all tenants."""
-PLATFORM = ""
-"""Replaces the tenant in checks of tools of the platform."""
 
 
 class ToolRegistry:
@@ -75,7 +72,7 @@ class ToolRegistry:
             registered: A view of the registered tools.
             placements: The live tool servers.
             schemas: Checks the schemas of tools.
-            away_s: Seconds without any process after which a server's tools are withdrawn.
+            away_s: Seconds without a process after which the tools of a server are withdrawn.
         """
         self._clock = clock
         self._away_s = away_s
@@ -100,7 +97,7 @@ class ToolRegistry:
         return ToolList(tools=(*builtin, *own))
 
     async def register(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
-        """Register a tool for a tenant, or for all tenants (None). Its own server may replace it.
+        """Register a tool for a tenant, or for all tenants (None). Only the server of a tool may replace it.
 
         Raises:
             BadInput: The definition is invalid.
@@ -108,7 +105,7 @@ class ToolRegistry:
             Overloaded: Too many tools are registered, or they take too many bytes.
         """
         _check_definition(definition)
-        await self._schemas.check_schema(tenant or PLATFORM, definition.input_schema)
+        await self._schemas.check_schema(tenant or "", definition.input_schema)
         return await self._store(tenant, definition)
 
     async def _store(self, tenant: str | None, definition: ToolDefinition) -> ToolRegistration:
@@ -178,9 +175,7 @@ class ToolRegistry:
         self._sweeping = self._background.repeat("tool-registry", self._sweep, wait=_wait_to_sweep)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._sweeping is not None:
             await self._sweeping.stop()
 
@@ -214,7 +209,7 @@ class ToolRegistry:
         return not self._placements.instances(one.definition.server, one.tenant)
 
     def _away(self, entry: Entry[ToolRegistration]) -> bool:
-        """Return whether the server of a tool has had no process for `away_s`, which excludes a restart."""
+        """Return whether the server of a tool had no process for longer than a restart may take."""
         one = entry.value
         server = one.definition.server
         return server is None or self._placements.absent_s(server, one.tenant) >= self._away_s
@@ -232,8 +227,7 @@ class ToolRegistry:
             if one.definition.name == definition.name:
                 raise _taken(one)
             if one.definition.server == definition.server:
-                # Calls name only the server, so a tenant's server cannot have the id of a server of the
-                # platform.
+                # Calls name only the server, so ids of the platform's servers are reserved.
                 raise Conflict(f"server id {definition.server!r} belongs to a server of the platform")
 
     async def _take_room(self, tenant: str, size: int) -> None:
@@ -246,9 +240,8 @@ class ToolRegistry:
         return ListedTool(tenant=one.tenant, definition=one.definition, instances=len(instances))
 
 
-def _is_of(server: str, definition: ToolDefinition) -> bool:
-    """Return whether a tool belongs to this MCP server."""
-    return definition.server is None and mcp_server_of(definition.name) == server
+def _is_of(mcp_server: str, definition: ToolDefinition) -> bool:
+    return definition.server is None and mcp_server_of(definition.name) == mcp_server
 
 
 async def _wait_to_sweep() -> None:
