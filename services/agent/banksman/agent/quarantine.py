@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        """True if the run is not driven alone, or not any more."""
+        """False while the run is driven alone."""
         return self._place is None
 
     def end(self) -> None:
@@ -55,11 +55,9 @@ class Quarantine:
 
     @asynccontextmanager
     async def turn(self, suspect: bool, on_cleared: Callable[[], Awaitable[None]]) -> AsyncGenerator[Turn]:
-        """Wait for the place if the run is a suspect.
+        """Wait for the place if the run is a suspect; other runs do not wait.
 
-        Args:
-            suspect: Whether the run is a suspect; other runs do not wait.
-            on_cleared: Runs when the suspect has been driven alone for `ALONE_S`.
+        `on_cleared` is called when the suspect has been driven alone for `ALONE_S`.
         """
         if not suspect:
             yield Turn(None)

@@ -61,14 +61,9 @@ class LogGuard:
         write_every_s: float = WRITE_EVERY_S,
         scrub_after_s: float = SCRUB_AFTER_S,
     ) -> None:
-        """Create the guard.
+        """Create the guard; `fold` receives all commits while this process records the log heads.
 
-        Args:
-            bus: The connection.
-            damaged: Receives the damaged logs.
-            fold: Receives all commits while this process records the log heads.
-            write_every_s: Seconds between two writes of the log heads.
-            scrub_after_s: Seconds until the headers of all commits are read for the first time.
+        The log heads are written every `write_every_s` seconds. The first scrub begins after `scrub_after_s`.
         """
         self._background = bus.background
         self._heads = LogHeads(bus)

@@ -223,7 +223,7 @@ class UsageLedger:
             await self._bus.publish(reply, totals.model_dump_json().encode())
 
     def _totals(self, tenant: str) -> UsageTotals:
-        """Return a tenant's usage: of runs as far as counted here, of passthrough as far as stored."""
+        """Return the usage of a tenant: its runs as counted here, and its passthrough requests as stored."""
         return self._account(usage_key(tenant)).now().plus(self._account(passthrough_key(tenant)).stored)
 
     async def _start(self) -> int:

@@ -33,14 +33,9 @@ class Deltas:
     def __init__(
         self, bus: Bus, tenant: str, empty: Delta, protocol: Protocol, confirm: Callable[[], Awaitable[None]]
     ) -> None:
-        """Create the publisher of one reply.
+        """Create the publisher of one reply, of which `empty` is a piece without text.
 
-        Args:
-            bus: The connection.
-            tenant: The tenant of the conversation.
-            empty: A piece of the reply without text.
-            protocol: The format in which the model writes calls.
-            confirm: Raises if this process does not own the run any more.
+        `confirm` raises an exception if another process owns the run.
         """
         self.message_id = empty.message_id
         self._bus = bus

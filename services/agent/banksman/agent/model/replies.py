@@ -51,18 +51,15 @@ class PartialReply:
     """The text that was streamed before the run ended."""
 
     text: str
-    message_id: str
-    model: str
-    """The model that was requested first, as `provider:model`."""
-    usage: Usage
-    """An estimate: vendors report the usage at the end of a reply."""
+    paid: PaidReply
+    """The model that was requested first, and an estimate of the usage: vendors report it at the end of a
+    reply."""
 
 
 class UnusableReply(ValueError):
     """A reply that may be charged for cannot be read or checked. The cause is an error of this project.
 
-    Args:
-        consumed: Returns the events that record the usage of the reply.
+    `consumed` returns the events that record the usage of the reply.
     """
 
     def __init__(self, consumed: Build) -> None:
@@ -192,7 +189,9 @@ def _call(
     return call if tool is None else treated(call, tool)
 
 
-def paid_events(state: Conversation, reply: PaidReply, text: str | None = None) -> tuple[EventBody, ...]:
+def paid_events(
+    state: Conversation, reply: PaidReply, text: str | None = None, *, is_partial: bool = False
+) -> tuple[EventBody, ...]:
     """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
     if state.run is None:
         return ()
@@ -205,6 +204,7 @@ def paid_events(state: Conversation, reply: PaidReply, text: str | None = None) 
         protocol=state.run.settings.tool_protocol,
         provider=reply.provider,
         usage=reply.usage,
+        partial=is_partial,
     )
     return (message,)
 
@@ -213,20 +213,8 @@ def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody,
     """Return the streamed text as a message, once; nothing if no text was streamed."""
     # The broker may have stored a commit although it reported an error. The commit of this message leaves the
     # model request open, so the loop may build it again.
-    stored = any(getattr(message, "message_id", None) == reply.message_id for message in state.history)
-    if state.run is None or stored or not reply.text:
-        return ()
-    message = MessageCompleted(
-        message_id=reply.message_id,
-        role="assistant",
-        content=reply.text,
-        finish_reason="unknown",
-        model=reply.model,
-        protocol=state.run.settings.tool_protocol,
-        usage=reply.usage,
-        partial=True,
-    )
-    return (message,)
+    stored = any(getattr(message, "message_id", None) == reply.paid.message_id for message in state.history)
+    return () if stored or not reply.text else paid_events(state, reply.paid, reply.text, is_partial=True)
 
 
 def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
@@ -246,7 +234,7 @@ def failure(
     text = () if streamed is None else partial_events(state, streamed)
     if streamed is not None and text:
         # The outcome is in the same commit as the text, so the folded usage does not include the text yet.
-        run = replace(run, usage=run.usage + streamed.usage)
+        run = replace(run, usage=run.usage + streamed.paid.usage)
         state = replace(state, run=run)
     # The request ends at the run's deadline by a local timer, possibly a moment early by the broker's clock.
     late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
@@ -262,11 +250,8 @@ def unrecorded(error: Exception, reply: Build) -> tuple[Ending, Build] | None:
     """Return the ending of a run whose reply cannot be recorded; None for an error of another commit.
 
     Only the usage of the reply is recorded. The run also ends for an unforeseen error: without an end, the
-    same reply would be paid for again every few seconds, until the time limit of the run.
-
-    Args:
-        error: Why the reply cannot be read, encoded or stored.
-        reply: The reply; `nothing` for an `UnusableReply`.
+    same reply would be paid for again every few seconds, until the time limit of the run. `reply` is
+    `nothing` for an `UnusableReply`.
     """
     paid = partial(paid_events, reply=reply.paid) if isinstance(reply, ReplyCommit) else nothing
     if isinstance(error, MessageTooLarge):

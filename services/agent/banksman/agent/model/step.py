@@ -151,12 +151,8 @@ class ModelStep:
         text, model = deltas.streamed, owned.run.settings.model
         read = size_of(prepared.request, owned.state.history, owned.state.measured).total
         usage = Usage(input_tokens=read, output_tokens=len(text.encode()) // BYTES_PER_TOKEN)
-        return PartialReply(
-            text=truncated_text(text),
-            message_id=deltas.message_id,
-            model=model,
-            usage=usage.model_copy(update={"cost_usd": cost(model, usage, self.settings.prices)}),
-        )
+        usage = usage.model_copy(update={"cost_usd": cost(model, usage, self.settings.prices)})
+        return PartialReply(truncated_text(text), PaidReply(deltas.message_id, model, "", usage))
 
     async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
         """Request the reply and check it; return None if the run was cancelled meanwhile.

@@ -49,12 +49,8 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
     """Return the body of a request to the Messages API without `stream`.
 
     The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
-    a run reads what the previous one wrote.
-
-    Args:
-        request: The request.
-        provider: The provider's name; only replies of this provider return their state.
-        thinking: Whether to send the thinking of earlier replies back.
+    a run reads from the cache what the previous one wrote. The thinking of earlier replies is sent back if
+    `thinking` is True and `provider` wrote them.
     """
     own = provider if thinking else None
     arguments: dict[str, Any] = {

@@ -215,15 +215,8 @@ class BackboardReplyReader:
 
     def _take_calls(self, event: JsonObject) -> None:
         self.run_id = well_formed(as_text(event.get("run_id"))) or None
-        for index, call in enumerate(map(as_object, as_list(event.get("tool_calls")))):
-            function = as_object(call.get("function"))
-            arguments = function.get("arguments")
-            self._builder.add_call(
-                index,
-                id=as_text(call.get("id")),
-                name=as_text(function.get("name")),
-                arguments=as_object(arguments) or as_text(arguments),
-            )
+        for index, call in enumerate(as_list(event.get("tool_calls"))):
+            self._builder.add_function_call(index, as_object(call))
 
     def _end(self, reason: FinishReason, event: JsonObject) -> None:
         self._finish_reason = reason

@@ -67,11 +67,8 @@ class BackboardApi:
     ) -> AsyncGenerator[JsonObject]:
         """Add a message to a thread and yield the events of the run that replies to it.
 
-        Args:
-            thread_id: The thread.
-            text: The message.
-            message_ids: Ids of the log's messages that the text contains.
-            model: `vendor/model`, or the name of a model without a vendor.
+        `message_ids` are those of the log's messages that the text contains. `model` is `vendor/model`, or
+        the name of a model without a vendor.
         """
         vendor, slash, name = model.partition("/")
         ids = list(message_ids)

@@ -106,6 +106,17 @@ class ReplyBuilder:
             case dict():
                 call.parsed = arguments
 
+    def add_function_call(self, index: int, call: dict[str, Any]) -> None:
+        """Add a fragment of a call in OpenAI's format."""
+        function = as_object(call.get("function"))
+        arguments = function.get("arguments")
+        self.add_call(
+            index,
+            id=as_text(call.get("id")),
+            name=as_text(function.get("name")),
+            arguments=as_object(arguments) or as_text(arguments),
+        )
+
     def has_call(self, index: int) -> bool:
         return index in self._calls
 

@@ -89,11 +89,8 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
 def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
     """Return the body of a streamed completion (R80, R85, R87).
 
-    Args:
-        request: The request.
-        provider: The provider's name. The state of a reply is sent back only to the provider that wrote it.
-        own: True for OpenAI's own API. Its reasoning models refuse `max_tokens`, and many compatible servers
-            accept nothing else.
+    The state of a reply is sent back only to the provider that wrote it. `own` is True for OpenAI's own API:
+    its reasoning models refuse `max_tokens`, and many compatible servers accept nothing else.
     """
     arguments: dict[str, Any] = {
         "model": request.model,
@@ -211,23 +208,13 @@ class OpenAIReplyReader:
     async def _take_delta(self, delta: dict[str, Any]) -> None:
         await self._builder.add_text(as_text(delta.get("content")) or as_text(delta.get("refusal")))
         for call in map(as_object, as_list(delta.get("tool_calls"))):
-            self._take_call(call)
+            self._builder.add_function_call(self._index(call), call)
         for field in _REASONING_FIELDS:
             piece = as_text(delta.get(field))
             if piece:
                 self._reasoning_field = field
                 await self._builder.add_reasoning(piece)
                 return
-
-    def _take_call(self, call: dict[str, Any]) -> None:
-        function = as_object(call.get("function"))
-        arguments = function.get("arguments")
-        self._builder.add_call(
-            self._index(call),
-            id=as_text(call.get("id")),
-            name=as_text(function.get("name")),
-            arguments=as_object(arguments) or as_text(arguments),
-        )
 
     def _index(self, call: dict[str, Any]) -> int:
         """Return the call's index.

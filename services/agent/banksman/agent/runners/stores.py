@@ -118,13 +118,7 @@ class RunnerStores:
         *,
         collect_every_s: float = COLLECT_EVERY_S,
     ) -> None:
-        """Create the stores.
-
-        Args:
-            bus: The connection.
-            leases: Returns the leases of live runners, which collect their own snapshots.
-            collect_every_s: Seconds between two collections.
-        """
+        """Create the stores; `leases` returns those of live runners, which collect their own snapshots."""
         self._bus = bus
         self._leases = leases
         self._collect_every_s = collect_every_s

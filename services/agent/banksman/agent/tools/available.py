@@ -32,13 +32,9 @@ class AvailableTools:
     def __init__(
         self, bus: Bus, placements: Placements, *, enabled: bool, away_s: float = DEFAULT_AWAY_S
     ) -> None:
-        """Watch the tools of all tenants.
+        """Watch the tools of all tenants; unless `enabled`, no tools are offered.
 
-        Args:
-            bus: The connection.
-            placements: The live runners and tool servers.
-            enabled: False offers no tools to any run.
-            away_s: Seconds for which a tool server without a process counts as away; later it counts as gone.
+        A tool server without a process counts as away for `away_s` seconds, and then as gone.
         """
         self.registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
         self._placements = placements

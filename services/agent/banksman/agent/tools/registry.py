@@ -64,15 +64,9 @@ class ToolRegistry:
         *,
         away_s: float = DEFAULT_AWAY_S,
     ) -> None:
-        """Create the registry.
+        """Create the registry. All agents must share the `clock`, which dates registrations.
 
-        Args:
-            bus: The connection.
-            clock: The clock of registrations, the same for all agents.
-            registered: A view of the registered tools.
-            placements: The live tool servers.
-            schemas: Checks the schemas of tools.
-            away_s: Seconds without a process after which the tools of a server are withdrawn.
+        After `away_s` seconds without a process, the tools of a server are withdrawn.
         """
         self._clock = clock
         self._away_s = away_s
