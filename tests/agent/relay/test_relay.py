@@ -87,7 +87,7 @@ async def test_runner_stores_start_and_result_of_the_call_that_it_holds(
 async def test_runner_cannot_store_start_or_result_of_a_call_of_another_runner(
     secured_nats: SecuredNats, agent: Bus, tenant: str, named: str, stolen: str
 ) -> None:
-    """Without the call's ticket it can name no runner; with the ticket it cannot name itself."""
+    """A runner without the ticket of a call is refused; so is one that uses it under its own name."""
     tickets = {
         "none": None,
         "own": await ticket(agent, tenant, "k-2", "r2"),

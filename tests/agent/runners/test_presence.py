@@ -152,7 +152,7 @@ async def test_leases_survive_a_frozen_and_a_restarted_broker(own_nats: SecuredN
 
 
 async def test_a_holder_that_returns_before_its_lease_was_ended_keeps_it(own_nats: SecuredNats) -> None:
-    """A lease is ended by compare-and-set: one renewal decides against it."""
+    """A lease is ended by compare-and-set, so a renewal in the meantime preserves it."""
     async with watching(own_nats) as leases, holding(own_nats) as holder:
         first = await leases.get(holder.id)
         assert first is not None
@@ -175,7 +175,7 @@ async def test_a_holder_whose_lease_was_ended_cannot_renew_it(own_nats: SecuredN
 
 
 async def test_the_check_cancels_an_unknown_attempt(own_nats: SecuredNats) -> None:
-    """The check is a request that runners of all versions serve, and that has no effect."""
+    """The check is a request that every runner serves, and that has no effect."""
     received: list[CancelCall] = []
     async with watching(own_nats), await own_nats.connect(TOOL_RUNNER) as bus:
         runner = new_id("r")
