@@ -22,7 +22,7 @@ TREE = {
             for part in ("a2a", "agui", "asgi", "http", "mcp", "nats_api", "page", "passthrough", "websocket")
         ),
     ],
-    "services/agent": ["agent", "agent/logs", "agent/providers"],
+    "services/agent": ["agent", "agent/logs", "agent/model", "agent/providers"],
     "services/tool-runner": ["tool_runner", "tool_runner/sandbox"],
     "services/workflows": ["workflows"],
 }

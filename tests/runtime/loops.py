@@ -12,11 +12,11 @@ from faststream.nats import NatsRouter
 
 from banksman.agent.logs.guard import LogGuard
 from banksman.agent.logs.heads_recorder import HeadsRecorder
-from banksman.agent.logs.usage import UsageLedger
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.room import RunnerRoom
 from banksman.agent.runners.stores import RunnerStores
-from banksman.agent.tools.registry import ToolRegistry
+from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane, Work

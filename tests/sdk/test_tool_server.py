@@ -18,7 +18,7 @@ from banksman.agent.relay.relay import Relay
 from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.agent.router import registry_router
 from banksman.agent.tools.available import AvailableTools
-from banksman.agent.tools.registry import ToolRegistry
+from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings

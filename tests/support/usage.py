@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from banksman.agent.logs.heads_recorder import HeadsRecorder
-from banksman.agent.logs.usage import UsageLedger
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.log_integrity.heads import LogHeads
 

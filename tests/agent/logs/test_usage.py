@@ -17,7 +17,7 @@ from tests.support.nats import NatsServer
 from tests.support.polling import eventually
 from tests.support.usage import counting
 
-from banksman.agent.logs.usage import UsageLedger
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import purge_subject
 from banksman.bus.kv import Bucket, Entry

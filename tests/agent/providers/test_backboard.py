@@ -19,15 +19,7 @@ from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.messages import AssistantMessage, ImagePart, TextPart, ToolMessage, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
-from banksman.model_server import (
-    ConnectionCut,
-    EarlyEnd,
-    Gate,
-    HttpError,
-    Reply,
-    Silence,
-    StreamError,
-)
+from banksman.model_server import ConnectionCut, EarlyEnd, Gate, HttpError, Reply, Silence, StreamError
 from banksman.model_server import ToolCall as ScriptedCall
 from banksman.model_server import Usage as ScriptedUsage
 from banksman.model_server.script import Fault

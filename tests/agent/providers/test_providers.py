@@ -642,8 +642,9 @@ def test_vendor_sdks_are_imported_on_first_use() -> None:
     """Their imports take seconds, and an agent that waits for work needs none of them."""
     program = (
         "import sys, banksman.agent.providers.catalog, banksman.agent.protocols\n"
+        "adapter = 'banksman.agent.providers.backboard'\n"
         "sdks = ('openai', 'anthropic', 'backboard', 'httpx2', 'aiohttp')\n"
-        "print([name for name in sdks if name in sys.modules])"
+        "print([name for name in (adapter, *sdks) if name in sys.modules])"
     )
 
     found = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from banksman.agent.logs.guard import LogGuard
-from banksman.agent.logs.usage import UsageLedger
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.agent.model.budgets import ApprovalRoom, TenantBudgets
 from banksman.agent.model.compaction import Compactor
 from banksman.agent.model.step import ModelStep
@@ -19,7 +19,7 @@ from banksman.agent.runners.stores import RunnerStores
 from banksman.agent.runners.workspace_reports import WorkspaceReports
 from banksman.agent.settings import AgentServiceSettings
 from banksman.agent.tools.available import AvailableTools
-from banksman.agent.tools.registry import ToolRegistry
+from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.agent.worker import RunWorker
 from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots

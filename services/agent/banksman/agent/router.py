@@ -7,7 +7,7 @@ from faststream.nats import JStream, NatsRouter
 
 from banksman.agent.runners.stores import RunnerStores
 from banksman.agent.runners.workspace_reports import WorkspaceReports
-from banksman.agent.tools.registry import ToolRegistry
+from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.agent.worker import RunWorker, TimedApproval
 from banksman.bus import names
 from banksman.bus.connection import Bus

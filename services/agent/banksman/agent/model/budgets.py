@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from banksman.agent.logs.usage import UsageLedger
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.bus.names import APPROVALS
 from banksman.contracts import subjects

@@ -42,12 +42,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
 from banksman.contracts.calls import Delta
-from banksman.contracts.errors import (
-    BanksmanError,
-    NotFound,
-    ProviderFailed,
-    Refused,
-)
+from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers.history import (
+from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
     LinkedImage,

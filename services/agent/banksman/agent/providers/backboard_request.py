@@ -15,7 +15,7 @@ from typing import assert_never, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.agent.protocols.base import ModelRequest, prose_call, result_text
-from banksman.agent.providers.history import (
+from banksman.agent.providers.exchanges import (
     InlineImage,
     LinkedImage,
     ModelExchange,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
 from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text
-from banksman.agent.providers.history import (
+from banksman.agent.providers.exchanges import (
     CallWithResult,
     InlineImage,
     LinkedImage,

@@ -13,21 +13,9 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import TOOLS
 from banksman.bus.watch import BucketView
-from banksman.contracts.errors import (
-    BadInput,
-    BanksmanError,
-    CallerMistake,
-    Conflict,
-    NotFound,
-    Overloaded,
-)
+from banksman.contracts.errors import BadInput, BanksmanError, CallerMistake, Conflict, NotFound, Overloaded
 from banksman.contracts.mcp import OfferedTools, OfferTools, RefusedTool, mcp_server_of
-from banksman.contracts.registry import (
-    ListedTool,
-    ToolList,
-    ToolRegistration,
-    visible_to,
-)
+from banksman.contracts.registry import ListedTool, ToolList, ToolRegistration, visible_to
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
