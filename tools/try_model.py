@@ -20,7 +20,14 @@ from typing import Any, get_args
 from model_conversations import CONVERSATIONS, Conversation, Made, Transcript, result
 
 from banksman.agent.protocols import protocol_for
-from banksman.agent.protocols.base import Calls, Final, Malformed, ModelReply, ModelRequest, RequestedCall
+from banksman.agent.protocols.base import (
+    Final,
+    Malformed,
+    ModelReply,
+    ModelRequest,
+    RequestedCall,
+    RequestedCalls,
+)
 from banksman.agent.providers.base import DeltaKind, ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.assistants import ModelOptions
@@ -91,7 +98,7 @@ class Player:
                 history.append(UserMessage(message_id=f"{id}-correction", content=correction))
                 transcript.ended = f"{MAX_MALFORMED} malformed replies in a row"
                 return attempt >= MAX_MALFORMED
-            case Calls(text=text, calls=requested):
+            case RequestedCalls(text=text, calls=requested):
                 calls = [_call(one, f"{id}-{index}") for index, one in enumerate(requested)]
                 history.append(self._message(id, reply, text, tuple(calls)))
                 for one, call in zip(requested, calls, strict=True):

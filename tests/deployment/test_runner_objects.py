@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from banksman.agent.router import report_router, store_router
-from banksman.agent.runner_room import MOST_SHARE, RunnerRoom
-from banksman.agent.runner_stores import RunnerStores
-from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.agent.runners.room import MOST_SHARE, RunnerRoom
+from banksman.agent.runners.stores import RunnerStores
+from banksman.agent.runners.workspace_reports import WorkspaceReports
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.errors import PublishRefused

@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "R21",
         "`terminate` of a call is ignored",
-        AGENT + "replies.py",
+        AGENT + "model/replies.py",
         "terminate=requested.terminate or (",
         "terminate=(",
         SCENARIOS + "test_protocols.py::test_the_prompt_describes_both_values_of_terminate_and_both_work",
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "R30",
         "the reply is sent as a whole only",
-        AGENT + "deltas.py",
+        AGENT + "model/deltas.py",
         "        await self._publish_waiting()\n\n    async def _publish_waiting",
         "        pass\n\n    async def _publish_waiting",
         SCENARIOS + "test_native_loop.py::test_the_reply_is_streamed_while_it_is_written",
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "R34",
         "only the first call of a reply is in its approval request",
-        AGENT + "replies.py",
+        AGENT + "model/replies.py",
         "append(approval_requested(reply.approval_id, items, terms,",
         "append(approval_requested(reply.approval_id, items[:1], terms,",
         SCENARIOS + "test_approvals.py::test_several_calls_of_one_reply_are_one_approval_request",
@@ -145,12 +145,12 @@ MUTANTS = (
         AGENT + "providers/openai.py",
         "        if not reason and not self.full:\n",
         "        if False:\n",
-        "tests/agent/test_providers.py tests/agent/providers/test_replies.py",
+        "tests/agent/providers/test_providers.py tests/agent/providers/test_replies.py",
     ),
     Mutant(
         "R40",
         "the switch for the whole system has no effect",
-        AGENT + "catalog.py",
+        AGENT + "tools/available.py",
         "        if not (self._enabled and settings.enabled):\n            return ()\n        used",
         "        if not settings.enabled:\n            return ()\n        used",
         SCENARIOS + "test_switch.py::test_with_tools_disabled_the_system_is_plain_chat",
@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "R36",
         "a tool that is declared terminating does not end the run",
-        AGENT + "replies.py",
+        AGENT + "model/replies.py",
         "requested.terminate or (tool is not None and tool.terminate)",
         "requested.terminate",
         SCENARIOS + "test_native_loop.py::test_a_tool_that_is_declared_terminating_ends_the_run",

@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "R82",
         "an assistant without tools is offered them",
-        AGENT + "catalog.py",
+        AGENT + "tools/available.py",
         "        if not (self._enabled and settings.enabled):\n            return ()\n        used",
         "        if not self._enabled:\n            return ()\n        used",
         ASSISTANTS + "test_an_assistant_without_tools_is_plain_chat",
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "R86",
         "nothing is logged when no tool is left",
-        AGENT + "catalog.py",
+        AGENT + "tools/available.py",
         "        if not tools:\n            logger.warning(",
         "        if not tools:\n            logger.debug(",
         ASSISTANTS + "test_without_remaining_tools_a_warning_is_logged_and_the_reply_is_plain",
@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "R93",
         "the arguments of a call are lost",
-        AGENT + "replies.py",
+        AGENT + "model/replies.py",
         "        arguments=requested.arguments or {},\n",
         "        arguments={},\n",
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
@@ -151,7 +151,7 @@ MUTANTS = (
         AGENT + "protocols/native.py",
         "    if not isinstance(value, dict):\n        raise BadInput(",
         "    if not isinstance(value, dict):\n        return {}\n        raise BadInput(",
-        "tests/agent/test_native.py::test_malformed_arguments_fail_one_call_and_keep_the_others",
+        "tests/agent/protocols/test_native.py::test_malformed_arguments_fail_one_call_and_keep_the_others",
     ),
     Mutant(
         "R95",

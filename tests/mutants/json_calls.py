@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "R5",
         "the stored prompt of an id is not used",
-        AGENT + "model_step.py",
+        AGENT + "model/step.py",
         "        return entry.value.content\n",
         "        return DEFAULT_PROMPT\n",
         "tests/scenarios/test_prompts.py::test_the_model_receives_the_enhanced_prompt",
@@ -77,7 +77,7 @@ MUTANTS = (
         AGENT + "protocols/json_text.py",
         "        if isinstance(value, bool):\n            return value\n",
         "        if True:\n            return bool(value)\n",
-        "tests/agent/test_json_text.py::test_attempt_that_breaks_a_rule_is_malformed_at_its_position",
+        "tests/agent/protocols/test_json_text.py::test_attempt_that_breaks_a_rule_is_malformed_at_its_position",
     ),
     Mutant(
         "R10",

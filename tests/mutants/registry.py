@@ -43,7 +43,7 @@ MUTANTS = (
     Mutant(
         "R48",
         "the calls that Backboard waits for are not read",
-        AGENT + "providers/backboard_reply.py",
+        AGENT + "providers/backboard.py",
         "                self._take_calls(event)\n",
         "                pass\n",
         "tests/scenarios/test_models.py::test_a_run_uses_a_backboard_thread",
@@ -54,12 +54,12 @@ MUTANTS = (
         AGENT + "providers/backboard_api.py",
         '{"tool_call_id": call_id, "output": output}',
         '{"tool_call_id": "", "output": output}',
-        "tests/agent/test_backboard.py::test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request",
+        "tests/agent/providers/test_backboard.py::test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request",
     ),
     Mutant(
         "R50",
         "an unknown tool is not named",
-        AGENT + "replies.py",
+        AGENT + "model/call_checks.py",
         'f"There is no tool {call.name!r}. Tools: {known}."',
         '"There is no such tool."',
         "tests/scenarios/test_native_loop.py::test_an_unknown_tool_is_named_and_the_others_still_run",
@@ -78,7 +78,7 @@ MUTANTS = (
         AGENT + "protocols/native.py",
         'strict_json(text, what="arguments") if text.strip() else {}',
         'strict_json(text, what="arguments")',
-        "tests/agent/test_native.py::test_empty_arguments_are_an_empty_object",
+        "tests/agent/protocols/test_native.py::test_empty_arguments_are_an_empty_object",
     ),
     Mutant(
         "R53",
@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "R56",
         "the last registered tool is not offered",
-        AGENT + "catalog.py",
+        AGENT + "tools/available.py",
         "        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)\n",
         "        tools = (*(tool for tool in workspace if settings.allows(tool)), *served)[:4]\n",
         SCENARIOS + "test_an_assistant_is_given_every_registered_tool",
@@ -118,7 +118,7 @@ MUTANTS = (
         AGENT + "providers/backboard.py",
         "        if self._assistant_id is not None and self._configured != self._configuration:\n",
         "        if False:\n",
-        "tests/agent/test_backboard.py::test_assistant_is_updated_before_the_message_if_tools_changed",
+        "tests/agent/providers/test_backboard.py::test_assistant_is_updated_before_the_message_if_tools_changed",
     ),
     Mutant(
         "R42",

@@ -22,7 +22,7 @@ TREE = {
             for part in ("a2a", "agui", "asgi", "http", "mcp", "nats_api", "page", "passthrough", "websocket")
         ),
     ],
-    "services/agent": ["agent", "agent/providers"],
+    "services/agent": ["agent", "agent/logs", "agent/model", "agent/providers"],
     "services/tool-runner": ["tool_runner", "tool_runner/sandbox"],
     "services/workflows": ["workflows"],
 }
@@ -31,7 +31,15 @@ VALID = {
     "shared/banksman/bus/connection.py": "import nats\nimport faststream\nfrom banksman import contracts",
     "shared/banksman/runs/log.py": "from banksman.bus import connection",
     "services/agent/banksman/agent/app.py": "import faststream\nfrom banksman import runs, runtime, bus",
+    "services/agent/banksman/agent/logs/guard.py": "from banksman.agent.logs import heads_recorder",
+    "services/agent/banksman/agent/logs/heads_recorder.py": "",
     "services/agent/banksman/agent/providers/vendor.py": "import anthropic\nimport openai",
+    "services/agent/banksman/agent/providers/backboard.py": (
+        "from banksman.agent.providers import backboard_api, backboard_request"
+    ),
+    "services/agent/banksman/agent/providers/backboard_api.py": "import backboard",
+    "services/agent/banksman/agent/providers/backboard_request.py": "",
+    "services/agent/banksman/agent/providers/catalog.py": "from banksman.agent.providers import backboard",
     "services/tool-runner/banksman/tool_runner/sandbox/engine.py": "import docker",
     "services/workflows/banksman/workflows/worker.py": "import nats",
 }
@@ -51,7 +59,7 @@ INVALID = [
     ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services build on runs"),
     ("shared/banksman/contracts/wire.py", "import httpx", "Contracts do no I/O"),
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),
-    ("services/agent/banksman/agent/compactor.py", "import nats", "NATS and FastStream only"),
+    ("services/agent/banksman/agent/model/compaction.py", "import nats", "NATS and FastStream only"),
     (
         "services/gateway/banksman/gateway/interfaces/page/routes.py",
         "from faststream.nats import NatsBroker",
@@ -62,7 +70,21 @@ INVALID = [
         "import openai",
         "Model SDKs only",
     ),
-    ("services/agent/banksman/agent/compactor.py", "from anthropic import AsyncAnthropic", "Model SDKs only"),
+    (
+        "services/agent/banksman/agent/model/compaction.py",
+        "from anthropic import AsyncAnthropic",
+        "Model SDKs only",
+    ),
+    (
+        "services/agent/banksman/agent/app.py",
+        "from banksman.agent.providers import backboard",
+        "The Backboard provider is imported by the catalog",
+    ),
+    (
+        "services/agent/banksman/agent/worker.py",
+        "from banksman.agent.logs import guard",
+        "The protection from damaged logs is imported by the agent's composition",
+    ),
     ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
     (
         "services/agent/banksman/agent/app.py",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from banksman.agent.compaction import cut
-from banksman.agent.context import Size
+from banksman.agent.model.context import Size, cut
 from banksman.contracts.assistants import ApprovalTerms, Escalation, Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import (

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from faststream.nats import NatsRouter
 
-from banksman.agent.heads_recorder import HeadsRecorder
-from banksman.agent.log_guard import LogGuard
-from banksman.agent.registry import ToolRegistry
-from banksman.agent.runner_presence import RunnerPresence
-from banksman.agent.runner_room import RunnerRoom
-from banksman.agent.runner_stores import RunnerStores
-from banksman.agent.usage import UsageLedger
+from banksman.agent.logs.guard import LogGuard
+from banksman.agent.logs.heads_recorder import HeadsRecorder
+from banksman.agent.logs.usage_ledger import UsageLedger
+from banksman.agent.runners.presence import RunnerPresence
+from banksman.agent.runners.room import RunnerRoom
+from banksman.agent.runners.stores import RunnerStores
+from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane, Work

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from banksman.model_server import Reply, ToolCall
-from tests.agent.test_wrong_replies import CASES
+from tests.agent.protocols.test_wrong_replies import CASES
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel

@@ -14,11 +14,11 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from banksman.agent.catalog import ToolCatalog
-from banksman.agent.registry import ToolRegistry
-from banksman.agent.relay import Relay
+from banksman.agent.relay.relay import Relay
+from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.agent.router import registry_router
-from banksman.agent.tenant_redaction import TenantRedaction
+from banksman.agent.tools.available import AvailableTools
+from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
@@ -50,7 +50,7 @@ class Agent:
 
     bus: Bus
     placements: Placements
-    catalog: ToolCatalog
+    catalog: AvailableTools
     relay: Relay
     tenant: str
     results: dict[str, ToolResult] = field(default_factory=dict)
@@ -115,7 +115,7 @@ async def agent_on(bus: Bus, tenant: str, signing_key: bytes = b"") -> AsyncGene
         placements = await stack.enter_async_context(
             Placements(bus, clock, tickets=tickets, signing_key=signing_key)
         )
-        catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True, away_s=0.0))
+        catalog = await stack.enter_async_context(AvailableTools(bus, placements, enabled=True, away_s=0.0))
         schemas = await stack.enter_async_context(SchemaChecker())
         registry = await stack.enter_async_context(
             ToolRegistry(bus, clock, catalog.registered, placements, schemas, away_s=0.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from banksman.agent.heads_recorder import HeadsRecorder
-from banksman.agent.usage import UsageLedger
+from banksman.agent.logs.heads_recorder import HeadsRecorder
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.log_integrity.heads import LogHeads
 

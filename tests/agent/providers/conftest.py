@@ -48,7 +48,7 @@ class Vendor:
 
 
 @pytest.fixture(params=VENDORS)
-async def vendor(request: pytest.FixtureRequest) -> AsyncGenerator[Vendor]:
+async def api(request: pytest.FixtureRequest) -> AsyncGenerator[Vendor]:
     async with ModelServer.running() as model_server, BackboardServer.running() as backboard:
         settings = ProviderSettings.model_validate(
             {

@@ -9,7 +9,7 @@ from tests.agent.providers.histories import OPTIONS, TOOLS
 from tests.support.deltas import Shown
 
 from banksman.agent.protocols import protocol_for
-from banksman.agent.protocols.base import Calls, ModelReply, ModelRequest
+from banksman.agent.protocols.base import ModelReply, ModelRequest, RequestedCalls
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.model_server import Reply, Usage
@@ -47,33 +47,33 @@ SCRIPTS: dict[ToolProtocol, list[Reply]] = {
 
 @pytest.mark.parametrize("protocol", ["native", "json_text"])
 async def test_exchange_with_calls_matches_the_golden_requests_and_replies(
-    vendor: Vendor, protocol: ToolProtocol
+    api: Vendor, protocol: ToolProtocol
 ) -> None:
     """R48, R49, R56, R62, R77, R79, R80, R85, R87, R92, R95, R113."""
-    replies = await converse(vendor, protocol)
+    replies = await converse(api, protocol)
 
-    exchange = {"requests": vendor.requests(), "replies": [plain(reply) for reply in replies]}
-    assert vendor.violations() == []
-    assert exchange == golden(f"exchanges/{vendor.name}-{protocol}", exchange)
+    exchange = {"requests": api.requests(), "replies": [plain(reply) for reply in replies]}
+    assert api.violations() == []
+    assert exchange == golden(f"exchanges/{api.name}-{protocol}", exchange)
 
 
-async def converse(vendor: Vendor, protocol_name: ToolProtocol) -> list[ModelReply]:
+async def converse(api: Vendor, protocol_name: ToolProtocol) -> list[ModelReply]:
     """Run two iterations like a model step."""
-    model = vendor.play(*SCRIPTS[protocol_name])
+    model = api.play(*SCRIPTS[protocol_name])
     protocol = protocol_for(protocol_name)
     system = enhance("You keep notes.", TOOLS, protocol_name, mermaid=False).text
     history: list[Message] = [UserMessage(message_id="m1", content="What do I have to do?")]
     replies: list[ModelReply] = []
     for _ in SCRIPTS[protocol_name]:
         request = protocol.prepare(ModelRequest(model, system, tuple(history), TOOLS, OPTIONS, "c1"))
-        replies.append(await vendor.provider.complete(request, deltas=Shown(), deadline_s=30))
-        history += reply_and_results(protocol_name, vendor.name, replies[-1])
+        replies.append(await api.provider.complete(request, deltas=Shown(), deadline_s=30))
+        history += reply_and_results(protocol_name, api.name, replies[-1])
     return replies
 
 
 def reply_and_results(protocol: ToolProtocol, vendor: str, reply: ModelReply) -> list[Message]:
     reading = protocol_for(protocol).read(reply)
-    if not isinstance(reading, Calls):
+    if not isinstance(reading, RequestedCalls):
         return []
     calls = tuple(
         ToolCall(

@@ -19,14 +19,14 @@ NAMES = ("text", "parallel-calls", "reasoning", "cut-by-length", "unknown-events
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_stream_is_read_as_the_golden_reply(vendor: Vendor, name: str) -> None:
+async def test_stream_is_read_as_the_golden_reply(api: Vendor, name: str) -> None:
     """R48, R81, R90, R91, R94, R99."""
-    stream = (STREAMS / vendor.name / f"{name}.sse").read_text(encoding="utf-8")
-    model = vendor.play(RawReply(raw_chunks=(stream,)))
+    stream = (STREAMS / api.name / f"{name}.sse").read_text(encoding="utf-8")
+    model = api.play(RawReply(raw_chunks=(stream,)))
     shown = Shown()
 
     request = ModelRequest(model, "Be brief.", (user("go"),), TOOLS)
-    reply = await vendor.provider.complete(request, deltas=shown, deadline_s=30)
+    reply = await api.provider.complete(request, deltas=shown, deadline_s=30)
 
     found = {"shown": {"message": shown.message, "reasoning": shown.reasoning}, "reply": plain(reply)}
-    assert found == golden(f"replies/{vendor.name}/{name}", found)
+    assert found == golden(f"replies/{api.name}/{name}", found)

@@ -15,12 +15,12 @@ SIGNATURE = signature_of("Two at once.")
 
 
 @pytest.mark.parametrize("name", histories("", ""))
-async def test_history_is_sent_as_the_golden_request(vendor: Vendor, name: str) -> None:
+async def test_history_is_sent_as_the_golden_request(api: Vendor, name: str) -> None:
     """R57, R62, R77, R79, R80, R85, R87, R92, R95, R113."""
-    model = vendor.play(Reply(text="Fine."))
+    model = api.play(Reply(text="Fine."))
 
-    request = histories(vendor.name, SIGNATURE)[name].request(model)
-    await vendor.provider.complete(request, deltas=Shown(), deadline_s=30)
+    request = histories(api.name, SIGNATURE)[name].request(model)
+    await api.provider.complete(request, deltas=Shown(), deadline_s=30)
 
-    assert vendor.violations() == []
-    assert vendor.requests() == golden(f"requests/{vendor.name}/{name.replace(' ', '-')}", vendor.requests())
+    assert api.violations() == []
+    assert api.requests() == golden(f"requests/{api.name}/{name.replace(' ', '-')}", api.requests())

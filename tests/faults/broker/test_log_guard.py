@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from banksman.agent.heads_recorder import HeadsRecorder
-from banksman.agent.log_guard import SCRUB_AFTER_S, LogGuard
+from banksman.agent.logs.guard import SCRUB_AFTER_S, LogGuard
+from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.errors import LogDamaged

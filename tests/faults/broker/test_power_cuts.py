@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import WebSocketException
 
-from banksman.agent.heads_recorder import HeadsRecorder
+from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import ApiError, last_message

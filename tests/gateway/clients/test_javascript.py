@@ -15,8 +15,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.contracts.event_frames import detail_of
 from banksman.contracts.events import Event
 from banksman.gateway.application import application
-from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.identity.auth import Keys
+from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.settings import GatewaySettings
 from banksman.runtime.health import Health
 

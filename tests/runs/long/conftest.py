@@ -10,15 +10,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from banksman.agent.catalog import ToolCatalog
-from banksman.agent.compactor import Compactor
-from banksman.agent.model_step import ModelStep
+from banksman.agent.model.budgets import ApprovalRoom, TenantBudgets
+from banksman.agent.model.compaction import Compactor
+from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
-from banksman.agent.tenant_room import ApprovalRoom
-from banksman.agent.tenants import Tenants
-from banksman.agent.worker import Worker
+from banksman.agent.tools.available import AvailableTools
+from banksman.agent.worker import RunWorker
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
@@ -53,7 +52,7 @@ SUMMARY_MODEL = "openai:scripted/summary"
 class Agent:
     """One agent, and a conversation for its runs."""
 
-    worker: Worker
+    worker: RunWorker
     log: EventLog
     tenant: str
     conversation: str
@@ -142,12 +141,12 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
         async with AsyncExitStack() as stack:
             clock = await stack.enter_async_context(BrokerClock(bus))
             placements = await stack.enter_async_context(Placements(bus, clock))
-            catalog = await stack.enter_async_context(ToolCatalog(bus, placements, enabled=True))
+            catalog = await stack.enter_async_context(AvailableTools(bus, placements, enabled=True))
             log = ConversationLog(bus)
             notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
             providers = Providers(where)
             stack.push_async_callback(providers.close)
-            tenants = Tenants(
+            tenants = TenantBudgets(
                 TenantSettings(), await stack.enter_async_context(counting(bus)), ApprovalRoom(bus)
             )
             schemas = await stack.enter_async_context(SchemaChecker())
@@ -157,7 +156,7 @@ def agents(bus: Bus, server: ModelServer, tenant: str, conversation: str) -> Age
             key = b"a key that signs what people decide"
             ports = bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-")
             yield Agent(
-                Worker(ports, log, ApprovalSlots(bus), notifications, model_step),
+                RunWorker(ports, log, ApprovalSlots(bus), notifications, model_step),
                 EventLog(bus),
                 tenant,
                 conversation,

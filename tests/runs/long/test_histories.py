@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from banksman.agent.compaction import KEPT_SHARE, SUMMARY_SHARE, cut
-from banksman.agent.context import Size, context_tokens, size_of
+from banksman.agent.model.context import KEPT_SHARE, SUMMARY_SHARE, Size, context_tokens, cut, size_of
 from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelRequest
 from banksman.agent.providers import anthropic_request, openai

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from banksman.agent.usage import UsageLedger
+from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call

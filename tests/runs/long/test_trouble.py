@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from banksman.agent.worker import Worker
+from banksman.agent.worker import RunWorker
 from banksman.bus.connection import Bus
 from banksman.bus.names import RUNS
 from banksman.bus.outcomes import Done, Failures, Outcome, handle
@@ -74,7 +74,7 @@ class SilentLog:
         return await self.log.append(state, commit, folded=folded)
 
 
-def with_faults(agent: Agent, fails: Callable[[Commit], bool]) -> Worker:
+def with_faults(agent: Agent, fails: Callable[[Commit], bool]) -> RunWorker:
     ports = agent.worker.ports
     return replace(agent.worker, ports=replace(ports, log=FaultyLog(ports.log, fails)))
 

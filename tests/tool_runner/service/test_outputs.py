@@ -6,7 +6,7 @@ from nats.js.api import DiscardPolicy
 from tests.support.fixtures import SecuredNats
 
 from banksman.agent.router import store_router
-from banksman.agent.runner_stores import RunnerStores
+from banksman.agent.runners.stores import RunnerStores
 from banksman.bus.connection import Bus
 from banksman.bus.control import ControlPlane
 from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.tool_runner.conftest import Runner
 
-from banksman.agent.protocols.flatten import result_text as json_text
+from banksman.agent.protocols.base import result_text as json_text
 from banksman.agent.providers.anthropic_request import result_text as anthropic_text
 from banksman.contracts.messages import ToolMessage
 from banksman.contracts.tools import ToolResult

@@ -17,12 +17,12 @@ from tests.support.fixtures import SecuredNats
 from tests.support.polling import eventually, scripted_delay
 from tests.tool_runner.service.processes import RunnerProcess, Runners
 
-from banksman.agent.relay import Relay
+from banksman.agent.relay.relay import Relay
+from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.agent.router import store_router
-from banksman.agent.runner_presence import RunnerPresence
-from banksman.agent.runner_stores import RunnerStores
-from banksman.agent.tenant_redaction import TenantRedaction
-from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.agent.runners.presence import RunnerPresence
+from banksman.agent.runners.stores import RunnerStores
+from banksman.agent.runners.workspace_reports import WorkspaceReports
 from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus

@@ -19,13 +19,11 @@ from tests.tool_runner.workspaces.platform import Platform, platform, started, u
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call, subjects_in
-from banksman.bus.kv import Bucket
-from banksman.bus.names import OWNERS, WORKSPACES, api, object_chunks, object_stream, runner_api
+from banksman.bus.names import WORKSPACES, api, object_chunks, object_stream, runner_api
 from banksman.bus.objects import MAX_OBJECT_BYTES, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.contracts.errors import Overloaded
-from banksman.contracts.ids import digest
-from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, WorkspaceOwner
+from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
@@ -284,21 +282,16 @@ async def test_unrecorded_snapshots_are_collected(runners: Runners) -> None:
 
 
 async def test_agents_collect_snapshots_of_a_runner_that_does_not_return(runners: Runners) -> None:
-    """Also those of versions without owners; recorded snapshots and those that may be in progress remain."""
+    """Recorded snapshots, and those that may be in progress, remain."""
     (runner,) = started(runners, 1)
     async with platform(runners.secured) as here:
         await here.sees(runner)
         await here.bash("c1", "echo kept > a")
         snapshot = await here.clean("c1") and await here.snapshot_name("c1")
         await here.store.put("no tenant/of.ours/s/0", b"what any runner may write")
-        for name in (
-            owned_name("r-away", here.tenant, "c1", "sold", "0"),
-            f"{here.tenant}/c1/solder",
-            f"{here.tenant}/c1/solder/0",
-        ):
-            await here.store.put(name, b"x" * 1000)
+        await here.store.put(owned_name("r-away", here.tenant, "c1", "sold", "0"), b"x" * 1000)
         await here.runner_stores.collect()
-        assert len(await here.stored("c1")) == 5
+        assert len(await here.stored("c1")) == 3
         await here.runner_stores.collect()
         assert [info.name for info in await here.stored("c1")] == [snapshot, f"{snapshot}/0"]
         chunks = [
@@ -311,50 +304,6 @@ async def test_agents_collect_snapshots_of_a_runner_that_does_not_return(runners
             )
         ]
         assert len(chunks) == 3, "the chunks of the recorded snapshot, and of the object that is no snapshot"
-
-
-async def test_snapshot_of_a_version_without_owners_is_restored_and_then_replaced(
-    runners: Runners,
-) -> None:
-    """The upgrade: its objects have no owner, and its record names none."""
-    old, new = started(runners, 2)
-    async with platform(runners.secured) as here:
-        await here.sees(old, new)
-        placement, _ = await here.call("c1", "bash", command="echo kept > a")
-        await here.clean("c1")
-        await store_without_owner(here, "c1")
-        lost, helper = (old, new) if placement.runner == old.id else (new, old)
-        lost.signal(signal.SIGKILL)
-        await lost.ended()
-        await here.sees(helper)
-        assert await here.bash("c1", "cat a; echo more >> a") == "kept\n"
-        record = await here.clean("c1")
-        assert record.loss is None and record.snapshot is not None and record.snapshot.stored_by == helper.id
-        for _ in range(2):
-            await here.runner_stores.collect()
-        snapshot = await here.snapshot_name("c1")
-        assert [info.name for info in await here.stored("c1")] == [snapshot, f"{snapshot}/0"]
-
-
-async def store_without_owner(here: Platform, conversation: str) -> None:
-    """Replace the recorded snapshot by one as an earlier version stores it."""
-    owned = await here.snapshot_name(conversation)
-    plain = owned.partition(":")[2]
-    owners = Bucket(here.bus, OWNERS, WorkspaceOwner)
-    entry = await owners.get(f"{here.tenant}.{conversation}")
-    assert entry is not None and entry.value.snapshot is not None and entry.value.snapshot.key is not None
-    key = entry.value.snapshot.key
-    content = opened(await here.store.get(f"{owned}/0"), key, f"{owned}/0")
-    assert content is not None
-    part = sealed(content, key, f"{plain}/0")
-    parts = (SnapshotPart(size=len(part), digest=digest(part)),)
-    data = (await manifest(here, conversation)).model_copy(update={"parts": parts}).model_dump_json().encode()
-    await here.store.put(f"{plain}/0", part)
-    await here.store.put(plain, data)
-    reference = {"manifest_digest": digest(data), "stored_by": None}
-    snapshot = entry.value.snapshot.model_copy(update=reference)
-    await owners.update(entry.key, entry.value.model_copy(update={"snapshot": snapshot}), entry.revision)
-    await here.store.remove(owned)
 
 
 async def test_snapshots_of_a_tenant_leave_room_for_others(runners: Runners) -> None:

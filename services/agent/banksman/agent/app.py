@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from banksman.agent.catalog import ToolCatalog
-from banksman.agent.compactor import Compactor
-from banksman.agent.log_guard import LogGuard
-from banksman.agent.model_step import ModelStep
+from banksman.agent.logs.guard import LogGuard
+from banksman.agent.logs.usage_ledger import UsageLedger
+from banksman.agent.model.budgets import ApprovalRoom, TenantBudgets
+from banksman.agent.model.compaction import Compactor
+from banksman.agent.model.step import ModelStep
 from banksman.agent.providers.catalog import Providers
-from banksman.agent.registry import ToolRegistry
-from banksman.agent.relay import Relay
+from banksman.agent.relay.relay import Relay
+from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.agent.router import agent_router
-from banksman.agent.runner_presence import RunnerPresence
-from banksman.agent.runner_room import RunnerRoom
-from banksman.agent.runner_stores import RunnerStores
+from banksman.agent.runners.presence import RunnerPresence
+from banksman.agent.runners.room import RunnerRoom
+from banksman.agent.runners.stores import RunnerStores
+from banksman.agent.runners.workspace_reports import WorkspaceReports
 from banksman.agent.settings import AgentServiceSettings
-from banksman.agent.tenant_redaction import TenantRedaction
-from banksman.agent.tenant_room import ApprovalRoom
-from banksman.agent.tenants import Tenants
-from banksman.agent.usage import UsageLedger
-from banksman.agent.worker import Worker
-from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.agent.tools.available import AvailableTools
+from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.worker import RunWorker
 from banksman.bus import names
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.call_tickets import CallTickets
@@ -104,7 +103,9 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         await stack.enter_async_context(stores)
         await stack.enter_async_context(RunnerRoom(bus))
         catalog = await stack.enter_async_context(
-            ToolCatalog(bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s)
+            AvailableTools(
+                bus, placements, enabled=settings.agent.tools_enabled, away_s=settings.agent.away_s
+            )
         )
         notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
         placements.on_lease_end(notifications.wake_all)
@@ -112,7 +113,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
         schemas = await stack.enter_async_context(SchemaChecker())
         providers = Providers(settings.models)
         stack.push_async_callback(providers.close)
-        worker = Worker(
+        worker = RunWorker(
             ports=bus_ports(bus, clock, log, placements, notifications, key, prefix="agent-"),
             log=log,
             approvals=ApprovalSlots(bus),
@@ -124,7 +125,7 @@ async def main(settings: AgentServiceSettings, process: ServiceProcess) -> None:
                 placements,
                 Compactor(providers, settings.agent),
                 settings.agent,
-                Tenants(settings.tenants, usage, ApprovalRoom(bus)),
+                TenantBudgets(settings.tenants, usage, ApprovalRoom(bus)),
                 schemas,
             ),
         )
@@ -156,7 +157,7 @@ async def _enter_relay(
     tickets: CallTickets,
     redaction: TenantRedaction,
 ) -> None:
-    """Serve the relay over its own connection: the server closes one that cannot keep up with a flood."""
+    """Serve the relay over a connection of its own: a flood of messages may make the server close it."""
     bus = await stack.enter_async_context(
         await Bus.connect(
             settings.nats,

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 SUSPECT_CLAIMS = 2
 """Consecutive claims without another commit after which a run is suspected of killing its agents."""
 ALONE_S = 5.0
-"""Seconds that a suspect is driven alone. A suspect that has not killed its agent by then is cleared; only
-the time limit of the run bounds a later crash."""
+"""Seconds that a suspect is driven alone. A suspect that has not killed its agent by then is cleared. A later
+crash loop is ended only by the time limit of the run."""
 
 
 def is_suspect(state: Conversation) -> bool:
@@ -32,7 +32,7 @@ class Turn:
 
     @property
     def ended(self) -> bool:
-        """True if the run is not, or no longer, driven alone."""
+        """False while the run is driven alone."""
         return self._place is None
 
     def end(self) -> None:
@@ -45,8 +45,8 @@ class Turn:
 class Quarantine:
     """One place for suspects in a process.
 
-    Claims without a commit are counted to detect a crash loop. An agent that dies takes all its runs down, so
-    without the quarantine, innocent runs would fail together with the run that kills it.
+    A crash loop is detected by claims without a commit. An agent that dies ends the work on all its runs, so
+    without the quarantine, innocent runs would fail together with the run that kills their agent.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,9 @@ class Quarantine:
 
     @asynccontextmanager
     async def turn(self, suspect: bool, on_cleared: Callable[[], Awaitable[None]]) -> AsyncGenerator[Turn]:
-        """Wait for the place if the run is a suspect.
+        """Wait for the place if the run is a suspect; other runs do not wait.
 
-        Args:
-            suspect: Whether the run is a suspect; other runs do not wait.
-            on_cleared: Runs when the suspect has been driven alone for `ALONE_S`.
+        `on_cleared` is called when the suspect has been driven alone for `ALONE_S`.
         """
         if not suspect:
             yield Turn(None)

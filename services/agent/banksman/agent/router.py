@@ -5,10 +5,10 @@ from __future__ import annotations
 from faststream import AckPolicy, ExceptionMiddleware
 from faststream.nats import JStream, NatsRouter
 
-from banksman.agent.registry import ToolRegistry
-from banksman.agent.runner_stores import RunnerStores
-from banksman.agent.worker import TimedApproval, Worker
-from banksman.agent.workspace_reports import WorkspaceReports
+from banksman.agent.runners.stores import RunnerStores
+from banksman.agent.runners.workspace_reports import WorkspaceReports
+from banksman.agent.tools.tool_registry import ToolRegistry
+from banksman.agent.worker import RunWorker, TimedApproval
 from banksman.bus import names
 from banksman.bus.connection import Bus
 from banksman.bus.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
@@ -30,7 +30,7 @@ from banksman.runs import handlers
 
 
 def agent_router(
-    bus: Bus, worker: Worker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
+    bus: Bus, worker: RunWorker, registry: ToolRegistry, reports: WorkspaceReports, stores: RunnerStores
 ) -> NatsRouter:
     """Return the handlers of one agent."""
     router = NatsRouter()
@@ -72,14 +72,14 @@ def agent_router(
     return router
 
 
-def _decision_router(bus: Bus, worker: Worker) -> NatsRouter:
+def _decision_router(bus: Bus, worker: RunWorker) -> NatsRouter:
     invalid = ExceptionMiddleware()
     router = NatsRouter(middlewares=(invalid,))
 
     @invalid.add_handler(Poison, publish=True)
     async def discard(poison: Poison, message: Work) -> Outcome:
         if poison.subject != message.subject:
-            # The unreadable message is another one, such as a commit of the log. The reply may be valid.
+            # Another message cannot be read, such as a commit of the log. The reply may be valid.
             raise poison
         return await worker.on_invalid_decision(message, poison.reason)
 

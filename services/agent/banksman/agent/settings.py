@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from banksman.agent.catalog import DEFAULT_AWAY_S
 from banksman.agent.providers.base import ProviderSettings
+from banksman.agent.tools.available import DEFAULT_AWAY_S
 from banksman.bus.connection import NatsSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
 from banksman.runs.placement import WorkspaceSettings
@@ -37,8 +37,7 @@ class AgentSettings(HealthSettings):
     drain_s: float = Field(default=15.0, ge=0)
     """Seconds that open runs get when the process stops, before other agents take them over."""
     default_model: str | None = None
-    """The model whose provider is warmed after the start; the gateway uses it for assistants that name
-    none."""
+    """The model whose provider is warmed after the start, usually that of `gateway.default_model`."""
     context_tokens: dict[str, Annotated[int, Field(ge=1_000)]] = Field(default_factory=dict[str, int])
     """Context sizes of models in tokens, by the start of `provider:model`; they take precedence over the
     built-in table. An assistant's `limits.context_tokens` takes precedence over both."""

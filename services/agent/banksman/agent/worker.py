@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from banksman.agent.model_step import ModelStep
+from banksman.agent.model.step import ModelStep
 from banksman.agent.quarantine import Quarantine, is_suspect
 from banksman.bus.approval_slots import (
     ESCALATION_TIMER,
@@ -54,8 +54,8 @@ RUN_WORK: TypeAdapter[RunWork] = TypeAdapter(RunWork)
 DELETE_RETRY_S = 0.5
 """Seconds until a deletion checks again whether the open run has ended."""
 REMOVE_AFTER_S = 86_400.0
-"""Seconds after its expiry until an approval and its reply are removed; until then a late decision is refused
-with the stored one."""
+"""Seconds from the expiry of an approval until the approval and its reply are removed. Until then, the
+refusal of a late decision contains the stored decision."""
 
 
 class TimedApproval(BaseModel):
@@ -67,7 +67,7 @@ class TimedApproval(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class RunWorker:
     """The handlers of one agent process."""
 
     ports: Ports
@@ -98,11 +98,10 @@ class Worker:
                 if not ended:
                     return Leave()
         if owned is None or (owned.state.run is None and owned.state.queue):
-            # The commit that ended the earlier run may have had no room for the start of the queued one.
+            # The commit that ended the earlier run may have had no room for the start of the queued run.
             await handlers.wake_queue(self.ports, before if owned is None else owned.state)
         if claims >= CRASH_LOOP_CLAIMS:
-            # The run has its terminal event. The message goes to DEAD, so that an operator can look into the
-            # cause.
+            # The run has its terminal event. The message in DEAD helps an operator to find the cause.
             raise Poison(message.subject, f"crash_loop: run {work.run_id} was given up")
         await reach("agent.before_ack")
         return Done()
@@ -124,7 +123,7 @@ class Worker:
         return True
 
     def _capped(self, start: StartRun) -> StartRun:
-        """Return a start with its settings cut to the limits of its tenant, as the log will record them."""
+        """Return a start whose settings are cut to the limits of its tenant, before the log records them."""
         most = self.model_step.tenants.settings.of(start.tenant)
         tools, limits = start.settings.tools, start.settings.limits
         iterations = _least(tools.max_iterations, most.max_iterations)
@@ -140,10 +139,7 @@ class Worker:
         return start.model_copy(update={"settings": start.settings.model_copy(update=settings)})
 
     async def _state_before(self, work: RunWork, message: WorkMessage) -> Conversation:
-        """Return the folded log of a redelivered message.
-
-        A first delivery needs none, so an empty conversation is returned without a read.
-        """
+        """Return the folded log for a redelivered message, and an empty conversation for a first delivery."""
         if message.num_delivered > 1:
             return await self.ports.log.read(work.tenant, work.conversation_id)
         return Conversation(work.tenant, work.conversation_id)
@@ -151,8 +147,7 @@ class Worker:
     async def on_signal(self, signal: RunSignal, message: WorkMessage) -> Outcome | Continued:
         """Handle a signal. Idempotent by the id of its run, message, request, approval or conversation.
 
-        The rest of a deletion may take seconds, because it waits for a runner, and continues beside the next
-        signals.
+        A deletion waits for a runner, possibly for seconds. Its rest continues beside the next signals.
 
         Raises:
             Poison: The message came on another subject.
@@ -194,12 +189,12 @@ class Worker:
 
     async def on_invalid_decision(self, message: WorkMessage, reason: str) -> Outcome:
         """Dead-letter an invalid reply, and open its approval request again."""
-        # APPROVALS is no work queue: it keeps acked messages, and this one would block the slot.
+        # The stream APPROVALS retains acked messages, so this one would block the slot of the reply.
         await self.approvals.discard_unreadable(message, reason)
         return Done()
 
     async def on_timer(self, approval: TimedApproval, message: WorkMessage) -> Outcome:
-        """Escalate or expire an approval request without a decision; later remove it with its reply.
+        """Escalate or expire an approval request without a decision; later remove the request and its reply.
 
         Idempotent by approval id: the first reply stays.
 

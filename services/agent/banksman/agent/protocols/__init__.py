@@ -11,7 +11,6 @@ from banksman.contracts.messages import ToolProtocol
 
 
 def protocol_for(name: ToolProtocol) -> Protocol:
-    """Return the adapter of a tool protocol."""
     match name:
         case "native":
             return Native()

@@ -1,9 +1,10 @@
-"""The interface of a tool protocol, and the types that protocols and providers exchange."""
+"""The interface and the types of tool protocols, and what all protocols share."""
 
 from __future__ import annotations
 
+import json
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -11,15 +12,16 @@ import structlog
 
 from banksman.contracts.assistants import ModelOptions
 from banksman.contracts.events import FinishReason
-from banksman.contracts.messages import Message, Usage
-from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage, UserMessage
+from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
+from banksman.runs.outcome import result_json
 
 MAX_REPLY_CHARS = 256 * 1024
 """Maximum characters of one stored reply. A longer one is cut and ends with a note."""
 
 MAX_NAME_CHARS = 256
-"""Maximum characters of a tool's name in the log."""
+"""Maximum characters of the name of a tool in the log."""
 
 FALLBACK_TEXT = "I encountered an issue and could not finish the answer."
 """The final text if a model stops for an unknown reason without text."""
@@ -42,7 +44,7 @@ class ModelRequest:
     """The complete system prompt; empty for none."""
     messages: tuple[Message, ...]
     tools: tuple[ToolDefinition, ...] = ()
-    """The tools to offer through the vendor's API; empty if the model writes calls as text."""
+    """Tools to offer through the vendor's API; empty if the model writes calls as text."""
     options: ModelOptions = field(default_factory=ModelOptions)
     conversation_id: str = ""
     """Names the state that a vendor stores per conversation; empty outside a conversation."""
@@ -95,7 +97,7 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class RequestedCalls:
     """The reply requests calls."""
 
     text: str | None
@@ -115,7 +117,7 @@ class Malformed:
     """The correction to send to the model."""
 
 
-Reading = Final | Calls | Malformed
+Reading = Final | RequestedCalls | Malformed
 
 
 class DeltaFilter(typing.Protocol):
@@ -136,8 +138,8 @@ class Protocol(typing.Protocol):
     def prepare(self, request: ModelRequest) -> ModelRequest:
         """Return the request with tools and history in the form that this protocol sends.
 
-        `request.tools` are the tools that the run offers, and `request.messages` is the folded history. The
-        history may contain calls of both protocols.
+        `request.tools` are the tools that the run offers. `request.messages` is the folded history, which may
+        contain calls of both protocols.
         """
         ...
 
@@ -158,7 +160,6 @@ class Protocol(typing.Protocol):
 
 
 def truncated_text(text: str) -> str:
-    """Return the text, cut to `MAX_REPLY_CHARS`."""
     if len(text) <= MAX_REPLY_CHARS:
         return text
     return text[: MAX_REPLY_CHARS - len(_CUT_NOTE)] + _CUT_NOTE
@@ -177,3 +178,46 @@ def final_reply(reply: ModelReply) -> Final:
             return Final(text or FALLBACK_TEXT, "unknown")
         case _:
             assert_never(reply.finish_reason)
+
+
+def flatten(
+    messages: tuple[Message, ...],
+    write_call: Callable[[ToolCall], str],
+    selects: Callable[[AssistantMessage], bool],
+) -> tuple[Message, ...]:
+    """Replace the calls of the selected messages by text, and the results of these calls by user messages."""
+    return tuple(_flattened(messages, write_call, selects))
+
+
+def prose_call(call: ToolCall) -> str:
+    """Return a call as prose, so that a model without tools does not imitate the format of a call."""
+    return f"[Called {call.name} with {json.dumps(call.arguments, ensure_ascii=False)}]"
+
+
+def result_text(message: ToolMessage) -> str:
+    """Return a result as the text of a user's message."""
+    return f"Tool result for {message.name}:\n{result_json(message.result)}"
+
+
+def _flattened(
+    messages: tuple[Message, ...],
+    write_call: Callable[[ToolCall], str],
+    selects: Callable[[AssistantMessage], bool],
+) -> Iterator[Message]:
+    flattened: set[str] = set()
+    for message in messages:
+        match message:
+            case AssistantMessage(calls=calls) if calls and selects(message):
+                flattened.update(call.id for call in calls)
+                yield _without_calls(message, write_call)
+            case ToolMessage(result=result) if result.tool_call_id in flattened:
+                text = result_text(message)[:MAX_REPLY_CHARS]
+                yield UserMessage(message_id=result.tool_call_id, content=text)
+            case _:
+                yield message
+
+
+def _without_calls(message: AssistantMessage, write_call: Callable[[ToolCall], str]) -> AssistantMessage:
+    pieces = [message.content or "", *(write_call(call) for call in message.calls)]
+    text = "\n\n".join(piece for piece in pieces if piece)
+    return message.model_copy(update={"content": text[:MAX_REPLY_CHARS], "calls": ()})

@@ -1,11 +1,11 @@
-"""Calls as one strict JSON object in the text of a reply.
+"""The protocol in which a call is one strict JSON object in the text of a reply.
 
 A reply attempts a call if it contains an object with the key `tool` at its top level and outside a nested
 code fence, or if it starts with `{` (after white space and a fence) and contains the key. One valid object is
 the call, with or without prose around it. A reply with several objects, an invalid object or an object that
-breaks a rule of the format is malformed. Unknown keys are refused too: without them the call would not be the
-one that the model wrote. A reply that starts with `{` and spells the key differently is malformed as well,
-such as `'tool'`, `tool`, `"Tool"` or `"tool_name"`.
+breaks a rule of the format is malformed. Unknown keys are refused too: a call without them would not be the
+call that the model wrote. A reply that starts with `{` and spells the key differently, such as `'tool'`,
+`tool`, `"Tool"` or `"tool_name"`, is malformed as well.
 
 An object with a syntax error is an attempt if the key precedes the error at any depth. A valid object inside
 it is not extracted, because the intended whole is unknown. The key must be written literally, without
@@ -24,7 +24,6 @@ from banksman.agent.protocols.base import (
     MAX_NAME_CHARS,
     MAX_REPLY_CHARS,
     WITHHELD_TEXT,
-    Calls,
     DeltaFilter,
     Final,
     Malformed,
@@ -32,11 +31,11 @@ from banksman.agent.protocols.base import (
     ModelRequest,
     Reading,
     RequestedCall,
+    RequestedCalls,
     final_reply,
+    flatten,
 )
-from banksman.agent.protocols.flatten import flatten
-from banksman.agent.protocols.objects import QUOTED_KEY, Broken, Closed, attempts, next_object
-from banksman.agent.protocols.stream_filter import CallFilter
+from banksman.agent.protocols.objects import QUOTED_KEY, Broken, CallFilter, Closed, attempts, next_object
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
@@ -62,7 +61,7 @@ class JsonText:
         return replace(request, tools=(), messages=flatten(request.messages, written_call, lambda _: True))
 
     def read(self, reply: ModelReply, *, attempt: int = 1, tools: Sequence[ToolDefinition] = ()) -> Reading:
-        """Return the call, the final text, or the broken rule of an attempt (R9, R10, R11)."""
+        """See `Protocol.read` (R9, R10, R11)."""
         text = reply.text or ""
         try:
             found = _find_call(text)
@@ -75,10 +74,9 @@ class JsonText:
         if reply.finish_reason == "content_filter":
             return Final(WITHHELD_TEXT, "content_filter")
         call, start, end = found
-        return Calls(_prose(text, start, end), (call,))
+        return RequestedCalls(_prose(text, start, end), (call,))
 
     def delta_filter(self) -> DeltaFilter:
-        """Return a filter that withholds text that may be part of a call."""
         return CallFilter()
 
 
@@ -91,8 +89,6 @@ def written_call(call: ToolCall) -> str:
 
 
 class _MalformedCall(Exception):
-    """The text attempts a call that breaks a rule."""
-
     def __init__(self, rule: str, position: int) -> None:
         self.rule = rule
         self.position = position

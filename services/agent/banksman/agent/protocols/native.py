@@ -10,17 +10,18 @@ import structlog
 
 from banksman.agent.protocols.base import (
     MAX_NAME_CHARS,
-    Calls,
     DeltaFilter,
     ModelReply,
     ModelRequest,
     RawCall,
     Reading,
     RequestedCall,
+    RequestedCalls,
     final_reply,
+    flatten,
+    prose_call,
     truncated_text,
 )
-from banksman.agent.protocols.flatten import flatten, prose_call
 from banksman.agent.protocols.json_text import written_call
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
@@ -56,10 +57,10 @@ class Native:
         extended = frozenset(tool.name for tool in tools if _takes_terminate(tool))
         calls = tuple(_read_call(call) for call in reply.calls)
         own = tuple(_without_terminate(call, extended) for call in calls)
-        return Calls(truncated_text(reply.text or "") or None, own)
+        return RequestedCalls(truncated_text(reply.text or "") or None, own)
 
     def delta_filter(self) -> DeltaFilter:
-        """Return a filter that passes all text, because the text contains no calls."""
+        """Return a filter that passes all text: calls are never part of the text."""
         return _PassAll()
 
 
@@ -88,7 +89,7 @@ def _with_terminate(tool: ToolDefinition) -> ToolDefinition:
 
 
 def _without_terminate(call: RequestedCall, extended: frozenset[str]) -> RequestedCall:
-    """Move the added parameter `terminate`, which the tool does not have, to the field of the call."""
+    """Move `terminate`, which is no parameter of the tool itself, from the arguments to its field."""
     arguments = call.arguments or {}
     if call.name not in extended or TERMINATE_KEY not in arguments:
         return call

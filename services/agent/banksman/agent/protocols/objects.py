@@ -1,4 +1,4 @@
-"""Find the JSON objects in a text that may be calls, in one pass.
+"""Find the JSON objects in a text that may be calls, and withhold such objects from a streamed reply.
 
 The search parses at each position where an object with a key can start. It skips a valid object as a whole,
 so text in a string or a nested object is never read as a call. After an object with a syntax error it
@@ -24,6 +24,9 @@ about 40 ms."""
 MAX_FENCES = 5000
 """Maximum code fences to recognise. Objects after that many count as outside a nested fence."""
 
+_UNDECIDED_CHARS = 16
+"""An error this close to the end may be an incomplete token, such as `12e` or `\\u00`."""
+
 QUOTED_KEY = f'"{TOOL_KEY}"'
 
 _SPACE = r"[ \t\n\r]*+"
@@ -34,6 +37,8 @@ _PARTIAL_OPENING = re.compile(
 )
 _KEY = re.compile(rf'"{TOOL_KEY}"{_SPACE}:')
 _FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)([^\n]*+)$", re.MULTILINE)
+_FENCE_LINE = re.compile(r"[ \t]*+(?:[`~]{1,2}|(?:`{3,}+|~{3,}+)[^`\n]*+)")
+_BLANK_OR_FENCE = re.compile(r"[\s\ufeff]*+(?:[`~]++[^\S\n]*+[\w+.-]*+\s*+)?")
 
 _KEY_OF = rf'(?:{_SPACE}(?P<key>"{_STRING_BODY}"){_SPACE}:)?'
 _TOKEN = re.compile(
@@ -166,3 +171,81 @@ def _broken(text: str, start: int, position: int, rule: str, *, in_string: bool)
     resume = inner if inner > start else max(position, start + 1)
     is_call = _KEY.search(text, start, position) is not None
     return Broken(start, position, rule, resume, is_call, in_string)
+
+
+class CallFilter:
+    """A `DeltaFilter` for replies that may contain a call as text.
+
+    The published text is always a prefix of the reply. It ends before the object that makes the reply a call
+    or an attempt, and before a code fence around it. A reply that starts with a brace is withheld to its end.
+    An object within prose is withheld until it closes without the key `tool` or has a syntax error.
+    """
+
+    def __init__(self) -> None:
+        self._withheld: list[str] = []
+        self._size = 0
+        self._next_scan = 0
+        """Withheld characters that trigger the next scan. The intervals grow, so the total time is linear."""
+        self._started = False
+        """False while the reply consists of white space and a code fence."""
+        self._withholds_rest = False
+        self._objects_read = 0
+
+    def feed(self, text: str) -> str:
+        """See `DeltaFilter.feed`."""
+        self._withheld.append(text)
+        self._size += len(text)
+        if self._withholds_rest or self._size < self._next_scan:
+            return ""
+        pending = "".join(self._withheld)
+        end = self._safe_end(pending)
+        self._withhold(pending[end:])
+        return pending[:end]
+
+    def flush(self) -> str:
+        """See `DeltaFilter.flush`."""
+        rest = "".join(self._withheld)
+        self._withhold("")
+        return rest
+
+    def _withhold(self, rest: str) -> None:
+        self._withheld = [rest]
+        self._size = len(rest)
+        self._next_scan = len(rest) + len(rest) // 4
+
+    def _safe_end(self, pending: str) -> int:
+        if not self._started:
+            blank = _BLANK_OR_FENCE.match(pending)
+            content_start = blank.end() if blank else 0
+            if content_start == len(pending):
+                return 0
+            self._started = True
+            self._withholds_rest = pending[content_start] == "{"
+        return 0 if self._withholds_rest else _before_fence(pending, self._first_candidate(pending))
+
+    def _first_candidate(self, pending: str) -> int:
+        """Return the start of the first object that may be a call, or the end of the text."""
+        position = 0
+        while (start := next_possible_start(pending, position)) is not None:
+            found = next_object(pending, start)
+            if found is None or found.start != start or self._is_open(found, len(pending)):
+                return start
+            self._objects_read += 1
+            if found.is_call or self._objects_read > MAX_OBJECTS:
+                self._withholds_rest = True
+                return start
+            position = found.resume
+        return len(pending)
+
+    def _is_open(self, found: Closed | Broken, length: int) -> bool:
+        """Return True if more text may close the object."""
+        if not isinstance(found, Broken) or found.is_call:
+            return False
+        return found.in_string or found.position > length - _UNDECIDED_CHARS
+
+
+def _before_fence(text: str, end: int) -> int:
+    """Return `end`, or the start of the preceding line if that line opens a fence."""
+    before = text[:end].rstrip()
+    line = before.rfind("\n") + 1
+    return line if _FENCE_LINE.fullmatch(before, line) else end

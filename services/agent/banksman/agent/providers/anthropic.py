@@ -13,8 +13,7 @@ import structlog
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.anthropic_request import THINKING_FIELD, body
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.collect import ReplyBuilder, well_formed
-from banksman.agent.providers.loose_json import as_count, as_object, as_text
+from banksman.agent.providers.collect import ReplyBuilder, as_count, as_object, as_text, well_formed
 from banksman.agent.providers.retries import RetryingProvider, TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
@@ -60,7 +59,6 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
         )
 
     def timeout(self, model: str) -> Timeout:
-        """Return the time limits of a request to a model."""
         from anthropic import Timeout
 
         silence_s = self.settings.silence_s(f"{self.name}:{model}")
@@ -90,8 +88,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
     async def _with_thinking_if_accepted(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         """Send the thinking of earlier replies back; if the API refuses it, repeat the request without it.
 
-        A thinking block is valid only after the exact prefix it was created with. Another prompt, other tools
-        or a compaction make it invalid, and the conversation continues without it.
+        A thinking block is valid only after the exact prefix that preceded it. Another prompt, other tools or
+        a compaction make it invalid, and the conversation continues without it.
         https://platform.claude.com/docs/en/build-with-claude/preserved-thinking/prefix-checks
         """
         from anthropic import BadRequestError
@@ -107,8 +105,8 @@ class Anthropic(RetryingProvider["AsyncAnthropic"]):
     async def _stream(self, arguments: dict[str, Any], deltas: DeltaSink) -> ModelReply:
         from anthropic import AsyncStream
 
-        reader = ReplyReader(deltas)
-        # The SDK's API for untyped requests. The modules of its typed models cost each agent a second of CPU.
+        reader = AnthropicReplyReader(deltas)
+        # The SDK's API for untyped requests: the modules of its typed models take a second of CPU to import.
         async with await self.client.post(
             "/v1/messages",
             body={**arguments, "stream": True},
@@ -165,7 +163,7 @@ class _Thinking:
         }
 
 
-class ReplyReader:
+class AnthropicReplyReader:
     """Reads the events of one streamed message."""
 
     def __init__(self, deltas: DeltaSink) -> None:
@@ -177,7 +175,6 @@ class ReplyReader:
 
     @property
     def full(self) -> bool:
-        """True if the reply reached its size limit and the rest of the stream is not needed."""
         return self._builder.full
 
     async def take(self, event: object) -> None:

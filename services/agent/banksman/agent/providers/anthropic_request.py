@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
-from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
+from banksman.agent.providers.exchanges import (
+    CallWithResult,
+    InlineImage,
+    LinkedImage,
+    ModelExchange,
+    SentPart,
+    exchanges,
+    sent_parts,
+)
 from banksman.contracts.messages import AssistantMessage, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolDefinition
 from banksman.runs.outcome import ANSWER_FIELDS, MORE_FIELD, result_json
@@ -42,12 +49,8 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
     """Return the body of a request to the Messages API without `stream`.
 
     The system prompt, the last tool and the last message each end a cached prefix, so that each iteration of
-    a run reads what the previous one wrote.
-
-    Args:
-        request: The request.
-        provider: The provider's name; only replies of this provider return their state.
-        thinking: Whether to send the thinking of earlier replies back.
+    a run reads from the cache what the previous one wrote. The thinking of earlier replies is sent back if
+    `thinking` is True and `provider` wrote them.
     """
     own = provider if thinking else None
     arguments: dict[str, Any] = {
@@ -67,7 +70,7 @@ def body(request: ModelRequest, provider: str, *, thinking: bool = True) -> dict
 
 
 def result_text(message: ToolMessage) -> str:
-    """Return a result for the model: the plain text of a text result, else JSON.
+    """Return a result for the model: the plain text of a text result, otherwise JSON.
 
     A text that was cut ends with a note that states how to read the rest.
     """
@@ -107,7 +110,7 @@ def _turns(request: ModelRequest, provider: str | None) -> Iterator[tuple[str, l
         match item:
             case UserMessage():
                 yield "user", [_part(part) for part in sent_parts(item.content) or [_EMPTY_TEXT]]
-            case Exchange():
+            case ModelExchange():
                 if item.calls or (item.reply.content or "").strip():
                     yield "assistant", _reply(item.reply, provider) + [_call(call) for call in item.calls]
                 yield "user", [_result(call) for call in item.calls]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, assert_never
 import structlog
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
-from banksman.agent.providers.backboard_reply import ReplyReader
 from banksman.agent.providers.backboard_request import (
     Begin,
     Continue,
@@ -31,6 +30,9 @@ from banksman.contracts.wire import JsonObject
 
 if TYPE_CHECKING:
     from banksman.agent.providers.backboard_api import BackboardApi
+from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text, well_formed
+from banksman.contracts.events import FinishReason
+from banksman.contracts.messages import Usage
 
 _THREAD_REFUSED = frozenset({400, 404, 409, 410, 422})
 """Statuses that may mean that a thread was deleted, or that its run does not wait for outputs."""
@@ -94,7 +96,7 @@ class _Attempts:
         return await self._execute(self._plan)
 
     def _abandon_uncertain_run(self, fault: ProviderFailed | TransientFault) -> None:
-        """Plan a new thread if the vendor may already have the outputs, which the API does not report."""
+        """Plan a new thread if the vendor may already have the outputs: the API does not report outputs."""
         if isinstance(self._plan, Submit) and fault.status is None:
             self._plan = begin(self._request)
 
@@ -147,7 +149,7 @@ class _Attempts:
     async def _read(
         self, events: AsyncGenerator[JsonObject], assistant_id: str, thread_id: str
     ) -> ModelReply:
-        reader = ReplyReader(self._deltas)
+        reader = BackboardReplyReader(self._deltas)
         async with aclosing(events):
             async for event in events:
                 await reader.take(event)
@@ -164,3 +166,64 @@ class _Attempts:
             history=history_digest(self._request.messages),
         )
         return replace(reader.reply(), provider_state=state.model_dump())
+
+
+class BackboardReplyReader:
+    """Reads events until the run ends or waits for outputs. Unknown events are ignored."""
+
+    def __init__(self, deltas: DeltaSink) -> None:
+        self._builder = ReplyBuilder(deltas)
+        self._finish_reason: FinishReason | None = None
+        self._raw_finish_reason = ""
+        self._usage = Usage()
+        self.run_id: str | None = None
+        """Id of the run that waits for outputs; None if no run waits."""
+
+    @property
+    def done(self) -> bool:
+        """True if the run ended, waits for outputs, or wrote more than the size limit."""
+        return self._finish_reason is not None or self._builder.full
+
+    @property
+    def cut(self) -> bool:
+        """True if the thread contains more of the reply than was read."""
+        return self._builder.full
+
+    async def take(self, event: JsonObject) -> None:
+        match event.get("type"):
+            case "content_streaming":
+                await self._builder.add_text(as_text(event.get("content")))
+            case "reasoning_streaming":
+                await self._builder.add_reasoning(as_text(event.get("content")))
+            case "tool_submit_required":
+                self._take_calls(event)
+                self._end("tool_calls", event)
+            case "run_ended":
+                self._end("stop", event)
+            case _:
+                pass
+
+    def reply(self) -> ModelReply:
+        """Return the complete reply, without provider state.
+
+        Raises:
+            TransientFault: The stream ended before the run.
+        """
+        if not self.done:
+            raise TransientFault("the stream ended before the run")
+        return self._builder.reply(self._finish_reason or "length", self._raw_finish_reason, self._usage)
+
+    def _take_calls(self, event: JsonObject) -> None:
+        self.run_id = well_formed(as_text(event.get("run_id"))) or None
+        for index, call in enumerate(as_list(event.get("tool_calls"))):
+            self._builder.add_function_call(index, as_object(call))
+
+    def _end(self, reason: FinishReason, event: JsonObject) -> None:
+        self._finish_reason = reason
+        self._raw_finish_reason = as_text(event.get("status")) or as_text(event.get("type"))
+        input_tokens = as_count(event.get("input_tokens"))
+        self._usage = Usage(
+            input_tokens=input_tokens,
+            output_tokens=as_count(event.get("output_tokens")),
+            cached_tokens=min(input_tokens, as_count(event.get("cached_input_tokens"))),
+        )

@@ -38,7 +38,6 @@ class BackboardApi:
         self._client = _Client(settings, self._silence_s)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def create_assistant(self, name: str, system: str, tools: list[JsonObject]) -> str:
@@ -53,7 +52,6 @@ class BackboardApi:
             await self._client.update_assistant(assistant_id, system_prompt=system, tools=_sdk(tools))
 
     async def create_thread(self, assistant_id: str) -> str:
-        """Create an empty thread and return its id."""
         with self._faults():
             return str((await self._client.create_thread(assistant_id)).thread_id)
 
@@ -69,11 +67,8 @@ class BackboardApi:
     ) -> AsyncGenerator[JsonObject]:
         """Add a message to a thread and yield the events of the run that replies to it.
 
-        Args:
-            thread_id: The thread.
-            text: The message.
-            message_ids: Ids of the log's messages that the text contains.
-            model: `vendor/model`, or the name of a model without a vendor.
+        `message_ids` are those of the log's messages that the text contains. `model` is `vendor/model`, or
+        the name of a model without a vendor.
         """
         vendor, slash, name = model.partition("/")
         ids = list(message_ids)
@@ -111,10 +106,9 @@ class BackboardApi:
             raise ProviderFailed(self._provider, f"the response has an unknown form: {error}") from error
 
     def _fault(self, error: BackboardAPIError) -> Exception:
-        """Map an SDK error.
+        """Map an error of the SDK.
 
-        Errors of the connection and of a run have no status, so all of them count as transient, except for
-        silence.
+        Errors of the connection and of a run have no status and count as transient, except for silence.
         """
         status: int | None = getattr(error, "status_code", None)
         response: httpx.Response | None = getattr(error, "response", None)
@@ -151,5 +145,5 @@ async def _events(events: object) -> AsyncGenerator[JsonObject]:
 
 
 def _sdk(value: object) -> Any:
-    """Cast plain objects for the SDK, whose invariant lists allow unions of its models and plain objects."""
+    """Cast plain objects for the SDK: the types of its parameters are invariant lists of unions."""
     return value

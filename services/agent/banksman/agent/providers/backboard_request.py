@@ -14,11 +14,16 @@ from typing import assert_never, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from banksman.agent.protocols.base import ModelRequest
-from banksman.agent.protocols.flatten import prose_call, result_text
-from banksman.agent.providers.history import Exchange, exchanges
+from banksman.agent.protocols.base import ModelRequest, prose_call, result_text
+from banksman.agent.providers.exchanges import (
+    InlineImage,
+    LinkedImage,
+    ModelExchange,
+    SentPart,
+    exchanges,
+    sent_parts,
+)
 from banksman.agent.providers.openai import EMPTY_MESSAGE, tool_param
-from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.wire import JsonObject
 from banksman.runs.outcome import result_json
@@ -78,19 +83,19 @@ Plan = Begin | Continue | Submit
 def plan(request: ModelRequest, provider: str) -> Plan:
     """Return how to send the part of the history that the vendor does not have.
 
-    A thread continues only if its last reply is the last reply of the history. A reply of another provider in
-    between, a compaction, a message in addition to outputs (a waiting run accepts only outputs), or another
-    model requires a new thread.
+    A thread continues only if its last reply is the last reply of the history. A later reply of another
+    provider, a compaction, another model, or a message in addition to outputs requires a new thread: a run
+    that waits for outputs accepts nothing else.
     """
     items = exchanges(request.messages)
-    place = max((at for at, item in enumerate(items) if isinstance(item, Exchange)), default=None)
+    place = max((at for at, item in enumerate(items) if isinstance(item, ModelExchange)), default=None)
     last = items[place] if place is not None else None
     tail = [item for item in items[(place or 0) + 1 :] if isinstance(item, UserMessage)]
     match last, _current_state(request, provider):
-        case Exchange(calls=(_, *_)), ThreadState(run_id=str(run_id)) as state if not tail:
+        case ModelExchange(calls=(_, *_)), ThreadState(run_id=str(run_id)) as state if not tail:
             if state.model == request.model:
                 return Submit(state.thread_id, run_id, _outputs(last))
-        case Exchange(calls=()), ThreadState(run_id=None) as state if tail:
+        case ModelExchange(calls=()), ThreadState(run_id=None) as state if tail:
             return Continue(state.thread_id, _joined(tail), tuple(message.message_id for message in tail))
         case _:
             pass
@@ -100,7 +105,7 @@ def plan(request: ModelRequest, provider: str) -> Plan:
 def begin(request: ModelRequest) -> Begin:
     """Return the plan for a new thread, which is always possible."""
     items = exchanges(request.messages)
-    after = max((at + 1 for at, item in enumerate(items) if isinstance(item, Exchange)), default=0)
+    after = max((at + 1 for at, item in enumerate(items) if isinstance(item, ModelExchange)), default=0)
     now = _joined(item for item in items[after:] if isinstance(item, UserMessage))
     if not after:
         return Begin(now)
@@ -153,17 +158,17 @@ def _id(message: Message) -> str:
     return message.result.tool_call_id if isinstance(message, ToolMessage) else message.message_id
 
 
-def _outputs(exchange: Exchange) -> dict[str, str]:
+def _outputs(exchange: ModelExchange) -> dict[str, str]:
     # The vendor matches outputs by the exact id that it assigned, even if other vendors would refuse it.
     pairs = zip(exchange.reply.calls, exchange.calls, strict=True)
     return {call.provider_call_id or call.id: result_json(sent.message.result) for call, sent in pairs}
 
 
-def _as_text(item: UserMessage | Exchange) -> Iterator[str]:
+def _as_text(item: UserMessage | ModelExchange) -> Iterator[str]:
     match item:
         case UserMessage():
             yield f"[user]\n{_joined([item])}"
-        case Exchange(reply, calls):
+        case ModelExchange(reply, calls):
             pieces = [reply.content or "", *map(prose_call, reply.calls)]
             if any(piece.strip() for piece in pieces):
                 yield "[assistant]\n" + "\n\n".join(filter(str.strip, pieces))

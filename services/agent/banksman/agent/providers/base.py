@@ -31,8 +31,8 @@ class Provider(Protocol):
     """One model API. Safe for any number of concurrent requests."""
 
     name: str
-    """The part of a model's name before the colon. Replies record it, so that only their provider gets their
-    state."""
+    """The part of a model's name before the colon. Each reply records it, so that the state of the reply is
+    sent only to the provider that wrote it."""
 
     async def complete(self, request: ModelRequest, *, deltas: DeltaSink, deadline_s: float) -> ModelReply:
         """Send one request to the model and return its complete reply.
@@ -46,7 +46,7 @@ class Provider(Protocol):
         ...
 
     def warm(self) -> None:
-        """Import the library and create the client, which takes up to a second, before the first request."""
+        """Import the library and create the client before the first request; this takes up to a second."""
         ...
 
     async def close(self) -> None:
@@ -75,12 +75,12 @@ class ProviderSettings(BaseModel):
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to open a connection; a slower attempt fails."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds without a byte from the model, after which its request fails. Bytes that only keep the
-    connection alive count. The request is not repeated, because the model may still write the reply, and the
-    vendor charge for it."""
+    """Seconds without a byte from the model, after which the request fails. Bytes that only keep the
+    connection alive count as bytes. The request is not repeated, because the model may still write the reply,
+    and the vendor may charge for it."""
     request_timeouts_s: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict[str, float])
-    """The same limit for single providers and models, by the start of `provider:model`; the longest match
-    applies. Backboard's models share the limit of `backboard`."""
+    """`request_timeout_s` of single providers and models, by the start of `provider:model`; the longest match
+    applies. All models of Backboard have the limit of `backboard`."""
     max_attempts: int = Field(default=5, ge=1, le=20)
     """Maximum requests for one reply, including the first. A request is repeated after a broken connection,
     and after a transient error of the vendor."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from banksman.agent.providers.anthropic import Anthropic
-from banksman.agent.providers.backboard import Backboard
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.openai import OpenAI
 from banksman.contracts.errors import BadInput
 from banksman.runs.pricing import load_prices
 
 DEMO_MODEL = "demo"
-"""The model server's own model. The name without a provider means `demo:demo`."""
+"""The model of the model server. The name without a provider means `demo:demo`."""
 
 
 class Providers:
@@ -37,7 +36,6 @@ class Providers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the configured providers."""
         demo = () if self._settings.demo_base_url is None else (DEMO_MODEL,)
         return ("anthropic", "openai", "backboard", *demo)
 
@@ -52,7 +50,6 @@ class Providers:
         await asyncio.to_thread(load_prices, model)
 
     async def close(self) -> None:
-        """Close the connections of all providers."""
         for provider in self._created.values():
             await provider.close()
         self._created.clear()
@@ -67,6 +64,8 @@ class Providers:
                 secret = key.get_secret_value() if key else None
                 return OpenAI("openai", settings, base_url=settings.openai_base_url, api_key=secret)
             case "backboard":
+                from banksman.agent.providers.backboard import Backboard
+
                 return Backboard(settings)
             case _:
                 return OpenAI(DEMO_MODEL, settings, base_url=settings.demo_base_url or "", api_key=None)

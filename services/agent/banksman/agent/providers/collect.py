@@ -1,8 +1,9 @@
-"""Assemble the pieces of a streamed reply and pass them on to the delta sink."""
+"""Assemble a streamed reply from its pieces, and read fields of untyped JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from banksman.agent.protocols.base import MAX_REPLY_CHARS, ModelReply, RawCall
 from banksman.agent.providers.base import DeltaSink
@@ -44,7 +45,7 @@ class _Call:
 
 
 class ReplyBuilder:
-    """Builds one reply from its pieces."""
+    """Builds one reply from its pieces, and passes the pieces on to the delta sink."""
 
     def __init__(self, deltas: DeltaSink) -> None:
         self._deltas = deltas
@@ -57,23 +58,20 @@ class ReplyBuilder:
 
     @property
     def full(self) -> bool:
-        """True if the reply reached a size limit."""
+        """True if the reply reached a size limit, so that the rest of the stream is not needed."""
         return self._chars > MAX_STREAMED_CHARS or self._reasoning_chars > MAX_REASONING_CHARS
 
     @property
     def reasoning(self) -> str:
-        """The reasoning so far."""
         return well_formed("".join(self._reasoning))
 
     async def add_text(self, piece: str) -> None:
-        """Add the next piece of the reply's text."""
         if piece:
             self._text.append(piece)
             self._chars += len(piece)
             await self._deltas.write("message", well_formed(piece))
 
     async def add_reasoning(self, piece: str) -> None:
-        """Add the next piece of the model's reasoning."""
         if piece:
             self._reasoning.append(piece)
             self._reasoning_chars += len(piece)
@@ -108,8 +106,18 @@ class ReplyBuilder:
             case dict():
                 call.parsed = arguments
 
+    def add_function_call(self, index: int, call: dict[str, Any]) -> None:
+        """Add a fragment of a call in OpenAI's format."""
+        function = as_object(call.get("function"))
+        arguments = function.get("arguments")
+        self.add_call(
+            index,
+            id=as_text(call.get("id")),
+            name=as_text(function.get("name")),
+            arguments=as_object(arguments) or as_text(arguments),
+        )
+
     def has_call(self, index: int) -> bool:
-        """Return True if a call with this index exists."""
         return index in self._calls
 
     def last_call(self) -> int | None:
@@ -123,11 +131,9 @@ class ReplyBuilder:
         usage: Usage,
         provider_state: JsonObject | None = None,
     ) -> ModelReply:
-        """Return the complete reply."""
         if self.full:
             finish_reason, raw_finish_reason = "length", "reply too long"
-            # Vendors report the usage at the end of the stream, which was not read. It is charged all the
-            # same.
+            # Vendors report the usage at the end of the stream, which was not read. They charge it anyway.
             read = (self._chars + self._reasoning_chars) // _CHARS_PER_TOKEN
             usage = usage.model_copy(update={"output_tokens": max(usage.output_tokens, read)})
         return ModelReply(
@@ -143,9 +149,29 @@ class ReplyBuilder:
 
 
 def well_formed(text: str) -> str:
-    """Return the text with lone surrogates replaced. A model's JSON can contain them, UTF-8 cannot."""
+    """Replace lone surrogates, which the JSON of a model can contain and UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return an object; empty if `value` is not one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """Return a list; empty if `value` is not one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def as_text(value: object) -> str:
+    """Return a string; empty if `value` is not one."""
+    return value if isinstance(value, str) else ""
+
+
+def as_count(value: object) -> int:
+    """Return an integer; 0 if `value` is not one."""
+    return value if isinstance(value, int) else 0

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from banksman.agent.protocols.base import ModelReply, ModelRequest
 from banksman.agent.providers.base import DeltaSink, ProviderSettings
-from banksman.agent.providers.collect import ReplyBuilder
-from banksman.agent.providers.history import CallWithResult, Exchange, exchanges
-from banksman.agent.providers.loose_json import as_count, as_list, as_object, as_text
-from banksman.agent.providers.parts import InlineImage, LinkedImage, SentPart, sent_parts
+from banksman.agent.providers.collect import ReplyBuilder, as_count, as_list, as_object, as_text
+from banksman.agent.providers.exchanges import (
+    CallWithResult,
+    InlineImage,
+    LinkedImage,
+    ModelExchange,
+    SentPart,
+    exchanges,
+    sent_parts,
+)
 from banksman.agent.providers.retries import RetryingProvider, TransientFault
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage, UserMessage
@@ -68,7 +74,7 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
     async def _attempt(self, request: ModelRequest, deltas: DeltaSink) -> ModelReply:
         sent = body(request, self.name, own=self._base_url.startswith(_OWN_ADDRESS))
         silence_s = self.settings.silence_s(f"{self.name}:{request.model}")
-        reader = ReplyReader(deltas)
+        reader = OpenAIReplyReader(deltas)
         try:
             async with aclosing(self.client.chunks(sent, silence_s)) as chunks:
                 async for chunk in chunks:
@@ -83,11 +89,8 @@ class OpenAI(RetryingProvider["OpenAIApi"]):
 def body(request: ModelRequest, provider: str, *, own: bool) -> dict[str, Any]:
     """Return the body of a streamed completion (R80, R85, R87).
 
-    Args:
-        request: The request.
-        provider: The provider's name. The state of a reply is sent back only to the provider that wrote it.
-        own: True for OpenAI's own API, whose reasoning models refuse `max_tokens`. Many compatible servers
-            accept only `max_tokens`.
+    The state of a reply is sent back only to the provider that wrote it. `own` is True for OpenAI's own API:
+    its reasoning models refuse `max_tokens`, and many compatible servers accept nothing else.
     """
     arguments: dict[str, Any] = {
         "model": request.model,
@@ -113,7 +116,7 @@ def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessage
         match item:
             case UserMessage():
                 sent.append({"role": "user", "content": _content(item)})
-            case Exchange():
+            case ModelExchange():
                 sent.extend(_exchange(item, provider))
             case _:
                 assert_never(item)
@@ -121,7 +124,6 @@ def messages(request: ModelRequest, provider: str) -> list[ChatCompletionMessage
 
 
 def tool_param(tool: ToolDefinition) -> ChatCompletionToolParam:
-    """Return a tool in OpenAI's format."""
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": {**tool.input_schema}},
@@ -146,7 +148,7 @@ def _part(part: SentPart) -> ChatCompletionContentPartParam:
             assert_never(part)
 
 
-def _exchange(exchange: Exchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
+def _exchange(exchange: ModelExchange, provider: str) -> Iterator[ChatCompletionMessageParam]:
     source = exchange.reply
     if not exchange.calls and not (source.content or "").strip():
         return
@@ -169,7 +171,7 @@ def _call(call: CallWithResult) -> ChatCompletionMessageFunctionToolCallParam:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-class ReplyReader:
+class OpenAIReplyReader:
     """Reads the chunks of one streamed reply. Compatible servers may omit any field or set it to null."""
 
     def __init__(self, deltas: DeltaSink) -> None:
@@ -180,11 +182,9 @@ class ReplyReader:
 
     @property
     def full(self) -> bool:
-        """True if the reply reached its size limit and the rest of the stream is not needed."""
         return self._builder.full
 
     async def take(self, fields: dict[str, Any]) -> None:
-        """Read the next chunk."""
         self._usage = as_object(fields.get("usage")) or self._usage
         for choice in map(as_object, as_list(fields.get("choices"))):
             self._finish_reason = as_text(choice.get("finish_reason")) or self._finish_reason
@@ -194,7 +194,7 @@ class ReplyReader:
         """Return the complete reply.
 
         Raises:
-            TransientFault: The stream has no finish reason: the connection may have been closed early.
+            TransientFault: The stream ended without a finish reason, possibly by a closed connection.
         """
         reason = self._finish_reason
         if not reason and not self.full:
@@ -208,23 +208,13 @@ class ReplyReader:
     async def _take_delta(self, delta: dict[str, Any]) -> None:
         await self._builder.add_text(as_text(delta.get("content")) or as_text(delta.get("refusal")))
         for call in map(as_object, as_list(delta.get("tool_calls"))):
-            self._take_call(call)
+            self._builder.add_function_call(self._index(call), call)
         for field in _REASONING_FIELDS:
             piece = as_text(delta.get(field))
             if piece:
                 self._reasoning_field = field
                 await self._builder.add_reasoning(piece)
                 return
-
-    def _take_call(self, call: dict[str, Any]) -> None:
-        function = as_object(call.get("function"))
-        arguments = function.get("arguments")
-        self._builder.add_call(
-            self._index(call),
-            id=as_text(call.get("id")),
-            name=as_text(function.get("name")),
-            arguments=as_object(arguments) or as_text(arguments),
-        )
 
     def _index(self, call: dict[str, Any]) -> int:
         """Return the call's index.

@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from banksman.agent.providers.base import ProviderSettings
-from banksman.agent.providers.loose_json import as_object, as_text
+from banksman.agent.providers.collect import as_object, as_text
 from banksman.agent.providers.retries import TransientFault, status_fault
 from banksman.contracts.errors import ProviderFailed
 from banksman.runtime.tracing import outgoing
@@ -32,7 +32,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Maximum size of an event, which is held in memory until it is complete; a longer event ends its stream."""
 
 _END_S = 0.1
-"""Seconds to wait for the end of a stream after its last event."""
+"""Seconds to wait for the end of a stream after the last event."""
 
 _END = b"[DONE]"
 """The data of the last event of a stream."""
@@ -88,7 +88,6 @@ class OpenAIApi:
             raise TransientFault(f"the stream broke off: {error}") from error
 
     async def close(self) -> None:
-        """Close the connections."""
         if "_session" in self.__dict__:
             await self._session.close()
 
@@ -169,7 +168,6 @@ class Events:
         self._bytes = 0
         """The size of the incomplete event."""
         self._after_return = False
-        """Whether the last piece ended with a carriage return."""
 
     def complete(self, piece: bytes) -> Generator[bytes]:
         """Yield the data of the events that a piece of the stream completes.

@@ -1,7 +1,7 @@
 """The base of the adapters: one client per process, and the retries of requests.
 
-The retries of vendors' SDKs are disabled. They know neither the deadline of the run nor which text clients
-have already received of a failed attempt.
+The retries of vendors' SDKs are disabled, because they do not know the deadline of the run, and cannot
+withdraw the text of a failed attempt that clients have already received.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class RetryingProvider(ABC, Generic[C]):
     def silent(self, model: str) -> ProviderFailed:
         """Return the failure of a request whose reply paused for longer than `model` may be silent.
 
-        Another provider may serve the request. The same provider may still write the reply.
+        It is `unavailable`, so that another model is tried, and not transient: this model may still write.
         """
         text = f"{model} was silent for {self.settings.silence_s(f'{self.name}:{model}'):g} s"
         return ProviderFailed(self.name, text, unavailable=True)
@@ -163,7 +163,6 @@ class RetryingProvider(ABC, Generic[C]):
 
     @cached_property
     def client(self) -> C:
-        """The client, one per process."""
         return self.make_client()
 
     @abstractmethod
@@ -219,7 +218,7 @@ def _number(text: str | None) -> float | None:
 def _until(date: str) -> float | None:
     try:
         moment = parsedate_to_datetime(date)
-    except (ValueError, OverflowError):  # The latter for numbers that are no C integer.
+    except (ValueError, OverflowError):  # `OverflowError` for a number that is no C integer.
         return None
     zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (zoned - datetime.now(UTC)).total_seconds())

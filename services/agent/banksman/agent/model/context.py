@@ -1,0 +1,216 @@
+"""The context sizes of models, estimates of the tokens of a request, and where to cut a history. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import assert_never
+
+from banksman.agent.protocols.base import ModelRequest
+from banksman.contracts.messages import (
+    AssistantMessage,
+    Content,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonValue
+from banksman.runs.state import Measured
+
+DEFAULT_CONTEXT_TOKENS = 128_000
+"""The context size of a model that the tables do not list."""
+
+CONTEXT_TOKENS: Mapping[str, int] = {
+    "anthropic:claude": 200_000,
+    "openai:gpt-3.5": 16_385,
+    "openai:gpt-4": 8_192,
+    "openai:gpt-4-turbo": 128_000,
+    "openai:gpt-4o": 128_000,
+    "openai:gpt-4.1": 1_047_576,
+    "openai:gpt-5": 272_000,
+    "openai:o1": 200_000,
+    "openai:o3": 200_000,
+    "openai:o4": 200_000,
+}
+"""Input tokens of one request, by the start of `provider:model`; the longest match counts."""
+
+BYTES_PER_TOKEN = 4
+"""The estimate before a vendor has counted. In bytes, because scripts other than Latin take more tokens per
+character."""
+MESSAGE_TOKENS = 6
+"""Tokens that the structure of a message, a call or a result adds to its text."""
+IMAGE_TOKENS = 1_500
+"""Approximate tokens that vendors count for an image; the length of its URL does not matter."""
+LEAST_RATIO, MOST_RATIO = 0.5, 4.0
+"""The range in which a vendor's count may change the estimate: some compatible servers return wrong
+counts."""
+
+KEPT_SHARE = 0.5
+"""Share of the limit that the kept messages may take: another compaction should not follow at once."""
+SUMMARY_SHARE = 0.1
+"""Share of the limit that a summary may take."""
+LEAST_GAIN = 0.1
+"""Share of the limit that a compaction must save; otherwise the request is sent unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The estimated size of a request."""
+
+    fixed: int
+    """Tokens of the system prompt and the tools."""
+    messages: tuple[int, ...]
+    """Tokens of each message of the history."""
+    ratio: float
+    """Tokens that the vendor counted for each estimated token; 1 before it has counted."""
+
+    @property
+    def total(self) -> int:
+        return self.fixed + sum(self.messages)
+
+
+def context_tokens(model: str, overrides: Mapping[str, int], own: int | None) -> int:
+    """Return the context size of a model in tokens.
+
+    Args:
+        model: `provider:model`.
+        overrides: The operator's table, by the start of the name; it takes precedence over the built-in one.
+        own: The assistant's limit, which takes precedence over both; None if it has none.
+    """
+    if own is not None:
+        return own
+    for table in (overrides, CONTEXT_TOKENS):
+        matching = [prefix for prefix in table if model.startswith(prefix)]
+        if matching:
+            return table[max(matching, key=len)]
+    return DEFAULT_CONTEXT_TOKENS
+
+
+def size_of(request: ModelRequest, history: tuple[Message, ...], measured: Measured | None) -> Size:
+    """Return the estimated size of a request.
+
+    Args:
+        request: The request, for its system prompt and tools.
+        history: The messages as they were folded; the request may contain them in another form.
+        measured: The vendor's count of the last request, which contained a beginning of this history.
+    """
+    fixed = _text_tokens(request.system) + sum(_tool_tokens(tool) for tool in request.tools)
+    messages = tuple(_message_tokens(message) for message in history)
+    ratio = _ratio(fixed, messages, measured)
+    return Size(round(fixed * ratio), tuple(round(count * ratio) for count in messages), ratio)
+
+
+def _message_tokens(message: Message) -> int:
+    match message:
+        case UserMessage(content=content):
+            return MESSAGE_TOKENS + _content_tokens(content)
+        case AssistantMessage():
+            calls = sum(MESSAGE_TOKENS + _json_tokens(call.arguments) for call in message.calls)
+            text = _text_tokens(message.content or "") + _json_tokens(message.provider_state)
+            return MESSAGE_TOKENS + text + calls
+        case ToolMessage(result=result):
+            return MESSAGE_TOKENS + _json_tokens(result.content)
+        case _:
+            assert_never(message)
+
+
+def _ratio(fixed: int, messages: tuple[int, ...], measured: Measured | None) -> float:
+    if measured is None:
+        return 1.0
+    estimated = fixed + sum(messages[: measured.messages])
+    return min(MOST_RATIO, max(LEAST_RATIO, measured.input_tokens / max(1, estimated)))
+
+
+def _content_tokens(content: Content) -> int:
+    return _text_tokens(content) if isinstance(content, str) else sum(_part_tokens(part) for part in content)
+
+
+def _part_tokens(part: Part) -> int:
+    match part:
+        case TextPart(text=text):
+            return _text_tokens(text)
+        case FilePart(path=path):
+            return _text_tokens(path)
+        case ImagePart():
+            return IMAGE_TOKENS
+        case _:
+            assert_never(part)
+
+
+def _tool_tokens(tool: ToolDefinition) -> int:
+    return MESSAGE_TOKENS + _text_tokens(tool.description) + _json_tokens(tool.input_schema)
+
+
+def _json_tokens(value: JsonValue) -> int:
+    return 0 if value is None else _text_tokens(json.dumps(value, ensure_ascii=False))
+
+
+def _text_tokens(text: str) -> int:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return -(-size // BYTES_PER_TOKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionCut:
+    """The older part of a history that a compaction replaces."""
+
+    kept_from: int
+    """Index of the first message that is kept; the number of messages if none is."""
+    tokens_before: int
+    max_summary_tokens: int
+
+
+def cut(
+    history: tuple[Message, ...],
+    size: Size,
+    *,
+    limit: int,
+    message: UserMessage,
+    iterations: int | None,
+) -> CompactionCut | None:
+    """Return where to cut so that the kept part has room to grow; None if a cut would save too little.
+
+    Results stay with the reply that requested them, so that both vendors accept the kept part.
+
+    Args:
+        history: All messages; each call has its result.
+        size: The size of the request with all messages.
+        limit: Tokens that the request must stay below.
+        message: The message that the open run answers, which is kept wherever it stands.
+        iterations: Maximum replies to keep with their results; None for all that fit.
+    """
+    summary = round(limit * SUMMARY_SHARE)
+    room = (limit - size.fixed) * KEPT_SHARE
+    behind = [0, *accumulate(reversed(size.messages))]
+    first = 1 if iterations is None else _beginning(history, iterations)
+    at = next(
+        (at for at in _borders(history) if at >= first and behind[len(history) - at] <= room), len(history)
+    )
+    saved = sum(size.messages[:at]) - summary - _kept_message_tokens(history[:at], size, message)
+    return CompactionCut(at, size.total, summary) if saved >= limit * LEAST_GAIN else None
+
+
+def _borders(history: tuple[Message, ...]) -> list[int]:
+    return [at for at in range(1, len(history)) if not isinstance(history[at], ToolMessage)]
+
+
+def _beginning(history: tuple[Message, ...], iterations: int) -> int:
+    """Return the index at which the last replies begin, with the user messages directly before them."""
+    replies = [at for at, message in enumerate(history) if isinstance(message, AssistantMessage)]
+    if len(replies) <= iterations:
+        return 1
+    at = replies[-iterations] if iterations else len(history)
+    while at > 1 and isinstance(history[at - 1], UserMessage):
+        at -= 1
+    return at
+
+
+def _kept_message_tokens(older: tuple[Message, ...], size: Size, message: UserMessage) -> int:
+    return next((size.messages[at] for at, one in enumerate(older) if one == message), 0)

@@ -1,0 +1,267 @@
+"""The events of a model's reply, and of a reply that failed, was interrupted or cannot be recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import assert_never
+
+from banksman.agent.model.call_checks import CallFacts, CallPolicy
+from banksman.agent.protocols.base import Final, Malformed, Reading, RequestedCall, RequestedCalls
+from banksman.bus.errors import MessageTooLarge
+from banksman.contracts.errors import BanksmanError, ErrorCode, ProviderTimedOut
+from banksman.contracts.events import (
+    EventBody,
+    MessageCompleted,
+    ProtocolRetry,
+    ToolCallCompleted,
+    ToolCallRequested,
+)
+from banksman.contracts.messages import Usage
+from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.tools import ToolCall, ToolDefinition
+from banksman.contracts.wire import JsonObject
+from banksman.contracts.workspace_tools import NETWORK_TOOLS
+from banksman.runs.approval_policy import approval_item, approval_requested, treated
+from banksman.runs.outcome import Ending, finished
+from banksman.runs.owner import Build, Ownership, nothing
+from banksman.runs.state import Conversation, Run, replace
+from banksman.runs.steps import MAX_MALFORMED, deadline_of, timed_out
+from banksman.runtime.redaction import redacted
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PaidReply:
+    """What the vendor charges for a reply."""
+
+    message_id: str
+    model: str
+    """The model that wrote the reply, as `provider:model`."""
+    provider: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class PartialReply:
+    """The text that was streamed before the run ended."""
+
+    text: str
+    paid: PaidReply
+    """The model that was requested first, and an estimate of the usage: vendors report it at the end of a
+    reply."""
+
+
+class UnusableReply(ValueError):
+    """A reply that may be charged for cannot be read or checked. The cause is an error of this project.
+
+    `consumed` returns the events that record the usage of the reply.
+    """
+
+    def __init__(self, consumed: Build) -> None:
+        self.consumed = consumed
+        super().__init__("an unforeseen error")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyCommit:
+    """A parsed reply with the data for its events. The object itself is the `Build` of its commit."""
+
+    reading: Reading
+    text: str
+    """The text as the model wrote it."""
+    paid: PaidReply
+    provider_state: JsonObject | None
+    call_ids: tuple[str, ...]
+    """One id for each call."""
+    facts: CallFacts
+    approval_id: str
+    """The id of the approval request, for calls that need one."""
+    requested_at: datetime
+    """The time of the approval request."""
+    expires_at: datetime
+
+    def __call__(self, state: Conversation) -> tuple[EventBody, ...]:
+        """Return the events of the reply; without its calls if the run was cancelled meanwhile."""
+        run = state.run
+        if run is None:
+            return ()
+        if run.cancel is not None:
+            text = None if isinstance(self.reading, Malformed) else self.reading.text
+            return paid_events(state, self.paid, text)
+        match self.reading:
+            case Final(text, finish_reason):
+                return (_message(run, self, text).model_copy(update={"finish_reason": finish_reason}),)
+            case Malformed() as malformed:
+                return (_retry(run, self, malformed),)
+            case RequestedCalls(text, calls):
+                return _call_events(state, run, self, text, calls)
+            case _:
+                assert_never(self.reading)
+
+
+def _message(run: Run, reply: ReplyCommit, text: str | None) -> MessageCompleted:
+    return MessageCompleted(
+        message_id=reply.paid.message_id,
+        role="assistant",
+        content=text,
+        finish_reason="tool_calls",
+        model=reply.paid.model,
+        protocol=run.settings.tool_protocol,
+        provider=reply.paid.provider,
+        provider_state=reply.provider_state,
+        usage=reply.paid.usage,
+    )
+
+
+def _retry(run: Run, reply: ReplyCommit, malformed: Malformed) -> ProtocolRetry:
+    return ProtocolRetry(
+        attempt=run.malformed + 1,
+        max=MAX_MALFORMED,
+        error=malformed.error,
+        message_id=reply.paid.message_id,
+        reply=reply.text,
+        correction=malformed.correction,
+        model=reply.paid.model,
+        provider=reply.paid.provider,
+        provider_state=reply.provider_state,
+        usage=reply.paid.usage,
+    )
+
+
+def _call_events(
+    state: Conversation, run: Run, reply: ReplyCommit, text: str | None, requested: tuple[RequestedCall, ...]
+) -> tuple[EventBody, ...]:
+    message = _message(run, reply, text)
+    most = run.settings.limits.calls_per_reply
+    policy = CallPolicy.of(state, run, reply.facts)
+    numbered = list(zip(requested, reply.call_ids, strict=True))
+    calls = [
+        policy.check(one, _call(one, call_id, reply.facts.tools, run.settings.tools.network))
+        for one, call_id in numbered[:most]
+    ]
+    events: list[EventBody] = [
+        ToolCallRequested(call=one.call, arguments_error=one.arguments_error) for one in calls
+    ]
+    events += [_over_limit(one, call_id, most) for one, call_id in numbered[most:]]
+    old_contents = reply.facts.old_contents
+    items = tuple(
+        approval_item(one.call, old_content=old_contents.get(str(one.call.arguments.get("path"))))
+        for one in calls
+        if one.needs_approval
+    )
+    if items:
+        now, expires_at = reply.requested_at, reply.expires_at
+        terms = run.settings.approvals
+        events.append(approval_requested(reply.approval_id, items, terms, now=now, expires_at=expires_at))
+    events += [ToolCallCompleted(result=one.refusal) for one in calls if one.refusal is not None]
+    return (message, *events)
+
+
+def _over_limit(requested: RequestedCall, call_id: str, most: int) -> ToolCallRequested:
+    """Return a call that is not executed, without its arguments: one commit must hold hundreds of calls."""
+    return ToolCallRequested(
+        call=ToolCall(id=call_id, name=requested.name, provider_call_id=requested.provider_call_id),
+        arguments_error=f"a reply may request at most {most} calls.",
+        over_limit=True,
+    )
+
+
+def _call(
+    requested: RequestedCall,
+    call_id: str,
+    tools: Mapping[str, ToolDefinition],
+    network: NetworkPolicy | None,
+) -> ToolCall:
+    tool = tools.get(requested.name)
+    call = ToolCall(
+        id=call_id,
+        name=requested.name,
+        arguments=requested.arguments or {},
+        provider_call_id=requested.provider_call_id,
+        terminate=requested.terminate or (tool is not None and tool.terminate),
+        network=network if tool is not None and tool.name in NETWORK_TOOLS else None,
+    )
+    return call if tool is None else treated(call, tool)
+
+
+def paid_events(
+    state: Conversation, reply: PaidReply, text: str | None = None, *, is_partial: bool = False
+) -> tuple[EventBody, ...]:
+    """Return the message of a reply that is not acted on; it records the usage, which the vendor charges."""
+    if state.run is None:
+        return ()
+    message = MessageCompleted(
+        message_id=reply.message_id,
+        role="assistant",
+        content=text,
+        finish_reason="unknown",
+        model=reply.model,
+        protocol=state.run.settings.tool_protocol,
+        provider=reply.provider,
+        usage=reply.usage,
+        partial=is_partial,
+    )
+    return (message,)
+
+
+def partial_events(state: Conversation, reply: PartialReply) -> tuple[EventBody, ...]:
+    """Return the streamed text as a message, once; nothing if no text was streamed."""
+    # The broker may have stored a commit although it reported an error. The commit of this message leaves the
+    # model request open, so the loop may build it again.
+    stored = any(getattr(message, "message_id", None) == reply.paid.message_id for message in state.history)
+    return () if stored or not reply.text else paid_events(state, reply.paid, reply.text, is_partial=True)
+
+
+def end_events(state: Conversation, ending: Ending) -> tuple[EventBody, ...]:
+    """Return the end of a run without a further model request; nothing if it was cancelled meanwhile."""
+    if state.run is None or state.run.cancel is not None:
+        return ()
+    return (finished(state.run, ending.status, ending.message, ending),)
+
+
+def failure(
+    owned: Ownership, error: BanksmanError, streamed: PartialReply | None, state: Conversation
+) -> tuple[EventBody, ...]:
+    """Return the end of a run whose model request failed, after the text that was already streamed."""
+    run = state.run
+    if run is None:
+        return ()
+    text = () if streamed is None else partial_events(state, streamed)
+    if streamed is not None and text:
+        # The outcome is in the same commit as the text, so the folded usage does not include the text yet.
+        run = replace(run, usage=run.usage + streamed.paid.usage)
+        state = replace(state, run=run)
+    # The request ends at the run's deadline by a local timer, possibly a moment early by the broker's clock.
+    late = isinstance(error, ProviderTimedOut) or owned.ports.clock.now() >= deadline_of(run)
+    return (*text, *end_events(state, timed_out(run) if late else _failed(error)))
+
+
+def _failed(error: BanksmanError) -> Ending:
+    code = error.code if error.code != ErrorCode.INTERNAL else ErrorCode.PROVIDER_ERROR
+    return Ending("failed", code, redacted(str(error)), "not_executed")
+
+
+def unrecorded(error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+    """Return the ending of a run whose reply cannot be recorded; None for an error of another commit.
+
+    Only the usage of the reply is recorded. The run also ends for an unforeseen error: without an end, the
+    same reply would be paid for again every few seconds, until the time limit of the run. `reply` is
+    `nothing` for an `UnusableReply`.
+    """
+    paid = partial(paid_events, reply=reply.paid) if isinstance(reply, ReplyCommit) else nothing
+    if isinstance(error, MessageTooLarge):
+        size = error.size
+        text = f"The model's reply and the details of its calls take {size} bytes: too many for the log."
+        return Ending("failed", ErrorCode.TOO_LARGE, text, "not_executed"), paid
+    if isinstance(error, UnusableReply):
+        paid = error.consumed
+    elif not isinstance(reply, ReplyCommit):
+        return None
+    logger.error("the reply of the model cannot be processed", exc_info=error)
+    text = "The model's reply could not be processed because of an internal error."
+    return Ending("failed", ErrorCode.INTERNAL, text, "not_executed"), paid

@@ -1,0 +1,280 @@
+"""One model request: it prepares the request from the folded log, streams the reply and checks it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from banksman.agent.model.budgets import TenantBudgets
+from banksman.agent.model.call_checks import CallFacts, argument_problems, old_contents
+from banksman.agent.model.compaction import Compactor
+from banksman.agent.model.context import BYTES_PER_TOKEN, size_of
+from banksman.agent.model.deltas import Deltas
+from banksman.agent.model.replies import (
+    PaidReply,
+    PartialReply,
+    ReplyCommit,
+    UnusableReply,
+    end_events,
+    failure,
+    paid_events,
+    partial_events,
+    unrecorded,
+)
+from banksman.agent.model.request import complete_with_fallback, unless_cancelled
+from banksman.agent.protocols import protocol_for
+from banksman.agent.protocols.base import (
+    Final,
+    ModelReply,
+    ModelRequest,
+    Protocol,
+    RequestedCall,
+    RequestedCalls,
+    truncated_text,
+)
+from banksman.agent.providers.catalog import Providers
+from banksman.agent.settings import AgentSettings
+from banksman.agent.tools.available import AvailableTools
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import PROMPTS
+from banksman.contracts.calls import Delta
+from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused
+from banksman.contracts.ids import approval_id_for
+from banksman.contracts.messages import Usage, text_of
+from banksman.contracts.registry import SystemPrompt
+from banksman.contracts.tools import ToolDefinition
+from banksman.prompting.builtin import DEFAULT_PROMPT
+from banksman.prompting.enhance import enhance
+from banksman.prompting.relevance import needs_of
+from banksman.prompting.templates import render, run_variables
+from banksman.runs.outcome import Ending
+from banksman.runs.owner import Build, Ownership
+from banksman.runs.placement import Placements
+from banksman.runs.pricing import cost
+from banksman.runs.schemas import SchemaChecker
+from banksman.runs.state import Conversation, Run
+from banksman.runs.steps import deadline_of
+from banksman.runtime.failpoints import reach
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request that is ready to be sent."""
+
+    protocol: Protocol
+    request: ModelRequest
+    tools: tuple[ToolDefinition, ...]
+    """The offered tools, including those that the protocol writes into the prompt."""
+    dropped: frozenset[str]
+    """Names of the tools that exceed the budget of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """Requests replies from models; one object serves all runs of a process."""
+
+    bus: Bus
+    providers: Providers
+    catalog: AvailableTools
+    placements: Placements
+    compactor: Compactor
+    settings: AgentSettings
+    tenants: TenantBudgets
+    schemas: SchemaChecker
+
+    async def complete(self, owned: Ownership) -> Build:
+        """Request the next reply of a run; return the `Build` of its commit.
+
+        If the history is too long for the model, the commit is a compaction, and the loop requests the reply
+        in its next step.
+
+        Raises:
+            Fenced: A higher claim owns the run.
+            Refused: The broker did not respond, which is no reason to end the run.
+        """
+        await owned.confirm()
+        ending = await self.tenants.used_up(owned)
+        if ending is not None:
+            return partial(end_events, ending=ending)
+        try:
+            prepared = await self._prepare(owned.state, owned.run)
+            compaction = await self.compactor.before(owned, prepared.request)
+            return compaction or await self._complete(owned, prepared)
+        except Refused:
+            raise
+        except BanksmanError as error:
+            logger.warning("the model request failed: %s", error, extra={"run_id": owned.run.run_id})
+            return partial(failure, owned, error, None)
+
+    def unrecorded(self, error: Exception, reply: Build) -> tuple[Ending, Build] | None:
+        """See `replies.unrecorded`."""
+        return unrecorded(error, reply)
+
+    async def _complete(self, owned: Ownership, prepared: _Prepared) -> Build:
+        state = owned.state
+        empty = Delta(
+            conversation_id=state.conversation_id,
+            run_id=owned.run.run_id,
+            message_id=owned.ports.clock.new_id("m"),
+            offset=0,
+            text="",
+        )
+        with Deltas(self.bus, state.tenant, empty, prepared.protocol, owned.confirm) as deltas:
+            try:
+                reply = await self._reply(owned, prepared, deltas)
+            except ProviderFailed as refusal:
+                compaction = await self.compactor.after_refusal(owned, prepared.request, refusal)
+                if compaction is not None:
+                    return compaction
+                if not deltas.streamed:
+                    raise
+                logger.warning("the model request failed: %s", refusal, extra={"run_id": owned.run.run_id})
+                return partial(failure, owned, refusal, await self._partial(owned, prepared, deltas))
+            if reply is None:
+                return partial(partial_events, reply=await self._partial(owned, prepared, deltas))
+            return reply
+
+    async def _partial(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> PartialReply:
+        """Return the streamed text of an interrupted reply, which clients show, with its estimated usage."""
+        await deltas.end(is_final=False)
+        text, model = deltas.streamed, owned.run.settings.model
+        read = size_of(prepared.request, owned.state.history, owned.state.measured).total
+        usage = Usage(input_tokens=read, output_tokens=len(text.encode()) // BYTES_PER_TOKEN)
+        usage = usage.model_copy(update={"cost_usd": cost(model, usage, self.settings.prices)})
+        return PartialReply(truncated_text(text), PaidReply(deltas.message_id, model, "", usage))
+
+    async def _reply(self, owned: Ownership, prepared: _Prepared, deltas: Deltas) -> ReplyCommit | None:
+        """Request the reply and check it; return None if the run was cancelled meanwhile.
+
+        Raises:
+            ProviderFailed: The model's API failed permanently, or the run timed out.
+            BadInput: A model is unknown.
+            UnusableReply: The reply cannot be read or checked, because of an unforeseen error.
+        """
+        run = owned.run
+        logger.debug("requesting the model", extra={"run_id": run.run_id, "iteration": run.iteration})
+        request = complete_with_fallback(
+            self.providers,
+            (run.settings.model, *run.settings.fallback_models),
+            prepared.request,
+            deltas=deltas,
+            deadline_s=(deadline_of(run) - owned.ports.clock.now()).total_seconds(),
+        )
+        await owned.confirm()
+        try:
+            completion = await unless_cancelled(owned, request)
+        except ValueError as error:
+            streamed = await self._partial(owned, prepared, deltas)
+            raise UnusableReply(partial(partial_events, reply=streamed)) from error
+        if completion is None:
+            return None
+        await reach("agent.reply_received")
+        usage = completion.reply.usage
+        usage = usage.model_copy(update={"cost_usd": cost(completion.model, usage, self.settings.prices)})
+        paid = PaidReply(deltas.message_id, completion.model, completion.provider, usage)
+        try:
+            return await self._checked(owned, prepared, deltas, completion.reply, paid)
+        except ValueError as error:
+            raise UnusableReply(partial(paid_events, reply=paid)) from error
+
+    async def _checked(
+        self, owned: Ownership, prepared: _Prepared, deltas: Deltas, written: ModelReply, paid: PaidReply
+    ) -> ReplyCommit:
+        run, clock = owned.run, owned.ports.clock
+        reading = prepared.protocol.read(written, attempt=run.malformed + 1, tools=prepared.tools)
+        await deltas.end(is_final=isinstance(reading, Final))
+        calls = reading.calls if isinstance(reading, RequestedCalls) else ()
+        call_ids = tuple(clock.new_id("k") for _ in calls)
+        now = clock.now()
+        return ReplyCommit(
+            reading=reading,
+            text=truncated_text(written.text or ""),
+            paid=paid,
+            provider_state=written.provider_state,
+            call_ids=call_ids,
+            facts=await self._facts(owned, prepared, calls, call_ids),
+            approval_id=approval_id_for(run.run_id),
+            requested_at=now,
+            expires_at=now + timedelta(seconds=self.settings.approval_expiry_s),
+        )
+
+    async def _facts(
+        self,
+        owned: Ownership,
+        prepared: _Prepared,
+        calls: tuple[RequestedCall, ...],
+        call_ids: tuple[str, ...],
+    ) -> CallFacts:
+        state = owned.state
+        executed = calls[: owned.run.settings.limits.calls_per_reply]
+        tools = self._callable_tools(state, owned.run, prepared)
+        return CallFacts(
+            tools=tools,
+            problems=await argument_problems(self.schemas, state.tenant, executed, call_ids, tools),
+            old_contents=await old_contents(self.placements, state, executed),
+            approvals_full=await self._approvals_full(state.tenant, executed),
+        )
+
+    async def _approvals_full(self, tenant: str, calls: tuple[RequestedCall, ...]) -> str | None:
+        """Return why the tenant may store no further approval request; None if it may, or without calls."""
+        size = sum(len(json.dumps(call.arguments)) for call in calls)
+        return await self.tenants.approvals.problem(tenant, size) if calls else None
+
+    def _callable_tools(
+        self, state: Conversation, run: Run, prepared: _Prepared
+    ) -> dict[str, ToolDefinition]:
+        """Return the tools that may be called, also those of a server that is restarting, by name."""
+        returning = self.catalog.returning(state.tenant, run.settings.tools)
+        kept = (tool for tool in returning if tool.name not in prepared.dropped)
+        return {tool.name: tool for tool in (*kept, *prepared.tools)}
+
+    async def _prepare(self, state: Conversation, run: Run) -> _Prepared:
+        """Return the request in the form of the protocol.
+
+        Raises:
+            BadInput: A variable of the prompt is unknown.
+            NotFound: The system prompt was deleted.
+        """
+        settings = run.settings
+        tools = self.catalog.offered(state.tenant, settings.tools, state.history)
+        variables = run_variables(
+            service=settings.service, user_message=text_of(run.message.content), variables=settings.variables
+        )
+        base = render(await self._base_prompt(state.tenant, run), variables)
+        prompt = enhance(
+            base,
+            tools,
+            settings.tool_protocol,
+            budget_tokens=self.settings.prompt_budget_tokens,
+            max_tools=self.settings.max_offered_tools,
+            needs=needs_of(state.history, run.message.message_id, settings.tools.always_offered),
+        )
+        if prompt.dropped:
+            logger.warning(
+                "tools left out of the prompt", extra={"run_id": run.run_id, "tools": prompt.dropped}
+            )
+        request = ModelRequest(
+            settings.model,
+            prompt.text,
+            state.history,
+            prompt.tools,
+            settings.options,
+            state.conversation_id,
+        )
+        protocol = protocol_for(settings.tool_protocol)
+        return _Prepared(protocol, protocol.prepare(request), prompt.tools, frozenset(prompt.dropped))
+
+    async def _base_prompt(self, tenant: str, run: Run) -> str:
+        prompt_id = run.settings.system_prompt_id
+        if prompt_id is None:
+            return run.settings.system_prompt if run.settings.system_prompt is not None else DEFAULT_PROMPT
+        entry = await Bucket(self.bus, PROMPTS, SystemPrompt).get(f"{tenant}.{prompt_id}")
+        if entry is None:
+            raise NotFound("system prompt", prompt_id)
+        return entry.value.content

@@ -1,0 +1,271 @@
+"""Stores messages of runners and tool servers after a check.
+
+The broker maps their starts, results and leases to the relay's subjects, because the users of other accounts
+must not write to shared streams: the server checks neither bodies nor headers, so such a user could take the
+slot of any call, or fill a stream. A start or a result in account RUN is stored only with the ticket of its
+call. A tenant's own tool servers may omit the ticket; the number of their messages is limited.
+
+The replies are those of JetStream, unchanged, so the publisher cannot distinguish the relay from the stream.
+A publisher that receives acknowledgements directly gets only refusals from here (`AcknowledgedWrites`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Self
+
+from banksman.agent.relay.relayed_messages import RelayChecks, TenantRedaction, Write
+from banksman.bus.call_tickets import CallTickets
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.errors import MessageTooLarge, NoResponders
+from banksman.bus.intake import Intake
+from banksman.bus.messages import Message
+from banksman.bus.names import (
+    ACK,
+    AGENTS,
+    CODE_MESSAGE_TOO_LARGE,
+    EXPECTED_LAST_SUBJECT_SEQ,
+    RESULTS,
+    RUNNERS,
+    kv_stream,
+    kv_subject,
+)
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Overloaded, Refused, Unavailable
+from banksman.contracts.ids import check_token, new_id
+from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
+from banksman.deployment.tenant_room import StreamUse, TenantRoom
+from banksman.runtime.rate_limit import TooManyRequests
+
+logger = logging.getLogger(__name__)
+
+TENANT_RATE: Final = 2_000.0
+"""Messages per second of one tenant that an agent relays; further ones are refused. All runs that an agent
+can drive need fewer."""
+STORE_S: Final = 4.0
+"""Seconds to wait for JetStream; less than the publisher waits for the reply."""
+TENANT_SHARE: Final = 8
+"""One tenant's results fill about this fraction of their stream at most."""
+SMALL_BYTES: Final = 64 * 1024
+LARGE_BYTES: Final = 320 * 1024
+"""Results over `SMALL_BYTES` have a lower limit: the number that fits if each has `LARGE_BYTES`."""
+_CODE_RESOURCES = 10047
+
+
+@dataclass(frozen=True, slots=True)
+class RoomLimits:
+    """Maximum numbers of messages of one tenant."""
+
+    leases: int = 256
+    """Leases of the processes of one tenant, or of one tool server of the platform. Leases that ended in the
+    last minute count."""
+    slots: int = 5_000
+    """Starts of one tenant, and results of one tenant. Both are removed when the result of their call is
+    committed; the start of a call that was cancelled or sent again stays 30 days."""
+
+
+LIMITS: Final = RoomLimits()
+
+
+class Relay:
+    """Serves the relay; as a context manager it does so while the block runs."""
+
+    def __init__(
+        self, bus: Bus, tickets: CallTickets, redaction: TenantRedaction, *, limits: RoomLimits = LIMITS
+    ) -> None:
+        self._bus = bus
+        self._checks = RelayChecks(tickets, redaction)
+        self._writes = AcknowledgedWrites(bus)
+        self._runners = Intake(bus, None, refusal=_refusal)
+        self._tenants = Intake(bus, TENANT_RATE, tenant_token=3, refusal=_refusal)
+        self._room = RelayRoom(bus, limits)
+        self._subscriptions: tuple[Subscription, ...] = ()
+
+    async def __aenter__(self) -> Self:
+        await self._writes.__aenter__()
+        self._subscriptions = (
+            await self._bus.subscribe(subjects.all_of("relay", RUN_ACCOUNT), self._from_run, AGENTS),
+            await self._bus.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), self._from_tenant, AGENTS),
+        )
+        await self._bus.ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for subscription in self._subscriptions:
+            await subscription.unsubscribe()
+        await self._runners.__aexit__()
+        await self._tenants.__aexit__()
+        await self._writes.__aexit__()
+
+    async def _from_run(self, message: Message) -> None:
+        # Checked before the message waits for its turn: messages without a ticket take no place in the queue.
+        try:
+            write = self._checks.checked(message, tenant=None)
+        except BanksmanError as error:
+            await self._reply(message, _refusal(error))
+            return
+        await self._runners(message.subject, message.reply, partial(self._handle, message, write))
+
+    async def _from_tenant(self, message: Message) -> None:
+        await self._tenants(message.subject, message.reply, partial(self._handle, message))
+
+    async def _handle(self, message: Message, write: Write | None = None) -> None:
+        reconnects = self._bus.stats.reconnects
+        reply: bytes | None
+        try:
+            reply = await self._store(message, write)
+        except BanksmanError as error:
+            reply = _refusal(error)
+        except Exception as error:
+            logger.exception("%s: the relay failed", message.subject)
+            reply = _refusal(Unavailable(f"the relay failed: {type(error).__name__}"))
+        # The server permits the reply only on the connection that received the request.
+        if reply is not None and self._bus.stats.reconnects == reconnects:
+            await self._reply(message, reply)
+
+    async def _store(self, message: Message, write: Write | None) -> bytes | None:
+        """Store a message and return the reply to send; None if the publisher gets none from here.
+
+        While the outcome is unknown, the publisher gets no reply. It then repeats the message with the same
+        id after its own timeout, and the stream recognises the repeat. An error reply would let the publisher
+        take its own stored message for that of another process.
+        """
+        if write is None:
+            write = self._checks.checked(message, tenant=message.subject.split(".")[3])
+        if write.subject != subjects.late_result():
+            await self._check_room(message, write)
+        try:
+            return await self._writes.store(message, write)
+        except NoResponders:
+            raise
+        except Unavailable:
+            return None
+
+    async def _check_room(self, message: Message, write: Write) -> None:
+        """Check that the messages of a tenant, or of one tool server, leave room for others.
+
+        Raises:
+            Overloaded: There is no room.
+            Unavailable: The server did not respond.
+        """
+        _, source, kind, owner, *_ = message.subject.split(".")
+        if kind == "lease":
+            if write.headers.get(EXPECTED_LAST_SUBJECT_SEQ, "0") == "0":
+                await self._room.take_lease(owner, of_tenant=source == TENANT_ACCOUNT)
+        elif source == TENANT_ACCOUNT:
+            await self._room.take_slot(owner, kind, len(write.data))
+
+    async def _reply(self, message: Message, data: bytes) -> None:
+        if message.reply:
+            await self._bus.publish(message.reply, data)
+
+
+def _refusal(error: BanksmanError) -> bytes:
+    """Encode an error as JetStream does, whose replies the publisher expects."""
+    code, err_code = 400, 0
+    match error:
+        case MessageTooLarge():
+            err_code = CODE_MESSAGE_TOO_LARGE
+        case Overloaded():
+            code, err_code = 503, _CODE_RESOURCES
+        case Refused() | TooManyRequests():
+            # The publisher repeats the message after a pause.
+            code = 503
+        case Forbidden():
+            code = 403
+        case _:
+            pass
+    description = f"{error.code.value}: {error}"
+    return json.dumps({"error": {"code": code, "err_code": err_code, "description": description}}).encode()
+
+
+class RelayRoom:
+    """Counts the messages of tool servers against `RoomLimits`.
+
+    Its methods raise `Overloaded` if there is no room, and `Unavailable` if the server did not respond.
+    """
+
+    def __init__(self, bus: Bus, limits: RoomLimits) -> None:
+        self._room = TenantRoom(bus)
+        self._limits = limits
+
+    async def take_lease(self, owner: str, *, of_tenant: bool) -> None:
+        """Count a new lease of a tenant, or of a tool server of the platform."""
+        below = kv_subject(RUNNERS, f"{ANY}.{owner}.{ANY}" if of_tenant else f"{owner}.{ANY}")
+        await self._room.take(kv_stream(RUNNERS), below, lambda _: self._limits.leases, f"leases of {owner}")
+
+    async def take_slot(self, tenant: str, kind: str, size: int) -> None:
+        """Count a start or a result of a tenant's tool server; `size` is in bytes."""
+        if kind == "started":
+            below = subjects.tool_started(tenant, ANY)
+            await self._room.take(RESULTS, below, lambda _: self._limits.slots, "starts")
+            return
+        charged = SMALL_BYTES if size <= SMALL_BYTES else LARGE_BYTES
+
+        def most(use: StreamUse) -> int:
+            return min(self._limits.slots, use.max_bytes // TENANT_SHARE // charged)
+
+        below = subjects.tool_result(tenant, ANY)
+        await self._room.take(RESULTS, below, most, "results", charged=charged)
+
+
+class AcknowledgedWrites:
+    """Writes to streams; as a context manager it receives the acknowledgements.
+
+    A publisher that names its inbox gets the acknowledgement of the stream on a subject that the server also
+    delivers to this process, which must know when a write has ended. The publisher chooses only its inbox and
+    a number in this subject, so it cannot direct an acknowledgement to another publisher or into a stream.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._agent = new_id("")
+        self._subscription: Subscription | None = None
+
+    async def __aenter__(self) -> Self:
+        subject = subjects.stored_ack(ANY, ANY, ANY, ANY, self._agent, ANY)
+        self._subscription = await self._bus.listen(subject, self._received)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
+
+    async def store(self, message: Message, write: Write) -> bytes | None:
+        """Store a checked message and return the stream's reply; None if the publisher does not wait for it.
+
+        Raises:
+            BadInput: The publisher named no inbox in the form of the header.
+            Unavailable, Forbidden, MessageTooLarge: As `Replies.request`.
+        """
+        if ACK not in message.headers:
+            stored = await self._bus.request_ack(write.subject, write.data, write.headers, STORE_S)
+            return stored.data
+        inbox, number, only = _address(message.headers[ACK])
+        source = message.subject.split(".")[1]
+        token = self._bus.replies.new_token()
+        stored = await self._bus.replies.request(
+            write.subject,
+            write.data,
+            headers=write.headers,
+            timeout_s=STORE_S,
+            until_reconnect=True,
+            token=token,
+            reply=subjects.stored_ack(source, write.publisher, inbox, number, self._agent, token),
+        )
+        return None if only else stored.data
+
+    def _received(self, message: Message) -> None:
+        self._bus.replies.deliver(message.subject.rpartition(".")[2], message)
+
+
+def _address(text: str) -> tuple[str, str, bool]:
+    """Return the inbox and the number that a publisher names, and whether it ignores any other reply."""
+    match text.split("."):
+        case [inbox, number, *rest] if rest in ([], ["only"]):
+            return check_token(inbox, ACK), check_token(number, ACK), bool(rest)
+        case _:
+            raise BadInput(ACK, text[:80], "`{inbox}.{number}` or `{inbox}.{number}.only`")

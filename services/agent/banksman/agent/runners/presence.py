@@ -1,0 +1,168 @@
+"""Ends the leases of processes whose connections are closed, long before they expire.
+
+A lease lasts long enough to survive a broker that is silent for seconds. A killed process can be recognised
+sooner than a silent one: the kernel closes the connection, and the server then reports that no process serves
+the subjects of the process. A frozen or partitioned process keeps its connection, so its lease ends only when
+it expires. See docs/decisions/0020. All agents receive the reply to each check, so the number of checks does
+not grow with the number of agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from typing import Self
+
+from banksman.bus.connection import Bus, Subscription
+from banksman.bus.errors import NoResponders, WrongLastSequence
+from banksman.bus.kv import Entry
+from banksman.bus.leases import end_lease
+from banksman.bus.messages import Message
+from banksman.bus.names import STATUS_NO_RESPONDERS
+from banksman.bus.settings import Replicas
+from banksman.contracts import subjects
+from banksman.contracts.calls import PRESENCE, CancelCall, RunnerLease
+from banksman.contracts.errors import Forbidden, Unavailable
+from banksman.contracts.ids import new_id
+from banksman.runs.placement import Placements
+from banksman.runtime.background import BackgroundTask
+
+logger = logging.getLogger(__name__)
+
+OVERDUE_S = 1.1
+"""Seconds without a renewal or a reply to a check after which the connection of a holder is checked. A holder
+that executes calls renews every second and is not checked. An idle holder is checked once between two
+renewals."""
+SPREAD_S = 0.15
+"""Seconds over which agents spread their checks: a reply to the first check makes the others unnecessary."""
+CHECK_S = 0.25
+"""Seconds between checks."""
+CLOSED_S: Mapping[Replicas, float] = {1: 1.0, 3: 6.0}
+"""Seconds for which a connection must be found closed, by number of replicas. A process reconnects to a
+single server within a second; with three servers, it may try the unreachable ones first."""
+RECONNECT_S = 4.0
+"""Seconds without checks after a reconnect of this process: a restart of the broker closes all connections,
+so the other processes reconnect too."""
+PROBE_S = 0.5
+"""Seconds to wait for the reply to a check. Without any reply the connection counts as open."""
+CONCURRENT = 64
+"""Maximum concurrent checks."""
+
+
+class RunnerPresence:
+    """Checks the holders of overdue leases; as a context manager it does so while the block runs."""
+
+    def __init__(self, bus: Bus, placements: Placements) -> None:
+        self._bus = bus
+        self._placements = placements
+        self._closed_since: dict[tuple[str, int], float] = {}
+        """When the connection of a holder was first found closed, by the key and revision of its lease."""
+        self._replied_at: dict[tuple[str, int], float] = {}
+        """When a holder last replied to a check, by the key and revision of its lease."""
+        self._connected_at = float("-inf")
+        self._replies = f"{bus.inbox_prefix}.presence"
+        """Prefix of the subjects of replies. All agents receive them: their inboxes share a prefix."""
+        self._own = new_id("")
+        """Distinguishes the replies to this process's own checks."""
+        self._subscription: Subscription | None = None
+        self._task: BackgroundTask | None = None
+
+    async def __aenter__(self) -> Self:
+        self._reconnected()
+        self._remove = self._bus.on_reconnect(self._reconnected)
+        self._subscription = await self._bus.listen(f"{self._replies}.>", self._replied)
+        self._task = self._bus.background.repeat("runner-presence", self._check, wait=self._wait)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._remove()
+        if self._task:
+            await self._task.stop()
+        if self._subscription:
+            await self._subscription.unsubscribe()
+
+    def _reconnected(self) -> None:
+        self._connected_at = asyncio.get_running_loop().time()
+
+    async def _wait(self) -> None:
+        """Wait until the next lease can be overdue. While one is overdue, checks repeat after `CHECK_S`."""
+        now = asyncio.get_running_loop().time()
+        due_at = min((self._confirmed_at(entry, at) for entry, at in self._placements.renewed()), default=now)
+        await asyncio.sleep(max(due_at + OVERDUE_S + random.uniform(0, SPREAD_S) - now, CHECK_S))
+
+    def _confirmed_at(self, entry: Entry[RunnerLease], renewed_at: float) -> float:
+        """Return when a holder last renewed its lease or replied to a check, by the event loop's clock."""
+        return max(renewed_at, self._replied_at.get((entry.key, entry.revision), renewed_at))
+
+    def _overdue(self, before: float) -> list[Entry[RunnerLease]]:
+        """Return the leases that were last renewed or confirmed before a time of the event loop's clock."""
+        renewed = self._placements.renewed()
+        current = {(entry.key, entry.revision) for entry, _ in renewed}
+        self._replied_at = {lease: at for lease, at in self._replied_at.items() if lease in current}
+        return [entry for entry, at in renewed if self._confirmed_at(entry, at) < before]
+
+    async def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        overdue = self._overdue(loop.time() - OVERDUE_S)
+        if not overdue or not self._bus.connected or loop.time() < self._connected_at + RECONNECT_S:
+            self._closed_since.clear()
+            return
+        current = {(entry.key, entry.revision) for entry in overdue}
+        # A renewal begins the count again: the process was only disconnected.
+        self._closed_since = {lease: at for lease, at in self._closed_since.items() if lease in current}
+        for start in range(0, len(overdue), CONCURRENT):
+            async with asyncio.TaskGroup() as group:
+                for entry in overdue[start : start + CONCURRENT]:
+                    group.create_task(self._check_holder(entry))
+
+    async def _check_holder(self, entry: Entry[RunnerLease]) -> None:
+        """End the lease of a holder whose connection has been closed for `CLOSED_S`."""
+        lease = (entry.key, entry.revision)
+        if not await self._is_closed(entry):
+            self._closed_since.pop(lease, None)
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._closed_since.setdefault(lease, now) >= CLOSED_S[self._bus.settings.replicas]:
+            await self._end(entry)
+
+    async def _is_closed(self, entry: Entry[RunnerLease]) -> bool:
+        """Return whether the server reports that no process serves the subjects of a holder."""
+        holder, *rest = entry.key.split(".")
+        # `{server}.{tenant}.{epoch}`: the account of a tenant serves the calls of that tenant only.
+        tenant = rest[0] if len(rest) == 2 else PRESENCE
+        subject = subjects.tool_cancel(holder, tenant, PRESENCE)
+        cancel = CancelCall(attempt=PRESENCE).model_dump_json().encode()
+        token = self._bus.replies.new_token()
+        reply = f"{self._replies}.{self._own}.{token}.{entry.revision}.{entry.key}"
+        sent_at = asyncio.get_running_loop().time()
+        try:
+            await self._bus.replies.request(subject, cancel, timeout_s=PROBE_S, token=token, reply=reply)
+        except NoResponders:
+            return True
+        except (Unavailable, Forbidden):
+            # Without any reply, the connection was open when the check was sent: a frozen process keeps its
+            # connection, and not every tool server replies.
+            self._replied_at[entry.key, entry.revision] = sent_at
+        return False
+
+    def _replied(self, message: Message) -> None:
+        """Record that a holder replied to a check of any agent."""
+        checked = message.subject.removeprefix(f"{self._replies}.")
+        agent, token, revision, key = checked.split(".", 3)
+        # The server reports a closed connection only to the agent that checks it.
+        if message.status != STATUS_NO_RESPONDERS:
+            self._replied_at[key, int(revision)] = asyncio.get_running_loop().time()
+        if agent == self._own:
+            self._bus.replies.deliver(token, message)
+
+    async def _end(self, entry: Entry[RunnerLease]) -> None:
+        try:
+            await end_lease(self._bus, entry.key, entry.revision, budget_s=PROBE_S)
+        except WrongLastSequence:
+            return  # The lease was renewed, taken by the next process, or already ended.
+        except Unavailable as error:
+            logger.warning("the lease of %s is not ended yet: %s", entry.key, error)
+        else:
+            logger.warning("the connection of %s is closed: its lease has been ended", entry.key)

@@ -1,0 +1,214 @@
+"""Removes objects on behalf of runners: the permissions of a runner include storing objects, but no purge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Final, NamedTuple, Self, cast
+
+from banksman.bus import jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.names import (
+    CODE_NO_MESSAGE,
+    CODE_STREAM_NOT_FOUND,
+    OWNERS,
+    WORKSPACES,
+    api,
+    object_chunks,
+    object_meta,
+    object_stream,
+    runner_api,
+)
+from banksman.bus.objects import OWNER_END, subjects_below
+from banksman.contracts.calls import RunnerLease
+from banksman.contracts.errors import Forbidden
+from banksman.contracts.ids import check_token, is_token
+from banksman.contracts.workspaces import ObjectRemoval, ObjectRemovalReply, SnapshotRef, WorkspaceOwner
+from banksman.runtime.background import BackgroundTask
+
+COLLECT_EVERY_S: Final = 3600.0
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot in the store, finished or not."""
+
+    tenant: str
+    conversation_id: str
+    id: str
+    stored_by: str
+    """The runner that stored the snapshot."""
+
+
+class StoreState(NamedTuple):
+    """How full an object store is."""
+
+    held_bytes: int
+    max_bytes: int
+    """0 if the store does not exist or has no limit."""
+    first_seq: int
+    last_seq: int
+    """Stream sequences of the first and of the last message."""
+    max_message_bytes: int
+
+
+class StoreRequests:
+    """The part of the JetStream API that agents may use on the object stores of account RUN.
+
+    Each method raises `Unavailable` if the broker does not respond.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        settings = bus.settings
+        # Without a key in the settings, the broker has no accounts, and the default JetStream API serves all
+        # streams.
+        self._api = runner_api if settings.nkey_seed or settings.nkey_seed_file else api
+
+    async def state(self, store: str) -> StoreState:
+        try:
+            info = await jetstream.call(self._bus, self._api("STREAM.INFO", object_stream(store)))
+        except jetstream.ApiError as error:
+            if error.err_code == CODE_STREAM_NOT_FOUND:
+                return StoreState(0, 0, 0, 0, 0)
+            raise
+        config, state = cast(dict[str, int], info["config"]), cast(dict[str, int], info["state"])
+        return StoreState(
+            state["bytes"],
+            max(0, config["max_bytes"]),
+            state["first_seq"],
+            state["last_seq"],
+            config["max_msg_size"] if config.get("max_msg_size", -1) > 0 else self._bus.max_payload,
+        )
+
+    async def subjects(self, store: str, below: str) -> AsyncIterator[tuple[str, int]]:
+        """Yield the subjects of a store that match `below`, each with its number of messages."""
+        stream = object_stream(store)
+        request = self._api("STREAM.INFO", stream)
+        async for found in jetstream.subjects_in(self._bus, stream, below, request=request):
+            yield found
+
+    async def next(self, store: str, subject: str, after: int) -> jetstream.StoredMessage | None:
+        """Return the next message on a subject after a stream sequence; None if there is none."""
+        body = {"seq": after + 1, "next_by_subj": subject}
+        response = await self._call("STREAM.MSG.GET", store, body)
+        return None if response is None else jetstream.stored_message(response)
+
+    async def purge(self, store: str, subject: str, *, before: int | None = None) -> None:
+        """Remove all messages of matching subjects, or only those before a stream sequence."""
+        body: dict[str, Any] = {"filter": subject}
+        await self._call("STREAM.PURGE", store, body if before is None else {**body, "seq": before})
+
+    async def _call(self, verb: str, store: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            return await jetstream.call(self._bus, self._api(verb, object_stream(store)), body)
+        except jetstream.ApiError as error:
+            if error.err_code == CODE_NO_MESSAGE:
+                return None
+            raise
+
+
+class RunnerStores:
+    """The object stores of account RUN; as a context manager it collects abandoned snapshots."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        leases: Callable[[], Iterable[RunnerLease]] = tuple,
+        *,
+        collect_every_s: float = COLLECT_EVERY_S,
+    ) -> None:
+        """Create the stores; `leases` returns those of live runners, which collect their own snapshots."""
+        self._bus = bus
+        self._leases = leases
+        self._collect_every_s = collect_every_s
+        self._stores = StoreRequests(bus)
+        self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
+        self._unrecorded = frozenset[StoredSnapshot]()
+        self._collecting: BackgroundTask | None = None
+
+    async def __aenter__(self) -> Self:
+        self._collecting = self._bus.background.repeat("snapshots", self.collect, wait=self._wait)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._collecting is not None:
+            await self._collecting.stop()
+
+    async def on_removal(self, request: ObjectRemoval, subject: str) -> ObjectRemovalReply:
+        """Remove an object of the runner that the subject names, and the objects below it.
+
+        Raises:
+            BadInput: The name has no owner, or a part of the name is not a token.
+            Forbidden: The object belongs to another runner.
+            Unavailable: The broker does not respond; some objects may be left.
+        """
+        runner = subject.rpartition(".")[2]
+        if request.name.partition(OWNER_END)[0] != runner or not is_token(runner):
+            raise Forbidden(f"{request.store}/{request.name} is not an object of {runner}")
+        for below in subjects_below(request.store, request.name):
+            await self._stores.purge(request.store, below)
+        return ObjectRemovalReply(removed=True)
+
+    async def remove_snapshots(
+        self, tenant: str, conversation_id: str, _recorded: SnapshotRef | None = None
+    ) -> None:
+        """Remove all snapshots of a deleted conversation, of all runners, recorded or not.
+
+        Raises:
+            Unavailable: The broker does not respond; some objects may be left.
+        """
+        for subject in (object_meta, object_chunks):
+            below = f"*.{check_token(tenant, 'tenant')}.{check_token(conversation_id, 'conversation_id')}.>"
+            await self._stores.purge(WORKSPACES, subject(WORKSPACES, below))
+
+    async def collect(self) -> None:
+        """Remove the snapshots that no record named at the last collection, and no record names now.
+
+        A live runner collects its own snapshots. This removes those of runners that have left, and those that
+        a snapshot of another runner has replaced.
+
+        Raises:
+            Unavailable: The broker does not respond.
+        """
+        stored = await self._stored()
+        live = {lease.runner for lease in self._leases()}
+        unrecorded = set[StoredSnapshot]()
+        for (tenant, conversation_id), snapshots in stored.items():
+            if len(snapshots) == 1 and {one.stored_by for one in snapshots} <= live:
+                continue
+            entry = await self._owners.get(f"{tenant}.{conversation_id}")
+            if entry is not None:
+                record = entry.value
+                named = record.snapshot.id if record.snapshot and not record.deleted else None
+                unrecorded |= {one for one in snapshots if one.id != named}
+        for one in unrecorded & self._unrecorded:
+            await self._remove(one)
+        self._unrecorded = frozenset(unrecorded)
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._collect_every_s)
+
+    async def _stored(self) -> dict[tuple[str, str], set[StoredSnapshot]]:
+        """Return the snapshots in the store by tenant and conversation."""
+        found: dict[tuple[str, str], set[StoredSnapshot]] = {}
+        below = object_meta(WORKSPACES, "")
+        async for subject, _ in self._stores.subjects(WORKSPACES, f"{below}>"):
+            snapshot = _snapshot_at(subject.removeprefix(below))
+            if snapshot is not None:
+                found.setdefault((snapshot.tenant, snapshot.conversation_id), set()).add(snapshot)
+        return found
+
+    async def _remove(self, snapshot: StoredSnapshot) -> None:
+        path = f"{snapshot.tenant}/{snapshot.conversation_id}/{snapshot.id}"
+        for below in subjects_below(WORKSPACES, f"{snapshot.stored_by}{OWNER_END}{path}"):
+            await self._stores.purge(WORKSPACES, below)
+
+
+def _snapshot_at(place: str) -> StoredSnapshot | None:
+    """Return the snapshot to which the object at a place belongs; None if it belongs to none."""
+    owner, *path = place.split(".")
+    if len(path) not in (3, 4) or not all(is_token(token) for token in path):
+        return None
+    tenant, conversation_id, snapshot, *_ = path
+    return StoredSnapshot(tenant, conversation_id, snapshot, owner)

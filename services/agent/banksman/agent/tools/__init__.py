@@ -1,0 +1,1 @@
+"""The tools that models may call: their registry, and the selection for each run."""

@@ -1,0 +1,65 @@
+"""The text of a reply while it is written: batched, and only for clients that receive it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from tests.support.fixtures import connect
+from tests.support.nats import Broker
+from tests.support.polling import eventually
+
+from banksman.agent.model.deltas import Deltas
+from banksman.agent.protocols import protocol_for
+from banksman.bus.connection import Bus
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.calls import Delta
+
+PIECES = [f"word{number} " for number in range(200)]
+
+
+@pytest.fixture
+async def sender(nats_server: Broker) -> AsyncGenerator[Bus]:
+    async with await connect(nats_server) as connected:
+        yield connected
+
+
+async def confirm() -> None:
+    """The run is still owned."""
+
+
+async def write_all(sender: Bus, other: Bus, tenant: str, conversation: str) -> None:
+    empty = Delta(conversation_id=conversation, run_id="r", message_id="m", offset=0, text="")
+    with Deltas(sender, tenant, empty, protocol_for("native"), confirm) as deltas:
+        for piece in PIECES:
+            await deltas.write("message", piece)
+            # The event loop runs between two pieces of a model's reply.
+            await other.ready()
+        await deltas.end(is_final=True)
+        assert deltas.streamed == "".join(PIECES)
+
+
+async def test_a_client_receives_the_whole_text_in_fewer_pieces(
+    bus: Bus, sender: Bus, tenant: str, conversation: str
+) -> None:
+    seen: list[Delta] = []
+
+    async def received(message: Message) -> None:
+        seen.append(Delta.model_validate_json(message.data))
+
+    await bus.subscribe(subjects.delta(tenant, conversation), received)
+    await bus.ready()
+    await write_all(sender, bus, tenant, conversation)
+    await eventually(lambda: "".join(delta.text for delta in seen) == "".join(PIECES))
+    lengths = [len(delta.text) for delta in seen]
+    assert [delta.offset for delta in seen] == [sum(lengths[:number]) for number in range(len(seen))]
+    assert len(seen) < len(PIECES)
+
+
+async def test_the_text_is_not_published_while_no_client_receives_it(
+    bus: Bus, sender: Bus, tenant: str, conversation: str
+) -> None:
+    before = sender.nc.stats["out_msgs"]
+    await write_all(sender, bus, tenant, conversation)
+    assert sender.nc.stats["out_msgs"] - before < len(PIECES) / 10

@@ -1,0 +1,215 @@
+"""A killed holder's lease ends within three seconds; a silent one keeps its lease until it expires."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.fixtures import SecuredNats, secured_server
+from tests.support.polling import eventually, scripted_delay
+
+from banksman.agent.runners.presence import RECONNECT_S, RunnerPresence
+from banksman.bus.clock import BrokerClock
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket
+from banksman.bus.leases import LEASE_TTL_S
+from banksman.bus.messages import Message
+from banksman.bus.names import RUNNERS
+from banksman.contracts import subjects
+from banksman.contracts.calls import CancelCall, RunnerLease
+from banksman.contracts.ids import new_id
+from banksman.deployment.users import AGENT, TOOL_RUNNER
+from banksman.runs.lease import Lease, LeaseLost
+from banksman.runs.placement import Placements
+
+TAKEOVER_S = 3.0
+"""Seconds from the kill of a holder to the end of its lease."""
+AGENTS = 8
+COUNTED_S = 6.0
+"""Seconds for which checks are counted; each agent alone would make five."""
+
+
+@dataclass
+class Holder:
+    """A runner, reduced to its lease and its subscription."""
+
+    bus: Bus
+    lease: Lease
+    keeping: asyncio.Task[None]
+    id: str
+
+    async def kill(self) -> None:
+        """Close the connection as the kernel does when a process is killed, without a release."""
+        self.keeping.cancel()
+        await self.bus.close()
+
+    def fall_silent(self) -> None:
+        """Renew no more, with an open connection, as a frozen process does."""
+        self.keeping.cancel()
+
+
+@pytest.fixture
+def own_nats(tmp_path: Path) -> Generator[SecuredNats]:
+    """A server that the test may freeze and kill."""
+    with secured_server(tmp_path) as secured:
+        yield secured
+
+
+@asynccontextmanager
+async def holding(secured: SecuredNats) -> AsyncGenerator[Holder]:
+    async with await secured.connect(TOOL_RUNNER) as bus:
+        runner = new_id("r")
+        cancels = subjects.tool_cancel(runner, subjects.ANY, subjects.ANY)
+
+        async def ignore(_message: object) -> None:
+            return
+
+        await bus.subscribe(cancels, ignore)
+        lease = Lease(bus, RunnerLease(runner=runner, runner_epoch=1), load=lambda: 0)
+        await lease.take()
+        keeping = asyncio.create_task(lease.keep())
+        try:
+            yield Holder(bus, lease, keeping, runner)
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+
+
+@asynccontextmanager
+async def watching(
+    secured: SecuredNats, *, delay_s: float = RECONNECT_S
+) -> AsyncGenerator[Bucket[RunnerLease]]:
+    """Run the check of an agent that has been connected for a while; return the leases."""
+    async with (
+        await secured.connect(AGENT) as bus,
+        BrokerClock(bus) as clock,
+        Placements(bus, clock) as placements,
+        RunnerPresence(bus, placements),
+    ):
+        await scripted_delay(delay_s)
+        yield Bucket(bus, RUNNERS, RunnerLease)
+
+
+@asynccontextmanager
+async def watching_with(secured: SecuredNats, agents: int) -> AsyncGenerator[None]:
+    """Run the checks of several agents; yield once each of them checks."""
+    async with AsyncExitStack() as stack:
+        for _ in range(agents):
+            await stack.enter_async_context(watching(secured, delay_s=0.0))
+        await scripted_delay(RECONNECT_S)
+        yield
+
+
+async def held(leases: Bucket[RunnerLease], holder: Holder) -> bool:
+    return await leases.get(holder.id) is not None
+
+
+async def ended(leases: Bucket[RunnerLease], holder: Holder, within_s: float) -> float:
+    """Wait for the end of a lease; return the seconds that it took."""
+    started = asyncio.get_running_loop().time()
+
+    async def is_ended() -> bool:
+        return not await held(leases, holder)
+
+    await eventually(is_ended, within_s)
+    return asyncio.get_running_loop().time() - started
+
+
+async def test_the_lease_of_a_killed_holder_ends_within_three_seconds(own_nats: SecuredNats) -> None:
+    async with watching(own_nats) as leases, holding(own_nats) as killed, holding(own_nats) as other:
+        await killed.kill()
+        assert await ended(leases, killed, LEASE_TTL_S[1]) < TAKEOVER_S
+        assert await held(leases, other) and other.lease.holds
+
+
+async def test_a_silent_holder_keeps_its_lease_until_it_expires(own_nats: SecuredNats) -> None:
+    async with watching(own_nats) as leases, holding(own_nats) as silent:
+        silent.fall_silent()
+        took_s = await ended(leases, silent, LEASE_TTL_S[1] + 3.0)
+    assert took_s > LEASE_TTL_S[1] - 2.0
+    assert not silent.lease.holds, "the holder must find its lease lost before others do"
+
+
+@pytest.mark.one_server
+async def test_leases_survive_a_frozen_and_a_restarted_broker(own_nats: SecuredNats) -> None:
+    async with watching(own_nats) as leases, holding(own_nats) as holder:
+        own_nats.server.pause()
+        await scripted_delay(5.0)
+        own_nats.server.resume()
+        await holder.bus.ready()
+        assert await held(leases, holder) and holder.lease.holds
+        await asyncio.to_thread(own_nats.server.restart)
+        # The connections of the check and of the holder return in any order.
+        await leases.bus.ready(10.0)
+        await holder.bus.ready(10.0)
+        await scripted_delay(RECONNECT_S + 1.0)
+        assert await held(leases, holder) and holder.lease.holds
+        assert not holder.keeping.done()
+
+
+async def test_a_holder_that_returns_before_its_lease_was_ended_keeps_it(own_nats: SecuredNats) -> None:
+    """A lease is ended by compare-and-set, so a renewal in the meantime preserves it."""
+    async with watching(own_nats) as leases, holding(own_nats) as holder:
+        first = await leases.get(holder.id)
+        assert first is not None
+
+        async def is_renewed() -> bool:
+            now = await leases.get(holder.id)
+            return now is not None and now.revision > first.revision
+
+        await eventually(is_renewed)
+        assert not await leases.delete(holder.id, revision=first.revision)
+        assert await held(leases, holder) and holder.lease.holds
+
+
+async def test_a_holder_whose_lease_was_ended_cannot_renew_it(own_nats: SecuredNats) -> None:
+    async with watching(own_nats) as leases, holding(own_nats) as holder:
+        assert await leases.delete(holder.id)
+        with pytest.raises(LeaseLost):
+            await holder.keeping
+        assert not await held(leases, holder)
+
+
+async def test_the_check_cancels_an_unknown_attempt(own_nats: SecuredNats) -> None:
+    """The check is a request that every runner serves, and that has no effect."""
+    received: list[CancelCall] = []
+    async with watching(own_nats), await own_nats.connect(TOOL_RUNNER) as bus:
+        runner = new_id("r")
+
+        async def on_cancel(message: Message) -> None:
+            received.append(CancelCall.model_validate_json(message.data))
+
+        await bus.subscribe(subjects.tool_cancel(runner, subjects.ANY, subjects.ANY), on_cancel)
+        await Lease(bus, RunnerLease(runner=runner, runner_epoch=1), load=lambda: 0).take()
+        await eventually(lambda: received)
+    assert {one.attempt for one in received} == {"presence"}
+
+
+async def test_the_checks_of_an_idle_holder_do_not_grow_with_the_number_of_agents(
+    own_nats: SecuredNats,
+) -> None:
+    """All agents receive the reply to a check, so one checks for all."""
+    checks = 0
+    async with await own_nats.connect(TOOL_RUNNER) as bus:
+        runner = new_id("r")
+
+        async def on_cancel(message: Message) -> None:
+            nonlocal checks
+            checks += 1
+            await bus.publish(message.reply, b"")
+
+        await bus.subscribe(subjects.tool_cancel(runner, subjects.ANY, subjects.ANY), on_cancel)
+        async with watching_with(own_nats, AGENTS):
+            await Lease(bus, RunnerLease(runner=runner, runner_epoch=1), load=lambda: 0).take()
+            await scripted_delay(COUNTED_S)
+    assert 2 <= checks < 2 * AGENTS, f"{checks} checks by {AGENTS} agents"
+
+
+async def test_several_agents_end_the_lease_of_a_killed_holder_as_fast_as_one(own_nats: SecuredNats) -> None:
+    async with watching_with(own_nats, AGENTS), watching(own_nats) as leases, holding(own_nats) as killed:
+        await killed.kill()
+        assert await ended(leases, killed, LEASE_TTL_S[1]) < TAKEOVER_S
