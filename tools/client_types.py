@@ -3,8 +3,8 @@
 tools/client_types.py           write the files
 tools/client_types.py --check   check that they match the declarations (part of `make lint`)
 
-The types of the websocket's frames and the levels of detail of its events follow from the published JSON Schemas,
-the routes from the operations, the version from pyproject.toml.
+The types of the websocket's frames and the levels of detail of its events follow from the published JSON
+Schemas, the routes from the operations, the version from pyproject.toml.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def javascript_routes() -> Iterator[str]:
     """Yield the lines of the routes of the page's client."""
     yield f"// {ROUTES_HEADER}"
     yield ""
-    yield "/** The routes of the HTTP API: method and path by operation. A parameter of a path stands in braces. */"
+    yield "/** Method and path of each operation over HTTP. A parameter of a path stands in braces. */"
     yield "export const ROUTES = Object.freeze({"
     yield from (f'  "{name}": ["{method}", "{path}"],' for name, method, path in _routes())
     yield "});"
