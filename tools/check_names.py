@@ -15,7 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("shared", "services")
-PARTS = frozenset({"__init__.py", "app.py", "settings.py", "operations.py", "feature.py", "bodies.py", "routes.py"})
+PARTS = frozenset(
+    {"__init__.py", "app.py", "settings.py", "operations.py", "feature.py", "bodies.py", "routes.py"}
+)
 """Files that each service or feature has under the same name."""
 
 
