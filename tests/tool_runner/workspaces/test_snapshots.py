@@ -19,21 +19,18 @@ from tests.tool_runner.workspaces.platform import Platform, platform, started, u
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call, subjects_in
-from banksman.bus.kv import Bucket
-from banksman.bus.names import OWNERS, WORKSPACES, api, object_chunks, object_stream, runner_api
+from banksman.bus.names import WORKSPACES, api, object_chunks, object_stream, runner_api
 from banksman.bus.objects import MAX_OBJECT_BYTES, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
 from banksman.contracts.errors import Overloaded
-from banksman.contracts.ids import digest
-from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, WorkspaceOwner
+from banksman.contracts.workspaces import SnapshotManifest
 from banksman.deployment.users import OPERATOR_FILES, TOOL_RUNNER
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.settings import SnapshotSettings
-from banksman.tool_runner.workspaces.registry import Turns, WorkspaceRegistry
-from banksman.tool_runner.workspaces.removals import objects_of
-from banksman.tool_runner.workspaces.reports import Reports
+from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
+from banksman.tool_runner.workspaces.reports import Reports, objects_of
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
@@ -313,50 +310,6 @@ async def test_agents_collect_snapshots_of_a_runner_that_does_not_return(runners
         assert len(chunks) == 3, "the chunks of the recorded snapshot, and of the object that is no snapshot"
 
 
-async def test_snapshot_of_a_version_without_owners_is_restored_and_then_replaced(
-    runners: Runners,
-) -> None:
-    """The upgrade: its objects have no owner, and its record names none."""
-    old, new = started(runners, 2)
-    async with platform(runners.secured) as here:
-        await here.sees(old, new)
-        placement, _ = await here.call("c1", "bash", command="echo kept > a")
-        await here.clean("c1")
-        await store_without_owner(here, "c1")
-        lost, helper = (old, new) if placement.runner == old.id else (new, old)
-        lost.signal(signal.SIGKILL)
-        await lost.ended()
-        await here.sees(helper)
-        assert await here.bash("c1", "cat a; echo more >> a") == "kept\n"
-        record = await here.clean("c1")
-        assert record.loss is None and record.snapshot is not None and record.snapshot.stored_by == helper.id
-        for _ in range(2):
-            await here.runner_stores.collect()
-        snapshot = await here.snapshot_name("c1")
-        assert [info.name for info in await here.stored("c1")] == [snapshot, f"{snapshot}/0"]
-
-
-async def store_without_owner(here: Platform, conversation: str) -> None:
-    """Replace the recorded snapshot by one as an earlier version stores it."""
-    owned = await here.snapshot_name(conversation)
-    plain = owned.partition(":")[2]
-    owners = Bucket(here.bus, OWNERS, WorkspaceOwner)
-    entry = await owners.get(f"{here.tenant}.{conversation}")
-    assert entry is not None and entry.value.snapshot is not None and entry.value.snapshot.key is not None
-    key = entry.value.snapshot.key
-    content = opened(await here.store.get(f"{owned}/0"), key, f"{owned}/0")
-    assert content is not None
-    part = sealed(content, key, f"{plain}/0")
-    parts = (SnapshotPart(size=len(part), digest=digest(part)),)
-    data = (await manifest(here, conversation)).model_copy(update={"parts": parts}).model_dump_json().encode()
-    await here.store.put(f"{plain}/0", part)
-    await here.store.put(plain, data)
-    reference = {"manifest_digest": digest(data), "stored_by": None}
-    snapshot = entry.value.snapshot.model_copy(update=reference)
-    await owners.update(entry.key, entry.value.model_copy(update={"snapshot": snapshot}), entry.revision)
-    await here.store.remove(owned)
-
-
 async def test_snapshots_of_a_tenant_leave_room_for_others(runners: Runners) -> None:
     """A workspace without room for its snapshot stays as it is, and is snapshotted once there is space."""
     (runner,) = started(runners, 1)
@@ -420,6 +373,6 @@ def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
     now = BrokerClock(bus).now
     snapshots = Snapshots(objects, "r-other", root / ".copies", identity, limits, now, room)
     reports = Reports(bus, "r-other")
-    store, turns = WorkspaceStore(root, identity, limits), Turns(commands=Shares(1), fetches=Shares(1))
+    store, turns = WorkspaceStore(root, identity, limits), CallTurns(commands=Shares(1), fetches=Shares(1))
     registry = WorkspaceRegistry(store, snapshots, reports, turns, runner_epoch=1)
     return SnapshotScheduler(registry, snapshots, reports, SnapshotSettings())

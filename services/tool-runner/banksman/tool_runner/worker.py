@@ -18,8 +18,7 @@ from banksman.contracts.calls import CallReply, CallRequest, CancelCall, FileRep
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.subjects import ANY
 from banksman.runs.runner import RunnerCalls
-from banksman.tool_runner.admission import Admission
-from banksman.tool_runner.execution import ActiveCall, CallExecutor
+from banksman.tool_runner.execution import ActiveCall, Admission, CallExecutor
 from banksman.tool_runner.sandbox.base import KilledReason
 from banksman.tool_runner.workspaces.files_api import FilesApi
 
@@ -30,7 +29,7 @@ FENCE_S = 3.0
 
 
 @dataclass
-class Worker:
+class CallWorker:
     """Accepts, runs and cancels the calls of one runner process."""
 
     calls: RunnerCalls
@@ -111,7 +110,7 @@ def _check_subject(subject: str, tenant: str, last: str) -> None:
         raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")
 
 
-def runner_router(runner: str, worker: Worker, files: FilesApi) -> NatsRouter:
+def runner_router(runner: str, worker: CallWorker, files: FilesApi) -> NatsRouter:
     """Return the handlers of one runner."""
     router = NatsRouter()
 

@@ -43,8 +43,8 @@ from banksman.contracts.mcp_sign_in import (
     RequestToken,
 )
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.hosts import ANY_HOST
-from banksman.tool_runner.mcp.connection import Meter
+from banksman.tool_runner.egress.rules import ANY_HOST
+from banksman.tool_runner.mcp.connection import ReceiptMeter
 from banksman.tool_runner.mcp.http import CheckedTransport
 
 SIGN_IN_S: Final = 10.0
@@ -209,7 +209,7 @@ class Authorizations:
     async def _send(self, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
         """Send a request on a separate connection and read the body of its response."""
         self._safe(str(request.url))
-        transport = CheckedTransport(self.egress, ANY_HOST, Meter(limit=MAX_DOCUMENT_BYTES))
+        transport = CheckedTransport(self.egress, ANY_HOST, ReceiptMeter(limit=MAX_DOCUMENT_BYTES))
         request.headers["accept-encoding"] = "identity"
         try:
             async with httpx2.AsyncClient(transport=transport, trust_env=False, timeout=None) as client:

@@ -26,7 +26,7 @@ class ServerFailed(Exception):
 
 
 @dataclass
-class Meter:
+class ReceiptMeter:
     """Counts the messages that a server sends during one call, and their bytes."""
 
     received: int = 0

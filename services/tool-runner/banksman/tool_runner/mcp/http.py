@@ -16,10 +16,9 @@ from mcp.client.streamable_http import streamable_http_client
 from banksman.contracts.mcp import HttpServer
 from banksman.runtime.tracing import outgoing
 from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.egress.network import TcpNetwork
-from banksman.tool_runner.egress.urls import FetchRefused
-from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
+from banksman.tool_runner.egress.rules import FetchRefused, HostRules
+from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Outbox, ReceiptMeter, ServerFailed
 
 _UNAUTHORIZED, _SERVER_ERROR = 401, 500
 _EVENT_DATA = re.compile(rb"[\r\n]data:")
@@ -51,7 +50,7 @@ class HttpConnection:
 
 @contextlib.asynccontextmanager
 async def opened(
-    server: HttpServer, egress: Egress, rules: HostRules, meter: Meter
+    server: HttpServer, egress: Egress, rules: HostRules, meter: ReceiptMeter
 ) -> AsyncGenerator[HttpConnection]:
     """Connect to the server while the block runs."""
     transport = CheckedTransport(egress, rules, meter)
@@ -68,7 +67,7 @@ async def opened(
 class CheckedTransport(httpx2.AsyncBaseTransport):
     """Sends the SDK's requests over connections of `Egress`, which checks each host and address."""
 
-    def __init__(self, egress: Egress, rules: HostRules, meter: Meter) -> None:
+    def __init__(self, egress: Egress, rules: HostRules, meter: ReceiptMeter) -> None:
         self.problem: str | None = None
         self.refused = False
         self.unauthorized = False
@@ -126,7 +125,9 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
 class _Measured(httpx2.AsyncByteStream):
     """The body of a response."""
 
-    def __init__(self, response: httpcore.Response, meter: Meter, failed: Callable[[str], Exception]) -> None:
+    def __init__(
+        self, response: httpcore.Response, meter: ReceiptMeter, failed: Callable[[str], Exception]
+    ) -> None:
         self._response = response
         self._meter = meter
         self._failed = failed

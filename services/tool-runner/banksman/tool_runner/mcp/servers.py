@@ -17,16 +17,20 @@ from banksman.runtime.imports import defer
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.concurrency import in_background, run_until
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules, rules_of
+from banksman.tool_runner.egress.rules import ANY_HOST, HostRules, rules_of
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
+from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure, watch_growth
 from banksman.tool_runner.tools.bash import FENCED, LOCKED
-from banksman.tool_runner.tools.growth import watch_growth
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from banksman.tool_runner.mcp.connection import Connected
+from banksman.contracts.calls import FileReply, FindMcpTools
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.contracts.workspace_tools import BASH
+from banksman.tool_runner.workspaces.registry import CallTurns
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +67,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class McpServers:
+class McpClient:
     """Connects to servers. No connection or process of a server outlives its call."""
 
     sandbox: Sandbox | None
@@ -131,7 +135,7 @@ class McpServers:
     async def _perform(self, call: _Call) -> ToolOutcome:
         await import_sdk()
         from banksman.tool_runner.mcp import session as protocol
-        from banksman.tool_runner.mcp.results import outcome_of
+        from banksman.tool_runner.mcp.session import outcome_of
 
         target, run = call.target, call.run
         rules = rules_of(run.network)
@@ -161,15 +165,15 @@ class McpServers:
         rules: HostRules,
         secrets: Redaction,
     ) -> AbstractAsyncContextManager[Connected]:
-        from banksman.tool_runner.mcp.connection import Meter, ServerFailed
+        from banksman.tool_runner.mcp.connection import ReceiptMeter, ServerFailed
         from banksman.tool_runner.mcp.http import opened
         from banksman.tool_runner.mcp.stdio import started
 
         if isinstance(transport, HttpServer):
-            return opened(transport, self.egress, rules, Meter())
+            return opened(transport, self.egress, rules, ReceiptMeter())
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
-        return started(transport, self.sandbox, workspace, timeout_s, Stop(), Meter(), secrets)
+        return started(transport, self.sandbox, workspace, timeout_s, Stop(), ReceiptMeter(), secrets)
 
 
 def _timed_out(call: _Call) -> ToolOutcome:
@@ -250,6 +254,40 @@ def _imported() -> None:
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     from banksman.tool_runner.mcp import http as http
-    from banksman.tool_runner.mcp import results as results
     from banksman.tool_runner.mcp import session as session
     from banksman.tool_runner.mcp import stdio as stdio
+
+
+@dataclass(frozen=True, slots=True)
+class McpFinder:
+    """Lists the tools of servers and prepares sign-ins.
+
+    Listing takes the turn of a command, because a server may be a program that runs in the workspace.
+    """
+
+    servers: McpClient
+    workspaces: WorkspaceStore
+    turns: CallTurns
+
+    async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
+        """Return the tools of a server, or why they cannot be listed."""
+        async with self.turns.turn(BASH.name, tenant, conversation_id):
+            workspace = self.workspaces.get(tenant, conversation_id)
+            try:
+                found = await self.servers.list_tools(request.transport, workspace, request.hidden)
+                return FileReply(tools=found)
+            except ListingFailed as error:
+                return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
+
+    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
+        """Return the endpoints of a sign-in or a token; after a failure, the reason."""
+        await import_sdk()
+        from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
+
+        authorizations = Authorizations(self.servers.egress)
+        try:
+            if isinstance(request, DiscoverSignIn):
+                return FileReply(authorization=await authorizations.discover(request))
+            return FileReply(token=await authorizations.token(request))
+        except SignInFailed as error:
+            return FileReply(error=str(error), refused=isinstance(error, GrantRefused))

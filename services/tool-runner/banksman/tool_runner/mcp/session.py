@@ -10,12 +10,19 @@ from typing import Final
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    AudioContent,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
     Implementation,
     ListToolsResult,
     PaginatedRequestParams,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
     Tool,
 )
 from pydantic import ValidationError
@@ -23,7 +30,10 @@ from pydantic import ValidationError
 from banksman.contracts.ids import digest
 from banksman.contracts.mcp import MAX_TOOLS, ServedTool
 from banksman.contracts.wire import JsonObject
+from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, Inbox, Outbox, ServerFailed
+from banksman.tool_runner.tools.base import ToolOutcome, continuation, store_output
+from banksman.tool_runner.workspaces.workspace import Workspace
 
 MAX_PAGES: Final = 20
 """Maximum pages of a list of tools."""
@@ -127,3 +137,50 @@ def _served(tool: Tool) -> ServedTool:
 def _shown(error: Exception) -> str:
     text = error.error.message if isinstance(error, MCPError) else type(error).__name__
     return text[:MAX_SHOWN_CHARS]
+
+
+def outcome_of(
+    result: CallToolResult, secrets: Redaction, workspace: Workspace, max_chars: int
+) -> ToolOutcome:
+    """Return a server's result without the server's secrets, and with its first `max_chars` characters."""
+    text = secrets.of(_text(result))
+    truncated = len(text) > max_chars
+    value: JsonObject = {"success": not result.is_error, "truncated": truncated}
+    value["error" if result.is_error else "result"] = text[:max_chars]
+    if result.is_error:
+        value["error_kind"] = "tool_error"
+    whole = text.encode("utf-8", "replace") if truncated else None
+    if whole is not None and (path := store_output(workspace, whole)):
+        shown = len(text[:max_chars].encode("utf-8", "replace"))
+        value |= {"full_output_path": path, "more": continuation(path, shown)}
+    return ToolOutcome(
+        value=value,
+        is_error=result.is_error,
+        error_kind="tool_error" if result.is_error else None,
+        truncated=truncated,
+        output=whole,
+    )
+
+
+def _text(result: CallToolResult) -> str:
+    """Return the text content or, without any, the structured content, which servers repeat as text."""
+    text = "\n".join(_block(block) for block in result.content)
+    if text.strip() or result.structured_content is None:
+        return text
+    return json.dumps(result.structured_content, ensure_ascii=False)
+
+
+def _block(block: ContentBlock) -> str:
+    match block:
+        case TextContent():
+            return block.text
+        case EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case ImageContent() | AudioContent():
+            return (
+                f"[{block.type} {block.mime_type[:100]}, {len(block.data)} characters of base64, not shown]"
+            )
+        case ResourceLink():
+            return f"[resource {block.uri}]"
+        case _:
+            return f"[{block.type}, not shown]"

@@ -24,12 +24,12 @@ from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     MAX_SHOWN_CHARS,
     Inbox,
-    Meter,
     Outbox,
+    ReceiptMeter,
     ServerFailed,
 )
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop
-from banksman.tool_runner.sandbox.spawner_process import PROXY_PORT
+from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 EXIT_S = 0.2
@@ -61,7 +61,7 @@ async def started(
     workspace: Workspace,
     timeout_s: float,
     stop: Stop,
-    meter: Meter,
+    meter: ReceiptMeter,
     secrets: Redaction,
 ) -> AsyncGenerator[StdioConnection]:
     """Run the program in the sandbox while the block runs.
@@ -158,7 +158,7 @@ def _environment(server: StdioServer) -> bytes:
 
 
 def _pumped(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, meter: Meter
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, meter: ReceiptMeter
 ) -> tuple[StdioConnection, tuple[asyncio.Task[None], ...]]:
     """Connect the byte streams with those of the SDK."""
     received, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)

@@ -8,10 +8,10 @@ from typing import assert_never
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxBackend
-from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine
-from banksman.tool_runner.sandbox.cgroups import CallCgroups, divided
-from banksman.tool_runner.selftest import self_test
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
+from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class BackendFactory:
                 return BwrapSandbox(self._user, limits, max_output_chars=max_output_chars, cgroups=cgroups)
             case "docker":
                 # Importing the Docker SDK takes longer than the rest of the start.
-                from banksman.tool_runner.sandbox.docker import DockerSandbox
+                from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
 
                 return DockerSandbox(
                     self._root, self._user, limits, own.docker, max_output_chars=max_output_chars

@@ -9,6 +9,16 @@ from typing import Literal, Protocol
 
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 
+WORKSPACE = "/workspace"
+"""Path of the workspace for a command, and its current directory."""
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+    "HOME": "/home",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own tmpfs
+}
+"""All variables of a command, except those of its proxy."""
+
 OnOutput = Callable[[Stream, bytes], None]
 """Called in the event loop with each chunk of output; must neither block nor raise."""
 

@@ -22,7 +22,7 @@ _FAILED = 2
 _SKIPPED = ("--exclude-dir=.git", "--exclude-dir=.banksman", "--exclude=.banksman-*")
 
 
-class SearchCode:
+class SearchCodeTool:
     """Searches the files of the workspace with grep in the sandbox, which bounds its time and memory."""
 
     definition = SEARCH_CODE

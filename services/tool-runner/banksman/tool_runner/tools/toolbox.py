@@ -10,15 +10,14 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import argument_problem
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.proxy.session import CommandProxy
+from banksman.tool_runner.egress.proxy_session import CommandProxy
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import Sandbox, Stop
-from banksman.tool_runner.tools.base import OnProgress, Tool, ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.bash import Bash
-from banksman.tool_runner.tools.read_file import ReadFile
-from banksman.tool_runner.tools.search_code import SearchCode
-from banksman.tool_runner.tools.web_fetch import WebFetch
-from banksman.tool_runner.tools.write_file import WriteFile
+from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, WorkspaceTool, failure
+from banksman.tool_runner.tools.bash import BashTool
+from banksman.tool_runner.tools.files import ReadFileTool, WriteFileTool
+from banksman.tool_runner.tools.search_code import SearchCodeTool
+from banksman.tool_runner.tools.web_fetch import WebFetchTool
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ _MAX_PROBLEM_CHARS = 600
 class ToolBox:
     """The tools of a runner by name. Every call ends with a `ToolOutcome`, so no call can fail another."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[WorkspaceTool]) -> None:
         self._tools = {tool.definition.name: tool for tool in tools}
 
     @property
@@ -99,10 +98,10 @@ def workspace_tools(
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
     return ToolBox(
         (
-            Bash(sandbox, limits, proxy),
-            ReadFile(limits),
-            WriteFile(limits),
-            WebFetch(egress, limits),
-            SearchCode(sandbox, limits),
+            BashTool(sandbox, limits, proxy),
+            ReadFileTool(limits),
+            WriteFileTool(limits),
+            WebFetchTool(egress, limits),
+            SearchCodeTool(sandbox, limits),
         )
     )

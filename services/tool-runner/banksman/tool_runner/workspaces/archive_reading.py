@@ -16,8 +16,13 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
-from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, with_path
+from banksman.tool_runner.workspaces.archive_writing import (
+    Contents,
+    SnapshotRefused,
+    link_stays,
+    parts_of,
+    with_path,
+)
 
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 """Memory that a compressed stream may request; level 1 requests 512 KiB."""

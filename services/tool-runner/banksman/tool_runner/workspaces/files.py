@@ -54,7 +54,7 @@ class PathRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
+class FileSlice:
     """A part of a file."""
 
     data: bytes
@@ -63,7 +63,7 @@ class FilePart:
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
+class ListedFile:
     """One file of a listing."""
 
     path: str
@@ -73,10 +73,10 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FileListing:
     """Files of a workspace, sorted by path."""
 
-    entries: tuple[FileEntry, ...]
+    entries: tuple[ListedFile, ...]
     more: bool
     """True if more files follow, or the workspace has more than `MAX_VISITED` entries."""
 
@@ -100,7 +100,7 @@ def relative(path: str) -> str:
     return path
 
 
-def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePart:
+def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FileSlice:
     """Read at most `max_bytes` of a regular file from byte `offset`.
 
     Symbolic links are followed if they stay inside the workspace.
@@ -114,7 +114,7 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
             status = os.fstat(fd)
             _require_regular(path, status)
             data = os.pread(file.fileno(), max_bytes, offset)
-            return FilePart(data, offset, status.st_size)
+            return FileSlice(data, offset, status.st_size)
 
 
 def write_whole(
@@ -161,7 +161,7 @@ def delete(workspace: Path, path: str) -> None:
             os.close(directory)
 
 
-def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> Listing:
+def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> FileListing:
     """List the first regular files by path; links are neither listed nor followed.
 
     Args:
@@ -296,18 +296,18 @@ class _FirstFiles:
     max_entries: int
     more: bool = False
     """True if a file was left out."""
-    _entries: list[FileEntry] = field(default_factory=list[FileEntry])
+    _entries: list[ListedFile] = field(default_factory=list[ListedFile])
     _bytes: int = 0
 
-    def add(self, entry: FileEntry) -> None:
+    def add(self, entry: ListedFile) -> None:
         self._entries.append(entry)
         self._bytes += _listed_bytes(entry)
         if len(self._entries) > 2 * self.max_entries or self._bytes > 2 * MAX_LISTED_BYTES:
             self._cut()
 
-    def listing(self) -> Listing:
+    def listing(self) -> FileListing:
         self._cut()
-        return Listing(tuple(self._entries), self.more)
+        return FileListing(tuple(self._entries), self.more)
 
     def _cut(self) -> None:
         self._entries.sort(key=lambda entry: entry.path)
@@ -321,7 +321,7 @@ class _FirstFiles:
         self._bytes = size
 
 
-def _listed_bytes(entry: FileEntry) -> int:
+def _listed_bytes(entry: ListedFile) -> int:
     return json_bytes(entry.path) + _ENTRY_BYTES
 
 
@@ -329,10 +329,10 @@ def _is_listed(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(_PRIVATE_PREFIX) and entry.is_file(follow_symlinks=False)
 
 
-def _entry(path: str, status: os.stat_result) -> FileEntry:
+def _entry(path: str, status: os.stat_result) -> ListedFile:
     # Some file systems store times that Python's dates do not have.
     modified = min(max(status.st_mtime, 0.0), _LAST_SECOND)
-    return FileEntry(path, status.st_size, datetime.fromtimestamp(modified, tz=UTC))
+    return ListedFile(path, status.st_size, datetime.fromtimestamp(modified, tz=UTC))
 
 
 def _require_regular(path: str, status: os.stat_result) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.tool_runner.limits import MIB, WorkspaceLimits
-from banksman.tool_runner.workspaces.modes import change_mode
+from banksman.tool_runner.workspaces.beneath import change_mode
 
 _BLOCK_BYTES = 512
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,7 +24,7 @@ _GROWTH_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class WorkspaceUsage:
     """The size of a workspace."""
 
     disk_bytes: int = 0
@@ -70,7 +70,7 @@ class Usage:
         ) or self.entries > limits.max_entries + max(limits.max_entries, _GROWTH_ENTRIES)
 
 
-def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Usage:
+def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
     """Measure the tree below `directory`, of any depth, without following links; stop early above `bounds`.
 
     Entries that disappear during the measurement, or that this process may not open, do not count.
@@ -89,10 +89,10 @@ def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Usage:
             if bounds is not None and (
                 disk_bytes > bounds.max_bytes or entries > bounds.max_entries or deepest > bounds.max_depth
             ):
-                return Usage(disk_bytes, entries, deepest, complete=False)
+                return WorkspaceUsage(disk_bytes, entries, deepest, complete=False)
     except _DirectoryMoved:
-        return Usage(disk_bytes, entries, deepest, complete=False, moved=True)
-    return Usage(disk_bytes, entries, deepest)
+        return WorkspaceUsage(disk_bytes, entries, deepest, complete=False, moved=True)
+    return WorkspaceUsage(disk_bytes, entries, deepest)
 
 
 def _first(seen: set[tuple[int, int]], status: os.stat_result) -> bool:
@@ -215,7 +215,7 @@ class QuotaMeter:
         self._not_before_if_outgrown = 0.0
         self._free: _Free | None = None
         """Free space when the last measurement began; None before the first one."""
-        self.usage = Usage(complete=False)
+        self.usage = WorkspaceUsage(complete=False)
 
     @property
     def due(self) -> bool:
@@ -223,7 +223,7 @@ class QuotaMeter:
         now = time.monotonic()
         return now >= self._not_before or (now >= self._not_before_if_outgrown and self._outgrown())
 
-    async def current(self) -> Usage:
+    async def current(self) -> WorkspaceUsage:
         """Return the size before a command starts; measure if it is unknown, or may exceed a limit now."""
         if not self.usage.complete or self.excess() or self._outgrown():
             await self.renew()
@@ -234,7 +234,7 @@ class QuotaMeter:
         if self.due or self.excess():
             await self.renew()
 
-    async def renew(self, bounds: WorkspaceLimits | None = None) -> Usage:
+    async def renew(self, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
         """Measure in a thread; the measurement finishes even if the caller is cancelled.
 
         Above `bounds`, it stops early.
@@ -265,13 +265,13 @@ class QuotaMeter:
             0, self._limits.max_bytes - self.usage.disk_bytes
         ) or self._free.entries - free.entries > max(0, self._limits.max_entries - self.usage.entries)
 
-    def _measure(self, bounds: WorkspaceLimits | None) -> Usage:
+    def _measure(self, bounds: WorkspaceLimits | None) -> WorkspaceUsage:
         started = time.monotonic()
         try:
             self._free = _free(self._directory)
             self.usage = measure(self._directory, bounds)
         except OSError:
-            self.usage = Usage()
+            self.usage = WorkspaceUsage()
         ended = time.monotonic()
         self._not_before = ended + (ended - started) / self._limits.scan_share
         self._not_before_if_outgrown = ended + (ended - started)

@@ -15,7 +15,6 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs.workspaces import LocalWorkspace
 from banksman.runtime.shares import SharedPlaces, Shares
 from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
 from banksman.tool_runner.workspaces.installing import Installer
@@ -35,7 +34,7 @@ def takes_workspace(tool: str) -> bool:
     return tool != WEB_FETCH.name
 
 
-class Turns:
+class CallTurns:
     """The turns of calls: one call per workspace at a time, and a bounded number of commands and fetches.
 
     Tenants share the commands and the fetches, so that long calls of one tenant do not delay those of
@@ -80,7 +79,7 @@ class WorkspaceRegistry:
         workspaces: WorkspaceStore,
         snapshots: Snapshots,
         reports: Reports,
-        turns: Turns,
+        turns: CallTurns,
         *,
         runner_epoch: int,
     ) -> None:
@@ -99,11 +98,6 @@ class WorkspaceRegistry:
             OSError: the directory cannot be created or read.
         """
         self._entries |= {entry.key: entry for entry in self._records.load()}
-        for tenant, conversation in self.workspaces.stored():
-            # An earlier version stored this workspace; it had no records, moves or snapshots.
-            if (tenant, conversation) not in self._entries:
-                key, state = (tenant, conversation), LocalWorkspace(term=1)
-                self._entries[key] = WorkspaceEntry(*key, state, unconfirmed=True)
 
     def __iter__(self) -> Iterator[WorkspaceEntry]:
         return iter(tuple(self._entries.values()))
