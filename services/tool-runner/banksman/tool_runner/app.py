@@ -44,7 +44,7 @@ THREADS = 32
 
 
 def run() -> int:
-    """Run the service until it is stopped; return the exit code."""
+    """Run until stopped; return the exit code."""
     return service.run("tool-runner", ToolRunnerServiceSettings, main)
 
 
@@ -139,7 +139,6 @@ async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity
 def _scheduler(
     bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, local: LocalRunner, turns: CallTurns
 ) -> SnapshotScheduler:
-    """Build the scheduler with a registry that has read the records of earlier processes."""
     scratch = local.workspaces.root / ".copies"
     runner = local.identity.runner
     objects = objects_of(bus, names.WORKSPACES, runner)

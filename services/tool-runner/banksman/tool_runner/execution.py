@@ -42,8 +42,6 @@ STORE_OUTPUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ActiveCall:
-    """One admitted call that waits or runs."""
-
     request: CallRequest
     workspace: WorkspaceEntry
     stop: Stop = field(default_factory=Stop)
@@ -64,11 +62,9 @@ class Admission:
     """True after the process has begun to stop; calls that wait for their turn then end unstarted."""
 
     def holds_lease(self) -> bool:
-        """Return whether this process may act for its runner now."""
         return self.lease.holds
 
     def may_start(self) -> bool:
-        """Return whether a call may start now."""
         return self.lease.holds and not self.draining
 
     def may_repeat(self, request: CallRequest) -> bool:
@@ -76,7 +72,7 @@ class Admission:
         return self.box is not None and self.box.may_repeat(request.call.name)
 
     def is_placed_here(self, request: CallRequest) -> bool:
-        """Return whether the workspace of the request is still on this runner."""
+        """Return whether the workspace of the request is on this runner."""
         return self.registry.admits(request.tenant, request.workspace_id, request.place)
 
 

@@ -1,3 +1,5 @@
+"""Who a runner is: the user that runs its commands, and the id under which it serves workspaces."""
+
 from __future__ import annotations
 
 import fcntl
@@ -13,6 +15,8 @@ from banksman.contracts.ids import check_token, new_id
 DEFAULT_SANDBOX_UID = 61017
 """User id of commands if the runner is root: above the ids that Debian assigns to users, and below the range
 of systemd's dynamic users."""
+_FILE = ".runner.json"
+_LOCK = ".runner.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,6 @@ def sandbox_identity(sandbox_uid: int = DEFAULT_SANDBOX_UID) -> SandboxIdentity:
     if os.geteuid() != 0:
         return SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
     return SandboxIdentity(sandbox_uid, sandbox_uid, switches=True)
-
-
-_FILE = ".runner.json"
-_LOCK = ".runner.lock"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,6 @@ async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
 
 
 def _remove_leftovers(workspaces: WorkspaceStore) -> None:
-    """Kill the processes of a killed runner, then delete the temporary files that they wrote."""
     if ended := end_leftovers(workspaces.root):
         logger.warning("%d sandboxes of an earlier runner were still running and were killed", ended)
     if skipped := workspaces.sweep(SWEEP_S):
@@ -108,11 +107,7 @@ class Lifecycle:
     """Seconds that running calls get at the end before they are killed."""
 
     async def serve(self, process: ServiceProcess, tasks: asyncio.TaskGroup) -> None:
-        """Serve until `process.stop`, then end in an order that loses no work.
-
-        Raises:
-            Unavailable: the lease could not be stored.
-        """
+        """Serve until `process.stop`, then end in an order that loses no work."""
         await self.lease.take()
         scheduling = process.health.background.run("workspaces", self.scheduler.run)
         # Not a supervised background task: without a lease the process must end.
@@ -130,11 +125,7 @@ class Lifecycle:
         await asyncio.wait([renewing])
 
     async def _renew_lease(self, scheduling: BackgroundTask) -> None:
-        """Renew the lease. If it is lost, end every call and then the process.
-
-        Raises:
-            LeaseLost: the lease was not renewed in time.
-        """
+        """Renew the lease. If it is lost, end every call and then the process."""
         try:
             await self.lease.keep()
         except BanksmanError:

@@ -17,7 +17,7 @@ from banksman.tool_runner.workspaces.workspace import default_root
 
 
 def checks() -> dict[str, str]:
-    """Return a sentence for each check, by its name: how this machine can confine a tool-runner's calls."""
+    """Return a sentence for each check, by its name: how this machine can confine calls."""
     if kernel_resolves_beneath():
         files = "the kernel keeps paths inside a workspace (openat2)"
     else:
@@ -26,7 +26,7 @@ def checks() -> dict[str, str]:
 
 
 def workspaces_root(data_dir: Path) -> Path:
-    """Return the directory in which a tool-runner with this data directory keeps workspaces by default."""
+    """Return the default directory of the workspaces of a tool-runner with this data directory."""
     return default_root(data_dir, sandbox_identity())
 
 
@@ -49,7 +49,6 @@ def runners(data_dir: Path, number: int) -> dict[str, Path]:
 
 
 def _command_limits() -> str:
-    """Return how a tool-runner started from this process would limit commands."""
     try:
         return str(examine())
     except NotDelegated as reason:

@@ -54,7 +54,6 @@ class _Backlog:
         self.changed.set()
 
     def pieces(self) -> Iterator[tuple[Stream, str]]:
-        """Yield the next piece of each stream."""
         waiting, self._waiting = self._waiting, {}
         self.changed.clear()
         for stream, text in waiting.items():
@@ -104,8 +103,6 @@ async def _publish(bus: Bus, subject: str, progress: CallProgress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """The location of the whole output of a command."""
-
     name: str
     key: str
     """The key that decrypts it."""
@@ -156,7 +153,6 @@ class Outputs:
         return StoredOutput(name, key)
 
     async def _trim(self, tenant: str, newest: str) -> None:
-        """Remove the oldest outputs of a tenant until the rest is within the limit."""
         try:
             stored = [info async for info in self._objects.list(f"{tenant}/", owner=self._runner)]
             self._unlisted[tenant] = 0

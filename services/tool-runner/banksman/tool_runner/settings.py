@@ -84,8 +84,6 @@ class SnapshotSettings(Section):
 
 
 class ToolRunnerSettings(HealthSettings):
-    """Settings of the tool-runner."""
-
     workspaces_dir: Path | None = None
     """Directory of the workspaces. None means `data_dir/workspaces`, or a directory below
     `/var/lib/banksman` if the runner is root and the sandbox user cannot reach `data_dir`."""
@@ -118,8 +116,6 @@ class ToolRunnerSettings(HealthSettings):
 
 
 class ToolRunnerServiceSettings(ServiceSettings):
-    """All settings sections that a tool-runner reads."""
-
     nats: NatsSettings = NatsSettings()
     tool_runner: ToolRunnerSettings = ToolRunnerSettings()
     tenants: TenantSettings = TenantSettings()

@@ -30,8 +30,6 @@ FENCE_S = 3.0
 
 @dataclass
 class CallWorker:
-    """Accepts, runs and cancels the calls of one runner process."""
-
     calls: RunnerCalls
     admission: Admission
     executor: CallExecutor | None
@@ -61,7 +59,6 @@ class CallWorker:
         return reply
 
     async def cancel(self, request: CancelCall, message: Received) -> CallReply:
-        """End a call and store its result."""
         tenant = message.subject.split(".")[3]
         _check_subject(message.subject, tenant, request.attempt)
         found = False
@@ -89,7 +86,6 @@ class CallWorker:
         await self._wait_for_calls(FENCE_S)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """Remove a call that has ended."""
         self.admission.registry.leave(self._active.pop(task).workspace)
 
     def _kill(self, reason: KilledReason) -> None:
@@ -111,7 +107,6 @@ def _check_subject(subject: str, tenant: str, last: str) -> None:
 
 
 def runner_router(runner: str, worker: CallWorker, files: FilesApi) -> NatsRouter:
-    """Return the handlers of one runner."""
     router = NatsRouter()
 
     calls, cancels = subjects.tool_call(runner, ANY, ANY), subjects.tool_cancel(runner, ANY, ANY)

@@ -34,8 +34,6 @@ _HEADERS = (
 
 
 class FetchFailed(Exception):
-    """The fetch was allowed and failed."""
-
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         self.timed_out = timed_out
         super().__init__(message)
@@ -43,8 +41,6 @@ class FetchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A response."""
-
     url: str
     """The URL after all redirects."""
     status: int
@@ -220,14 +216,12 @@ class EgressWithPrivate(Egress):
         return await super().get(url, timeout_s=timeout_s, within=within)
 
     async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
-        """Connect to the host of a URL; see `Egress.connect`."""
         client = self._private.get(_host_and_port(str(url)))
         if client is not None:
             return await client.connect(url, within=within)
         return await super().connect(url, within=within)
 
     def trusts(self, url: str) -> bool:
-        """Return whether a URL is that of an allowed private server."""
         return _host_and_port(url) in self._private
 
 

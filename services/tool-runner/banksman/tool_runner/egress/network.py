@@ -29,15 +29,12 @@ In the default executor, such look-ups would take the threads of files and of th
 
 
 class TcpNetwork(httpcore.AsyncNetworkBackend):
-    """Connects over TCP only."""
-
     async def connect_unix_socket(
         self,
         path: str,
         timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Refuse: no URL names a Unix socket."""
         raise FetchRefused("unix sockets are refused")
 
 
@@ -81,7 +78,6 @@ class PinnedNetwork(TcpNetwork):
         raise failure or httpcore.ConnectError(f"{host} has no address")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between attempts of httpcore."""
         await asyncio.sleep(seconds)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
@@ -104,11 +100,7 @@ class PinnedNetwork(TcpNetwork):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Resolve a name with the system's resolver.
-
-    Raises:
-        OSError: the name has no address.
-    """
+    """Resolve a name with the system's resolver; raise OSError if it has no address."""
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
@@ -125,15 +117,12 @@ class TcpStream(httpcore.AsyncNetworkStream):
         self._stream = stream
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - the signature is httpcore's
-        """Return up to `max_bytes` received bytes; none at the end."""
         return await self._stream.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the signature is httpcore's
-        """Send bytes."""
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
-        """Close the connection."""
         await self._stream.aclose()
 
     async def start_tls(
@@ -142,11 +131,6 @@ class TcpStream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
     ) -> httpcore.AsyncNetworkStream:
-        """Return the connection after its handshake.
-
-        Raises:
-            httpcore.ConnectError: The handshake failed; the connection is closed.
-        """
         try:
             return await self._stream.start_tls(ssl_context, server_hostname, timeout)
         except asyncio.CancelledError:
@@ -154,5 +138,4 @@ class TcpStream(httpcore.AsyncNetworkStream):
             raise
 
     def get_extra_info(self, info: str) -> Any:
-        """Return information about the connection, such as the address of its server."""
         return self._stream.get_extra_info(info)

@@ -1,7 +1,8 @@
 """One connection of the proxy: a tunnel (CONNECT) or one plain HTTP request.
 
 The proxy responds 400 to invalid HTTP, 403 to requests that the rules forbid, and 502 if the server does not
-respond.
+respond. A plain request is parsed and serialised again: bytes that the parser did not understand are not
+forwarded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ from banksman.tool_runner.limits import ProxyLimits
 _MAX_HEAD_BYTES = 32 * 1024
 _MAX_TARGET_CHARS = 200
 """Characters of a target in the log."""
+READ_BYTES = 64 * 1024
+ProxyErrors = (httpcore.NetworkError, httpcore.TimeoutException, OSError, EOFError)
+"""Errors that end either side of a connection."""
+# https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding",
+        b"upgrade", b"proxy-authorization", b"proxy-authenticate", b"expect",
+    }
+)  # fmt: skip
 
 
 async def serve(
@@ -33,7 +44,7 @@ async def serve(
     meter: TransferMeter,
     limits: ProxyLimits,
 ) -> None:
-    """Serve one connection to its end and record it in `exchange`."""
+    """Serve one connection to its end, and record it in `exchange`."""
     client = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
     try:
         async with asyncio.timeout(limits.head_timeout_s):
@@ -65,7 +76,7 @@ async def serve(
 
 
 class _NotProxied(Exception):
-    """A request that a proxy does not serve."""
+    pass
 
 
 async def _head(client: h11.Connection, reader: asyncio.StreamReader) -> h11.Request:
@@ -131,16 +142,8 @@ async def _pump(source: Callable[[], Awaitable[bytes]], target: Callable[[bytes]
         await target(data)
 
 
-READ_BYTES = 64 * 1024
-
-ProxyErrors = (httpcore.NetworkError, httpcore.TimeoutException, OSError, EOFError)
-"""Errors that end either side of a connection."""
-
-
 @dataclass
 class ProxyLogEntry:
-    """The log entry of one connection."""
-
     method: str = ""
     target: str = ""
     """Host and port of a tunnel; otherwise the URL without its query."""
@@ -155,16 +158,12 @@ class OverLimit(Exception):
 
 @dataclass
 class TransferMeter:
-    """Counts the bytes that the connections of a command may still transfer."""
+    """The bytes that the connections of a command may still transfer."""
 
     left: int
 
     def count(self, size: int) -> None:
-        """Subtract `size` bytes.
-
-        Raises:
-            OverLimit: fewer bytes were left.
-        """
+        """Subtract transferred bytes; raise OverLimit if fewer were left."""
         self.left -= size
         if self.left < 0:
             raise OverLimit
@@ -182,35 +181,22 @@ class Relay:
     idle_timeout_s: float
 
     async def from_client(self) -> bytes:
-        """Read the next bytes from the command; empty at its end."""
         return await self.reader.read(READ_BYTES)
 
     async def to_server(self, data: bytes) -> None:
-        """Send bytes to the server."""
         self.meter.count(len(data))
         await self.upstream.write(data, self.idle_timeout_s)
         self.exchange.sent_bytes += len(data)
 
     async def from_server(self) -> bytes:
-        """Read the next bytes from the server; empty at its end."""
         data = await self.upstream.read(READ_BYTES, self.idle_timeout_s)
         self.meter.count(len(data))
         self.exchange.received_bytes += len(data)
         return data
 
     async def to_client(self, data: bytes) -> None:
-        """Send bytes to the command."""
         self.writer.write(data)
         await self.writer.drain()
-
-
-# https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
-_HOP_BY_HOP = frozenset(
-    {
-        b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding",
-        b"upgrade", b"proxy-authorization", b"proxy-authenticate", b"expect",
-    }
-)  # fmt: skip
 
 
 async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, wire: Relay) -> None:

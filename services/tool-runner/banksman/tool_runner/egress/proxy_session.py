@@ -1,3 +1,5 @@
+"""The HTTP proxy of a command whose assistant's policy allows connections, under the rules of a fetch."""
+
 from __future__ import annotations
 
 import asyncio
@@ -22,7 +24,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class CommandProxy:
-    """Creates a proxy session for each command; the session ends with the command."""
+    """Creates a proxy for each command."""
 
     def __init__(self, egress: Egress, limits: ProxyLimits) -> None:
         self._egress = egress
@@ -30,10 +32,7 @@ class CommandProxy:
 
     @contextlib.asynccontextmanager
     async def session(self, rules: HostRules, label: str) -> AsyncGenerator[ProxySession]:
-        """Open a proxy for one command, and close all its connections at the end.
-
-        `label` names the command in the log.
-        """
+        """Serve the proxy of one command, which the log calls `label`; close all connections at the end."""
         session = ProxySession(self._egress, self._limits, rules, label)
         try:
             yield session
@@ -43,8 +42,6 @@ class CommandProxy:
 
 @dataclass
 class ProxySession:
-    """The connections of one command."""
-
     egress: Egress
     limits: ProxyLimits
     rules: HostRules
@@ -63,7 +60,6 @@ class ProxySession:
         self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
 
     async def close(self) -> None:
-        """Close every connection."""
         tasks = [*self._connections, *([self._accepting] if self._accepting else [])]
         for task in tasks:
             task.cancel()
@@ -102,7 +98,6 @@ class ProxySession:
         self._slots.release()
 
     async def _serve(self, connected: socket.socket) -> None:
-        """Serve one connection and log it."""
         exchange = ProxyLogEntry()
         started = time.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""Checks of URLs that need no DNS look-up."""
+"""What the runner may connect to: checks of URLs that need no DNS look-up, and rules for hosts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DOTTED_QUAD = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 
 
 class FetchRefused(Exception):
-    """The policy forbids the URL, one of its addresses, or a redirect."""
+    pass
 
 
 def check_url(url: str, ports: frozenset[int] = PORTS) -> httpx.URL:
@@ -54,7 +54,6 @@ def check_url(url: str, ports: frozenset[int] = PORTS) -> httpx.URL:
 
 
 def port_of(url: httpx.URL) -> int:
-    """Return the port of a URL, or the default port of its scheme."""
     return url.port or (443 if url.scheme == "https" else 80)
 
 

@@ -1,4 +1,4 @@
-"""A session with a server: its tools, and one call. Messages of a server are untrusted and limited."""
+"""A session with a server: its tools, one call, its result. What a server sends is untrusted and limited."""
 
 from __future__ import annotations
 
@@ -63,11 +63,7 @@ async def session(streams: tuple[Inbox, Outbox]) -> AsyncGenerator[ClientSession
 
 
 async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
-    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more.
-
-    Raises:
-        ServerFailed: The server does not list its tools.
-    """
+    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more."""
     found: list[ServedTool] = []
     size = 0
     async for tool in _listed(session):
@@ -80,11 +76,7 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
 
 
 async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
-    """Return the server's current definition of a tool; None if the server has no tool of this name.
-
-    Raises:
-        ServerFailed: The server does not list its tools.
-    """
+    """Return the server's current definition of a tool; None if the server has no tool of this name."""
     async for tool in _listed(session):
         if tool.name == name:
             return _served(tool)
@@ -105,7 +97,6 @@ async def call(session: ClientSession, name: str, arguments: JsonObject) -> Call
 
 
 async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
-    """Yield the tools of a server as it sends them."""
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         try:

@@ -27,7 +27,7 @@ class BackendFactory:
         self._created: SandboxBackend | None = None
 
     async def create_tested(self) -> tuple[SandboxBackend | None, str | None]:
-        """Return a backend that passed the self-test and None, or None and the failed checks."""
+        """Return a backend that passed the self-test, or None; and the failed checks, or None."""
         report = await self_test(self._root, self._user, self.create)
         if report.ok:
             return self._created, None
@@ -36,11 +36,7 @@ class BackendFactory:
         return None, report.summary()
 
     def create(self) -> SandboxBackend:
-        """Create the backend. Blocks.
-
-        Raises:
-            SandboxUnavailable: the backend cannot work on this machine.
-        """
+        """Create the backend. Blocks."""
         self._created = self._create()
         return self._created
 

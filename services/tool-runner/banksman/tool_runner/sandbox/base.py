@@ -47,8 +47,6 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxCommand:
-    """One command for a sandbox."""
-
     script: str
     """Argument of `bash -c`, without NUL."""
     workspace: Path
@@ -93,7 +91,6 @@ class Stop:
         self._over.set()
 
     async def wait(self) -> None:
-        """Return when the command has ended or its end is requested."""
         await self._over.wait()
 
 
@@ -105,7 +102,7 @@ class Sandbox(Protocol):
     ) -> SandboxOutcome:
         """Run one command to its end; `stop` or cancelling the caller ends it early.
 
-        The caller runs at most one command per workspace at a time; see `workspaces.registry.Turns`.
+        The caller runs at most one command per workspace at a time; see `CallTurns`.
 
         Raises:
             SandboxUnavailable: the command could not be started.

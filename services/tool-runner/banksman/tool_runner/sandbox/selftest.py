@@ -22,8 +22,6 @@ _CANARY = "BANKSMAN_SELFTEST_CANARY"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check."""
-
     name: str
     ok: bool
     detail: str
@@ -40,7 +38,6 @@ class SelfTestReport:
 
     @property
     def ok(self) -> bool:
-        """True if every check passed."""
         return all(check.ok for check in self.checks)
 
     def summary(self) -> str:
@@ -90,7 +87,6 @@ class _Probe:
         )
 
     async def starts(self) -> Check:
-        """Check that `true` exits with 0."""
         try:
             outcome = await self._run("true")
         except SandboxUnavailable as error:
@@ -232,7 +228,6 @@ def _setting(message: str) -> str:
 
 
 def _apparmor_profile() -> str | None:
-    """Return the AppArmor profile that confines this process; None if there is none."""
     with contextlib.suppress(OSError):
         profile = Path("/proc/self/attr/apparmor/current").read_text().strip()
         return None if profile in ("", "unconfined") else profile
@@ -246,7 +241,6 @@ def _describe(outcome: SandboxOutcome) -> str:
 
 @contextlib.asynccontextmanager
 async def _scratch(root: Path, identity: SandboxIdentity) -> AsyncGenerator[Path]:
-    """Create a temporary directory with two workspaces; delete it at the end."""
     scratch = await asyncio.to_thread(_make_scratch, root, identity)
     try:
         yield scratch

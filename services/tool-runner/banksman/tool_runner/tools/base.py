@@ -1,4 +1,4 @@
-"""Watches the size of a workspace while a program runs in it."""
+"""What all tools share: contexts and outcomes of calls, and the pages of long texts."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from banksman.tool_runner.workspaces.workspace import Workspace
 
 OnProgress = Callable[[Literal["stdout", "stderr"], str], None]
 """Called in the event loop with each piece of output; must neither block nor raise."""
+_OUTPUT_DIRECTORY = ".banksman/output"
+UTF_8 = "utf-8"
+_SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
+"""Python's names of the encodings in which each byte is one character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,6 @@ def failure(kind: ErrorKind, error: str, **details: object) -> ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The context of one call."""
-
     workspace: Workspace
     timeout_s: float
     """Maximum duration of the call in seconds; an argument of the tool can only shorten it."""
@@ -59,12 +61,8 @@ class ToolRun:
 
 
 class WorkspaceTool(Protocol):
-    """A tool: its definition and its implementation."""
-
     @property
-    def definition(self) -> ToolDefinition:
-        """The definition that models receive."""
-        ...
+    def definition(self) -> ToolDefinition: ...
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Execute a call whose arguments match the definition's schema."""
@@ -80,21 +78,11 @@ async def watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) ->
         await asyncio.sleep(every_s)
 
 
-_OUTPUT_DIRECTORY = ".banksman/output"
-
-
 @dataclass(frozen=True, slots=True)
 class TextPage:
-    """The beginning of some bytes as text."""
-
     text: str
     consumed_bytes: int
     """Bytes of the source that `text` represents."""
-
-
-UTF_8 = "utf-8"
-_SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
-"""Python's names of the encodings in which each byte is one character."""
 
 
 def page(data: bytes, max_chars: int, encoding: str = UTF_8) -> TextPage:

@@ -48,12 +48,10 @@ FENCED = (
 
 
 class BashTool:
-    """Runs a command in the sandbox, in the conversation's workspace."""
-
     definition = BASH
 
     def __init__(self, sandbox: Sandbox, limits: RunnerLimits, proxy: CommandProxy | None = None) -> None:
-        """Create the tool; without `proxy`, no command may connect, even if its policy allows it."""
+        """Without `proxy`, no command may connect, even if its policy allows it."""
         self._sandbox = sandbox
         self._limits = limits
         self._proxy = proxy

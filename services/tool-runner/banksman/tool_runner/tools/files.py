@@ -1,3 +1,5 @@
+"""The tools that read and write one file of the workspace."""
+
 from __future__ import annotations
 
 import asyncio
@@ -13,15 +15,12 @@ from banksman.tool_runner.workspaces.files import PathRefused, read_part, relati
 
 
 class ReadFileTool:
-    """Reads one page of a text file of the workspace."""
-
     definition = READ_FILE
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._max_chars = limits.max_output_chars
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Read one page from byte `offset`, by default from the beginning."""
         offset = arguments.get("offset", 0)
         start = int(offset) if isinstance(offset, int | float) else 0
         encoding = codecs.lookup(str(arguments.get("encoding") or UTF_8)).name
@@ -51,15 +50,12 @@ class ReadFileTool:
 
 
 class WriteFileTool:
-    """Creates or replaces one file of the workspace."""
-
     definition = WRITE_FILE
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._max_bytes = limits.sandbox.file_size_bytes
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
-        """Write `content` to `path` and create the missing directories above it."""
         # The quota is a watchdog: a workspace that a command has filled refuses the next write.
         meter = run.workspace.meter
         await meter.before_write()

@@ -1,6 +1,7 @@
-"""The character set of a page, from the short list of the WHATWG: https://encoding.spec.whatwg.org/#names-and-labels.
+"""Decodes and converts fetched pages in a separate process.
 
-Python has further codecs, such as punycode and unicode_escape, which are slow or no character sets.
+Character sets are those of the WHATWG: https://encoding.spec.whatwg.org/#names-and-labels. Python has further
+codecs, such as punycode and unicode_escape, which are slow or no character sets.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ _SIGNALS = {
     signal.SIGABRT: "it needed too much memory",
     signal.SIGSEGV: "it needed too much memory, or the library failed",
 }
+UTF_8 = "utf-8"
+_MAX_LABEL_CHARS = 40
+# Possessive quantifiers keep the match linear on hostile pages.
+_META_CHARSET = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*+=\s*+[\"']?+\s*+([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE
+)
+_META_BYTES = 2048
+_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 
 
 class ConversionFailed(Exception):
@@ -39,8 +48,6 @@ class ConversionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """A decoded or converted page."""
-
     text: str
     warnings: tuple[str, ...]
     """Warnings of the library about content that it left out."""
@@ -63,11 +70,7 @@ class PageConverter:
         return await self._run(order, page.encode("utf-8", "replace"))
 
     async def decode(self, page: bytes, charset: str, *, identity: SandboxIdentity) -> str:
-        """Decode a page; invalid bytes become U+FFFD.
-
-        Raises:
-            ConversionFailed: the page exceeds the limits.
-        """
+        """Decode a page; invalid bytes become U+FFFD."""
         order = self._order(identity, charset=charset, markdown=False, base_url="")
         return (await self._run(order, page)).text
 
@@ -166,16 +169,6 @@ def _failure(status: int) -> str:
     if status < 0:
         return _SIGNALS.get(signal.Signals(-status), f"signal {-status} ended the converter")
     return f"the converter exited with {status}"
-
-
-UTF_8 = "utf-8"
-_MAX_LABEL_CHARS = 40
-# Possessive quantifiers keep the match linear on hostile pages.
-_META_CHARSET = re.compile(
-    rb"<meta[^>]{0,200}?charset\s*+=\s*+[\"']?+\s*+([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE
-)
-_META_BYTES = 2048
-_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf-16be"), (b"\xff\xfe", "utf-16le"))
 
 
 def charset(content_type: str, body: bytes) -> str:

@@ -29,10 +29,8 @@ _NOT_CONTENT = ["script", "style", "template", "noscript", "nav", "svg", "iframe
 
 
 class Order(TypedDict):
-    """The parameters of one page."""
-
     charset: str
-    """Label of the page's character set; see `charsets`."""
+    """Label of the page's character set."""
     markdown: bool
     """True converts the page from HTML; false only decodes it."""
     base_url: str
@@ -57,7 +55,6 @@ Convert = Callable[[str], tuple[str, list[str]]]
 
 
 def main() -> None:
-    """Decode or convert the page on standard input."""
     source = sys.stdin.buffer
     order: Order = json.loads(source.readline())
     # Steps that need files come first: a codec is a module, and the confined process cannot import.
@@ -96,11 +93,7 @@ def _markdown_converter(base_url: str) -> Convert:
 
 
 def confine(order: Order) -> None:
-    """Confine this process to its open descriptors, irrevocably.
-
-    Raises:
-        OSError: the kernel refuses a step.
-    """
+    """Confine this process to its open descriptors, irrevocably."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if order["user"]:
         uid, gid = order["user"]

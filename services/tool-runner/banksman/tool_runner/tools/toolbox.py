@@ -34,7 +34,6 @@ class ToolBox:
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The tool definitions, in the order of construction."""
         return tuple(tool.definition for tool in self._tools.values())
 
     def may_repeat(self, name: str) -> bool:
@@ -53,7 +52,7 @@ class ToolBox:
         stop: Stop | None = None,
         network: NetworkPolicy | None = None,
     ) -> ToolOutcome:
-        """Execute one call. The caller holds its turn in the workspace; see `workspaces.registry.Turns`.
+        """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
         Cancelling the caller also ends the call and its processes.
 

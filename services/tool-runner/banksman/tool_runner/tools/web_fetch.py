@@ -27,8 +27,6 @@ _MAX_URL_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The text of a response as the model receives it."""
-
     text: str
     is_markdown: bool = False
     note: str | None = None
@@ -134,7 +132,6 @@ def _facts(fetched: Fetched) -> JsonObject:
 
 
 def _described(fetched: Fetched, media_type: str) -> ToolOutcome:
-    """Return the result for a response that is not text."""
     cut = bool(fetched.body)
     message = f"{media_type[:_MAX_TYPE_CHARS]} is not shown as text"
     value = _facts(fetched) | {"body": "", "truncated": cut, "message": message}

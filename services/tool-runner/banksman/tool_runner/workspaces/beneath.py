@@ -10,7 +10,9 @@ import ctypes
 import errno
 import functools
 import os
+from collections.abc import Generator
 from enum import IntFlag
+from pathlib import Path
 from typing import NoReturn
 
 _SYS_OPENAT2 = 437  # on every architecture
@@ -41,6 +43,7 @@ _MAX_LINKS = 40
 _MAX_STEPS = 20_000
 """Directories opened for one path; each `..` walks again from the top."""
 MAX_PATH_BYTES = 4095
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
@@ -209,6 +212,16 @@ class _Walk:
 
 def _fail(number: int, path: str) -> NoReturn:
     raise OSError(number, os.strerror(number), path)
+
+
+@contextlib.contextmanager
+def opened_directory(path: Path | str, parent: int | None = None) -> Generator[int]:
+    """Open a directory, not through a link, for the block; `path` is relative to `parent`."""
+    fd = os.open(path, OPEN_DIRECTORY, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def change_mode(name: str, directory: int | None, mode: int) -> None:

@@ -22,7 +22,7 @@ from banksman.contracts.assistant_files import RESERVED_PREFIX
 from banksman.contracts.fitting import json_bytes
 from banksman.contracts.wire import has_lone_surrogate
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
+from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath, opened_directory
 
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
@@ -55,8 +55,6 @@ class PathRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """A part of a file."""
-
     data: bytes
     offset: int
     total_bytes: int
@@ -64,8 +62,6 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file of a listing."""
-
     path: str
     """Relative to the workspace, with `/`."""
     size_bytes: int
@@ -108,7 +104,7 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
     Raises:
         PathRefused: the file does not exist, is not regular, or the path leaves the workspace.
     """
-    with _refusals(path), _opened(workspace) as root:
+    with _refusals(path), opened_directory(workspace) as root:
         fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
         with os.fdopen(fd, "rb", buffering=0) as file:
             status = os.fstat(fd)
@@ -136,7 +132,7 @@ def write_whole(
         # Each component is opened on its own, so the kernel would create a path that it never opens again.
         if len("/".join((*parents, name)).encode()) > MAX_PATH_BYTES:
             raise PathRefused(path, _REASONS[errno.ENAMETOOLONG])
-        directory = owner.enter_context(_opened(workspace))
+        directory = owner.enter_context(opened_directory(workspace))
         for parent in parents:
             directory = _descend(directory, parent, identity)
             owner.callback(os.close, directory)
@@ -147,12 +143,8 @@ def write_whole(
 
 
 def delete(workspace: Path, path: str) -> None:
-    """Delete one file or link.
-
-    Raises:
-        PathRefused: the path does not exist, is a directory, or leaves the workspace.
-    """
-    with _refusals(path), _opened(workspace) as root:
+    """Delete one file or link."""
+    with _refusals(path), opened_directory(workspace) as root:
         *parents, name = _components(path)
         directory = open_beneath(root, posixpath.join(".", *parents), _DIRECTORY, links=False)
         try:
@@ -176,7 +168,7 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
     """
     top = posixpath.normpath(relative(below)) if below else "."
     first = _FirstFiles(max_entries)
-    with _opened(workspace) as root:
+    with opened_directory(workspace) as root:
         for visited, (_, entry, path) in enumerate(_walk(root, "", 1)):
             if visited == MAX_VISITED:
                 first.more = True
@@ -200,7 +192,7 @@ def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
         OSError: the workspace cannot be opened.
     """
     swept = 0
-    with _opened(workspace) as root:
+    with opened_directory(workspace) as root:
         for directory, entry, _ in _walk(root, "", 1):
             if time.monotonic() > deadline:
                 break
@@ -340,15 +332,6 @@ def _require_regular(path: str, status: os.stat_result) -> None:
         raise PathRefused(path, "this is a directory")
     if not stat.S_ISREG(status.st_mode):
         raise PathRefused(path, "this is not a regular file")
-
-
-@contextlib.contextmanager
-def _opened(workspace: Path) -> Generator[int]:
-    fd = os.open(workspace, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 _REASONS = {

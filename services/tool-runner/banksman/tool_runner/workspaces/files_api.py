@@ -1,4 +1,4 @@
-"""File requests of clients. They pass the same path checks as the file tools."""
+"""File requests of clients, and their uploads. They pass the same path checks as the file tools."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 _OneFile = FileList | FileRead | FileWrite | FileDelete
 WorkspaceRequest = _OneFile | FindMcpTools
+ABANDONED_S = 3600.0
+"""Seconds after its last slice at which an upload counts as abandoned."""
+MAX_UPLOADS = 64
+"""Unfinished uploads at a time, over all workspaces."""
+MAX_TENANT_UPLOADS = 16
+"""Unfinished uploads of one tenant at a time."""
 
 
 class HandlesMcpRequests(Protocol):
@@ -117,7 +123,6 @@ class FilesApi:
         return self._mcp
 
     async def _measure(self, tenant: str, conversation_id: str, request: _OneFile) -> None:
-        """Measure a workspace before a file is written to it, if a measurement is due."""
         if isinstance(request, FileWrite) and request.last:
             await self._workspaces.get(tenant, conversation_id).meter.before_write()
 
@@ -180,14 +185,6 @@ def _decoded(data_base64: str) -> bytes:
         raise BadInput("data_base64", None, "base64 with padding") from error
 
 
-ABANDONED_S = 3600.0
-"""Seconds after its last slice at which an upload counts as abandoned."""
-MAX_UPLOADS = 64
-"""Unfinished uploads at a time, over all workspaces."""
-MAX_TENANT_UPLOADS = 16
-"""Unfinished uploads of one tenant at a time."""
-
-
 class Uploads:
     """Unfinished uploads in a directory that no sandbox sees.
 
@@ -199,11 +196,6 @@ class Uploads:
         self._max_bytes = max_bytes
 
     def prepare(self) -> None:
-        """Create the directory, or empty it.
-
-        Raises:
-            OSError: the directory cannot be created.
-        """
         delete_tree(self._directory)
         self._directory.mkdir(mode=0o700)
 
@@ -231,11 +223,9 @@ class Uploads:
             os.close(fd)
 
     def content(self, tenant: str, upload: str) -> bytes:
-        """Return the whole content of an upload."""
         return self._path(tenant, upload).read_bytes()
 
     def drop(self, tenant: str, upload: str) -> None:
-        """Remove an upload."""
         self._path(tenant, upload).unlink(missing_ok=True)
 
     def _path(self, tenant: str, upload: str) -> Path:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.tool_runner.limits import MIB, WorkspaceLimits
-from banksman.tool_runner.workspaces.beneath import change_mode
+from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode, opened_directory
 
 _BLOCK_BYTES = 512
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_LEVELS = 128
 """Levels of directories that a measurement keeps open."""
 _GROWTH_BYTES = 256 * MIB
@@ -25,8 +24,6 @@ _GROWTH_ENTRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceUsage:
-    """The size of a workspace."""
-
     disk_bytes: int = 0
     entries: int = 0
     depth: int = 0
@@ -157,7 +154,7 @@ def _entered(
     name: str, parent: int | None, depth: int
 ) -> Generator[tuple[os.stat_result, int], None, _Level]:
     """Open a directory and yield the status of all its entries; return it with its subdirectories."""
-    level = _Level(os.open(name, _DIRECTORY_FLAGS, dir_fd=parent), (0, 0), [])
+    level = _Level(os.open(name, OPEN_DIRECTORY, dir_fd=parent), (0, 0), [])
     try:
         level.identity = _identity(os.fstat(level.fd))
         with os.scandir(level.fd) as entries:
@@ -175,7 +172,7 @@ def _entered(
 def _return_to(parent: _Level, child_fd: int) -> None:
     """Reopen the directory above `child_fd` if it is closed."""
     if parent.fd < 0:
-        fd = os.open("..", _DIRECTORY_FLAGS, dir_fd=child_fd)
+        fd = os.open("..", OPEN_DIRECTORY, dir_fd=child_fd)
         if _identity(os.fstat(fd)) != parent.identity:
             os.close(fd)
             raise _DirectoryMoved
@@ -190,8 +187,6 @@ def _close(level: _Level) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Free:
-    """Free space of a file system."""
-
     bytes: int
     entries: int
 
@@ -278,12 +273,6 @@ class QuotaMeter:
         return self.usage
 
 
-def _opened(name: str, parent: int | None, owner: contextlib.ExitStack) -> int:
-    fd = os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
-    owner.callback(os.close, fd)
-    return fd
-
-
 def delete_tree(directory: Path) -> None:
     """Delete `directory` and everything in it, at any depth and with any file modes.
 
@@ -295,9 +284,8 @@ def delete_tree(directory: Path) -> None:
     """
     if not directory.exists():
         return
-    with contextlib.ExitStack() as owner:
-        change_mode(str(directory), None, 0o700)
-        top = _opened(str(directory), None, owner)
+    change_mode(str(directory), None, 0o700)
+    with opened_directory(directory) as top:
         moved = _empty(top, top, 0)
         while names := os.listdir(top):
             for name in names:
@@ -307,8 +295,8 @@ def delete_tree(directory: Path) -> None:
 
 def _delete_moved(top: int, name: str, moved: int) -> int:
     change_mode(name, top, 0o700)
-    with contextlib.ExitStack() as owner:
-        moved = _empty(_opened(name, top, owner), top, moved)
+    with opened_directory(name, top) as fd:
+        moved = _empty(fd, top, moved)
     os.rmdir(name, dir_fd=top)
     return moved
 

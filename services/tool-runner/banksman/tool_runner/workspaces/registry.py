@@ -43,12 +43,6 @@ class CallTurns:
     """
 
     def __init__(self, *, commands: Shares, fetches: Shares) -> None:
-        """Create the turns of one runner.
-
-        Args:
-            commands: The places of concurrent commands, over all workspaces.
-            fetches: The places of concurrent fetches, over all workspaces.
-        """
         self._commands = SharedPlaces(commands)
         self._fetches = SharedPlaces(fetches)
         self._workspaces: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -92,22 +86,14 @@ class WorkspaceRegistry:
         self._entries: dict[tuple[str, str], WorkspaceEntry] = {}
 
     def load(self) -> None:
-        """Read the records that earlier processes of this runner stored.
-
-        Raises:
-            OSError: the directory cannot be created or read.
-        """
+        """Read the records that earlier processes of this runner stored."""
         self._entries |= {entry.key: entry for entry in self._records.load()}
 
     def __iter__(self) -> Iterator[WorkspaceEntry]:
         return iter(tuple(self._entries.values()))
 
     def get(self, tenant: str, conversation: str) -> WorkspaceEntry:
-        """Return the entry of a workspace; a workspace without one gets an empty entry.
-
-        Raises:
-            BadInput: an id contains a character that ids do not allow.
-        """
+        """Return the entry of a workspace; a workspace without one gets an empty entry."""
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         return self._entries.setdefault(key, WorkspaceEntry(*key))
 
@@ -136,7 +122,6 @@ class WorkspaceRegistry:
         return entry
 
     def leave(self, entry: WorkspaceEntry) -> None:
-        """Count the end of a request that called `enter`."""
         entry.state.users -= 1
         entry.last_used = asyncio.get_running_loop().time()
 
@@ -191,13 +176,7 @@ class WorkspaceRegistry:
     ) -> WorkspaceReportReply:
         """Send a report and adopt the state of the platform's record. The caller holds `entry.lock`.
 
-        Args:
-            entry: The workspace.
-            report: The report.
-            repeats: See `Reports.send`.
-
-        Raises:
-            Unavailable: no reply; whether the report was received is unknown.
+        If no reply arrives, which raises Unavailable, the platform may have received the report.
         """
         verdict = await self._reports.send(*entry.key, report, repeats=repeats)
         if verdict.mine and verdict.known:
@@ -227,7 +206,6 @@ class WorkspaceRegistry:
         state.edits += 1
 
     async def store(self, entry: WorkspaceEntry) -> None:
-        """Store the record of a workspace on disk."""
         await self._records.store(entry)
 
     async def drop(self, entry: WorkspaceEntry) -> bool:

@@ -24,6 +24,7 @@ from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
+from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 
@@ -75,11 +76,6 @@ class Snapshots:
         """A clock that all runners share: the platform records the later of two snapshots."""
 
     def prepare(self) -> None:
-        """Create the scratch directory, or empty it.
-
-        Raises:
-            OSError: the directory cannot be created.
-        """
         delete_tree(self._scratch)
         self._scratch.mkdir(mode=0o700)
 
@@ -170,19 +166,11 @@ class Snapshots:
         return manifest
 
     async def remove(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist.
-
-        Raises:
-            Unavailable: some objects could not be removed.
-        """
+        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist."""
         await self._objects.remove(owned_name(self._runner, tenant, conversation_id, snapshot))
 
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
-        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation.
-
-        Raises:
-            Unavailable: the store could not be read.
-        """
+        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation."""
         found: dict[tuple[str, str], set[str]] = {}
         async for info in self._objects.list(owner=self._runner):
             tenant, _, rest = info.path.partition("/")
@@ -252,15 +240,11 @@ class Snapshots:
         target.mkdir(mode=0o700)
         expected = Contents(manifest.files, manifest.size)
         read_archive(file, target, self._identity, self._limits, expected=expected)
-        directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened_directory(target) as directory:
             self._identity.own(directory)
-        finally:
-            os.close(directory)
 
     @contextlib.contextmanager
     def _spool(self, name: str) -> Generator[BinaryIO]:
-        """Open a temporary file for the block."""
         path = self._scratch / name
         with path.open("x+b") as file:
             # The kernel frees an unlinked file when it is closed, even if the process is killed.

@@ -1,1 +1,1 @@
-"""Bwrap."""
+"""One bubblewrap per command: its processes, cgroups and limits."""

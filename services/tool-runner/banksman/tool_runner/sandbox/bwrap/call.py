@@ -33,7 +33,7 @@ class BwrapCall:
         on_output: OnOutput | None,
         proxy_inbox: ListenerInbox | None,
     ) -> None:
-        """Become the owner of the descriptors of `tree`, and start to read its output."""
+        """Own the descriptors of `tree`, and start to read the output."""
         self._proxy_inbox = proxy_inbox
         self._tree = tree
         self._starter = starter
@@ -144,7 +144,6 @@ class ListenerInbox:
         self._loop.add_reader(self._ours, self._receive)
 
     def close(self) -> None:
-        """Stop receiving."""
         if self._ours.fileno() >= 0:
             self._loop.remove_reader(self._ours)
             self._ours.close()

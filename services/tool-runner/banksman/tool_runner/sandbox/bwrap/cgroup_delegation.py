@@ -145,5 +145,4 @@ def _in_container() -> bool:
 
 
 def members(own: Path) -> set[int]:
-    """Return the ids of the processes in a cgroup."""
     return {int(pid) for pid in (own / "cgroup.procs").read_text().split()}

@@ -104,11 +104,7 @@ class CallCgroups:
         self._last = 0
 
     def create(self, limits: SandboxLimits) -> CallCgroup:
-        """Create an empty cgroup with the limits of one call.
-
-        Raises:
-            OSError: the kernel refuses it.
-        """
+        """Create an empty cgroup with the limits of one call; raise OSError if the kernel refuses it."""
         self._last += 1
         call = CallCgroup(tuple(each.directory / f"call-{self._last}" for each in self.hierarchies))
         for hierarchy, directory in zip(self.hierarchies, call.directories, strict=True):

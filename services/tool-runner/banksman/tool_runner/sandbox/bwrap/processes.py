@@ -1,4 +1,4 @@
-"""The process tree below the runner: its orphans, its resources, and how it ends."""
+"""Processes of sandboxes: trees, orphans of a killed spawner, and leftovers of a killed runner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROC = Path("/proc")
 
 
 def children(pid: int) -> Iterator[int]:
-    """Yield the direct children of a process; none if the process has ended."""
+    """Yield the children of a process; none if it has ended."""
     with contextlib.suppress(OSError):
         for task in (_PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):
@@ -47,7 +47,6 @@ def orphans() -> list[int]:
 
 
 def _is_parent(pid: int) -> bool:
-    """Return whether a process is a starter or bwrap."""
     try:
         return (_PROC / str(pid) / "comm").read_text().strip() in (STARTER_NAME, "bwrap")
     except OSError:

@@ -46,7 +46,7 @@ _ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 def bwrap_options(
     command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
 ) -> list[str]:
-    """Return the options of one bwrap call as they are written to `--args`."""
+    """Return the words of `--args` for one bwrap call."""
     gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
     environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), *gate)
     return [
@@ -64,7 +64,6 @@ def bwrap_options(
 
 
 def inner_command(command: SandboxCommand) -> list[str]:
-    """Return the command that bwrap starts."""
     return ["bash", "--noprofile", "--norc", "-c", command.script]
 
 

@@ -61,13 +61,11 @@ class BwrapSandbox:
         become_subreaper()
 
     def close(self) -> None:
-        """End the spawner and its starters, and remove their cgroups. No command may run afterwards."""
         self._starters.close()
 
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        """Run one command to its end; see `Sandbox.run`."""
         stop = stop or Stop()
         output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
         # The call may have been cancelled while its proxy was set up. Then no process is started.
@@ -132,7 +130,6 @@ class BwrapSandbox:
         return BwrapCall(tree, starter, output, stop, max_output_bytes, on_output, inbox)
 
     async def _watch(self, call: BwrapCall, timeout_s: float, stop: Stop, cgroup: CallCgroup | None) -> None:
-        """Return when the command has ended or must be ended."""
         async with in_background(self._watch_memory(call, stop, cgroup)):
             try:
                 async with asyncio.timeout(timeout_s):
@@ -163,11 +160,7 @@ class BwrapSandbox:
 
 
 def find_bwrap(program: str = "bwrap") -> str:
-    """Return the path of bubblewrap.
-
-    Raises:
-        SandboxUnavailable: bubblewrap is not installed.
-    """
+    """Return the path of bubblewrap; raise SandboxUnavailable if it is not installed."""
     path = shutil.which(program)
     if path is None:
         raise SandboxUnavailable(

@@ -39,7 +39,6 @@ class SpawnedProcess:
         """Set when neither the process nor a descendant is left."""
 
     def end(self, failure: str | None = None) -> None:
-        """Record that no process is left, or that the parent was lost."""
         self.failure = failure
         self.ended.set()
         self._on_end()
@@ -60,7 +59,6 @@ class _Channel:
     """The runner's end of the channel to the spawner or to a starter; see `spawner_process`."""
 
     def __init__(self, own: socket.socket, on_loss: Callable[[str], None]) -> None:
-        """Become the owner of a socket; `on_loss` is called when the other side ends or does not read."""
         own.setblocking(False)
         self._socket = own
         self._on_loss = on_loss
@@ -83,7 +81,6 @@ class _Channel:
 
     @property
     def used(self) -> bool:
-        """True while a child has not ended."""
         return bool(self._children)
 
     def spawn(self, child: SpawnedProcess, descriptors: Sequence[int], names: Iterable[str]) -> None:
@@ -93,24 +90,20 @@ class _Channel:
         self._send(("spawn", str(self._last_number), *names), descriptors)
 
     def kill(self, child: SpawnedProcess) -> None:
-        """Kill a child; no effect if it has ended."""
         for number, each in self._children.items():
             if each is child:
                 self._send(("kill", str(number)))
                 return
 
     def send(self, content: bytes) -> None:
-        """Send the first packet."""
         with contextlib.suppress(ConnectionError):
             self._socket.send(content)
 
     def shut(self) -> None:
-        """Send end-of-file, which ends the other side."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close the socket."""
         if self._socket.fileno() < 0:
             return
         if not self._loop.is_closed():
@@ -118,7 +111,6 @@ class _Channel:
         self._socket.close()
 
     def end_children(self, failure: str) -> None:
-        """Record that all children have ended, or that their parent was lost."""
         children, self._children = self._children, {}
         for child in children.values():
             child.end(failure)
@@ -151,7 +143,6 @@ class Starter:
     def __init__(
         self, identity: SandboxIdentity, own: socket.socket, kill: Callable[[SpawnedProcess], None]
     ) -> None:
-        """Create the client of the starter at the other end of `own`; `kill` kills it."""
         self._identity = identity
         self._kill = kill
         self._channel = _Channel(own, self._lose)
@@ -190,11 +181,9 @@ class Starter:
         return tree
 
     def kill(self, tree: SpawnedTree) -> None:
-        """Kill a tree; no effect if it has ended."""
         self._channel.kill(tree)
 
     def end(self) -> None:
-        """End the starter and its sandbox, if it has one."""
         self._channel.shut()
         self._kill(self.process)
 
@@ -216,7 +205,6 @@ class Spawner:
     """
 
     def __init__(self, identity: SandboxIdentity, bwrap: str, seccomp: bytes, calls: int) -> None:
-        """Create the client; at most `calls` sandboxes run at a time."""
         self._identity = identity
         self._bwrap = bwrap
         self._seccomp = seccomp
@@ -224,11 +212,7 @@ class Spawner:
         self._process: subprocess.Popen[bytes] | None = None
 
     def starter(self, cgroup: Sequence[int]) -> Starter:
-        """Start a starter; `cgroup` has a descriptor of each `cgroup.procs` of its cgroup.
-
-        Raises:
-            SandboxUnavailable: the spawner cannot be started.
-        """
+        """Start a starter; `cgroup` has a descriptor of each `cgroup.procs` of its cgroup."""
         if self._process is None:
             self._process = self._start()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -239,7 +223,6 @@ class Spawner:
         return starter
 
     def close(self) -> None:
-        """End the spawner, its starters and all their sandboxes."""
         if self._process is None:
             return
         self._channel.shut()

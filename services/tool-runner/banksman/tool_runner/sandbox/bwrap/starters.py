@@ -32,13 +32,12 @@ class PooledStarter:
         return self.cgroup is None or self.cgroup.reusable(pid)
 
     def end(self) -> None:
-        """Remove the cgroup of a starter that ends; see `CallCgroup.end`."""
         if self.cgroup is not None:
             self.cgroup.end()
 
 
 class Starters:
-    """Lends a starter to each command, and starts one if all others are in use."""
+    """Lends a starter to each command. With `cgroups`, each starter has its own cgroup."""
 
     def __init__(
         self,
@@ -48,7 +47,6 @@ class Starters:
         *,
         unused_s: float = UNUSED_S,
     ) -> None:
-        """Create an empty pool. With `cgroups`, each starter gets its own cgroup."""
         self._spawner = spawner
         self._limits = limits
         self._cgroups = cgroups
@@ -89,7 +87,6 @@ class Starters:
                 await asyncio.shield(self._end(place))
 
     async def end_unused(self) -> None:
-        """End the starters that were not used for `unused_s` seconds."""
         oldest = time.monotonic() - self._unused_s
         unused = [place for place in self._unused if place.unused_since <= oldest]
         self._unused = [place for place in self._unused if place.unused_since > oldest]
@@ -97,7 +94,6 @@ class Starters:
             await self._end(place)
 
     def close(self) -> None:
-        """End all starters, and remove their cgroups."""
         self._spawner.close()
         for place in self._unused:
             place.end()

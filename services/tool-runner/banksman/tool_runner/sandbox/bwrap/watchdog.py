@@ -24,6 +24,8 @@ _SHARED_ANONYMOUS = b"/dev/zero (deleted)"
 Their pages belong to a file without a name, and remain when no process has them in its page tables. They
 count as memory, not as files.
 """
+_PARKED_EXAMINATIONS = 4
+"""Consecutive examinations that find descriptors in sockets, after which these count as parked there."""
 
 
 def memory_bytes(pid: int) -> int:
@@ -70,7 +72,6 @@ class _SharedMemory:
     """Otherwise the highest sum of the mappings in one process."""
 
     def add(self, pid: int) -> None:
-        """Add the mappings of a process."""
         mapped = Counter[tuple[int, int]]()
         for mapping in _shared_mappings(pid):
             if mapping.file not in self._allocated:
@@ -82,7 +83,6 @@ class _SharedMemory:
             self._mapped[file] = max(size, self._mapped.get(file, 0))
 
     def bytes(self) -> int:
-        """Return the bytes of all files."""
         return sum((self._mapped | self._allocated).values())
 
 
@@ -108,7 +108,6 @@ class _Mapping:
 
 
 def _mapping(line: bytes) -> _Mapping:
-    """Parse a line of `/proc/{pid}/maps`."""
     addresses, _, _, device, inode, path = line.split(None, 5)
     begin, _, end = addresses.partition(b"-")
     major, _, minor = device.partition(b":")
@@ -117,14 +116,8 @@ def _mapping(line: bytes) -> _Mapping:
     return _Mapping(file, f"{first:x}-{last:x}", last - first, path)
 
 
-_PARKED_EXAMINATIONS = 4
-"""Consecutive examinations that find descriptors in sockets, after which these count as parked there."""
-
-
 @dataclass(frozen=True, slots=True)
 class HiddenFiles:
-    """The hidden files of the processes of one call."""
-
     unlinked_bytes: int
     """Allocated bytes of deleted files that are open or mapped."""
     in_sockets: bool

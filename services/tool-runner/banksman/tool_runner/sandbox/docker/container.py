@@ -37,8 +37,6 @@ _SUPERVISOR_GRACE_S = 5.0
 
 
 class ExitReport(BaseModel):
-    """The supervisor's report on an ended command."""
-
     exit_code: int | None
     killed_reason: KilledReason | None
     failure: str | None
@@ -48,8 +46,6 @@ class ExitReport(BaseModel):
 
 @dataclass(slots=True, eq=False)
 class ContainerCall:
-    """One command in a container."""
-
     output: CapturedOutput
     on_output: OnOutput | None
     stop: Stop
@@ -70,7 +66,6 @@ class ContainerCall:
             self.stop.request("output_limit")
 
     def end(self, *, report: ExitReport | None = None, failure: str | None = None) -> None:
-        """Record that no process of the command is left, or that the container was lost."""
         self.report, self.failure = report, failure
         if report is not None and report.killed_reason is not None:
             self.stop.request(report.killed_reason)
@@ -119,12 +114,10 @@ class Container:
 
     @property
     def busy(self) -> bool:
-        """True while a command runs."""
         return self._call is not None
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last command ended; 0 while one runs."""
         return 0.0 if self.busy else time.monotonic() - self._last_used
 
     def connect(self, connection: socket.socket) -> None:
@@ -149,7 +142,7 @@ class Container:
     def begin(
         self, limits: SandboxLimits, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
     ) -> ContainerCall:
-        """Reserve the container for a command; `run` starts the command, `end` releases the container."""
+        """Reserve the container for a command; `run` starts it, and `end` releases the container."""
         self._call = ContainerCall(output, on_output, stop, limits.max_output_bytes, asyncio.Event())
         return self._call
 
@@ -266,11 +259,7 @@ class _Frames:
         it."""
 
     def take(self, received: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Add bytes from the engine; yield the complete frames.
-
-        Raises:
-            ValueError: a frame is too long.
-        """
+        """Add bytes from the engine; yield the complete frames. Raise ValueError if one is too long."""
         self._received += received
         self._unwrap()
         while len(self._stdout) >= supervisor.HEADER.size:

@@ -1,4 +1,4 @@
-"""Maps the runner's directories and image to the directories and images of the engine's host."""
+"""The Docker engine, and the paths of the runner's directories on its host."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ _UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
 _POLL_S = 0.05
 _CONFLICT = 409
 _STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+_OWN_FILES = re.compile(r"/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf)\b")
+"""Files that an engine mounts into each container, as `/proc/self/mountinfo` lists them."""
 
 
 class _Client(Protocol):
@@ -48,8 +50,6 @@ class _Client(Protocol):
 
 
 class _BoundedClient(docker.APIClient):
-    """Sets a time-out for every request."""
-
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
         options.setdefault("timeout", self.timeout)
         return super().request(*arguments, **options)
@@ -62,7 +62,7 @@ class Engine:
     """
 
     def __init__(self, timeout_s: int) -> None:
-        """Connect to the engine that `DOCKER_HOST` names, or to the engine of this machine."""
+        """Connect to the engine of `DOCKER_HOST`, or of this machine."""
         self._timeout_s = timeout_s
         self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
         with self._requesting("connect"):
@@ -70,12 +70,10 @@ class Engine:
         self._client = cast(_Client, client)
 
     def runtimes(self) -> frozenset[str]:
-        """Return the names of the OCI runtimes that the engine lists."""
         with self._requesting("info"):
             return frozenset(cast(dict[str, object], self._client.info().get("Runtimes") or {}))
 
     def image(self, image: str) -> JsonObject | None:
-        """Inspect an image; None if it does not exist."""
         with self._requesting(f"inspect image {image}"), contextlib.suppress(errors.NotFound):
             return self._client.inspect_image(image)
         return None
@@ -87,13 +85,12 @@ class Engine:
         return None
 
     def labelled(self, label: str) -> list[str]:
-        """Return the ids of all containers, running or not, with the label `name=value`."""
+        """Return the ids of all containers with the label `name=value`, running or not."""
         with self._requesting("list containers"):
             found = self._client.containers(all=True, quiet=True, filters={"label": [label]})
         return [container["Id"] for container in found]
 
     def create(self, name: str, config: JsonObject) -> None:
-        """Create a container."""
         with self._requesting("create a container"):
             self._client.create_container_from_config(config, name)
 
@@ -109,7 +106,6 @@ class Engine:
         return connection
 
     def start(self, container: str) -> None:
-        """Start a container."""
         with self._requesting("start a container"):
             self._client.start(container)
 
@@ -126,7 +122,6 @@ class Engine:
                 self._await_removal(container)
 
     def close(self) -> None:
-        """Close idle connections."""
         self._client.close()
 
     def _await_removal(self, container: str) -> None:
@@ -150,7 +145,6 @@ class Engine:
 
     @contextlib.contextmanager
     def _requesting(self, action: str) -> Generator[None]:
-        """Translate exceptions into errors that name the engine and the failed action."""
         try:
             self._check_socket()
             yield
@@ -181,10 +175,6 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0][:300]
 
 
-_OWN_FILES = re.compile(r"/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf)\b")
-"""Files that an engine mounts into each container, as `/proc/self/mountinfo` lists them."""
-
-
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
     """One directory by its path for the runner and its path on the engine's host."""
@@ -193,7 +183,6 @@ class HostDirectory:
     host_path: Path
 
     def of(self, directory: Path) -> Path:
-        """Return the path on the engine's host of a directory below `path`."""
         return self.host_path / directory.resolve().relative_to(self.path)
 
 
@@ -227,11 +216,7 @@ def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | Non
 
 
 def own_container(engine: Engine) -> JsonObject | None:
-    """Inspect the container that this process runs in; None if the engine runs no such container.
-
-    Raises:
-        SandboxUnavailable: the engine does not respond.
-    """
+    """Inspect the container that this process runs in; None if the engine runs no such container."""
     with contextlib.suppress(OSError):
         found = _OWN_FILES.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
         return engine.container(found[1]) if found else None

@@ -9,7 +9,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import MIB, SandboxLimits
 from banksman.tool_runner.sandbox.base import ENVIRONMENT
-from banksman.tool_runner.sandbox.docker import supervisor as docker_supervisor
+from banksman.tool_runner.sandbox.docker import supervisor
 from banksman.tool_runner.sandbox.seccomp import command_filter
 
 INSTALLATION_LABEL = "banksman.installation"
@@ -19,13 +19,11 @@ SCRATCH_INODES = 16 * 1024
 """Files per directory of scratch space: an empty file needs kernel memory too."""
 _SUPERVISOR_BYTES = 64 * MIB
 _SUPERVISOR_PROCESSES = 8
-_SUPERVISOR = Path(docker_supervisor.__file__).read_text(encoding="utf-8")
+_SUPERVISOR = Path(supervisor.__file__).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecipe:
-    """Builds the configuration of a workspace's container."""
-
     image: str
     runtime: str | None
     cpus: float
@@ -47,7 +45,7 @@ class ContainerRecipe:
             "Cmd": [],
             "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
             "User": f"{self.identity.uid}:{self.identity.gid}",
-            "WorkingDir": docker_supervisor.WORKSPACE,
+            "WorkingDir": supervisor.WORKSPACE,
             "Hostname": "sandbox",
             "Labels": {
                 INSTALLATION_LABEL: self.installation,
@@ -92,7 +90,7 @@ class ContainerRecipe:
                 "/home": self._scratch(limits.home_bytes),
             },
             "ShmSize": limits.shm_bytes,
-            "Mounts": [{"Type": "bind", "Source": str(source), "Target": docker_supervisor.WORKSPACE}],
+            "Mounts": [{"Type": "bind", "Source": str(source), "Target": supervisor.WORKSPACE}],
             # Output goes to the runner only; a log driver would fill the host's disk.
             "LogConfig": {"Type": "none"},
         }

@@ -1,4 +1,4 @@
-"""The Docker backend: one container per workspace."""
+"""The Docker backend."""
 
 from __future__ import annotations
 
@@ -102,7 +102,6 @@ class DockerSandbox:
     async def run(
         self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
     ) -> SandboxOutcome:
-        """Run one command to its end; see `Sandbox.run`."""
         stop = stop or Stop()
         output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
         try:
