@@ -83,11 +83,9 @@ class RunnerIdentity:
 
 
 def claim(root: Path, *, runner: str | None = None) -> RunnerIdentity:
-    """Claim the directory for this process and store its next epoch.
+    """Claim the directory of the workspaces for this process and store its next epoch.
 
-    Args:
-        root: The directory of the workspaces.
-        runner: The id for a directory that has none yet; None creates one.
+    A directory that has no id yet gets `runner`, or a new one.
 
     Raises:
         Conflict: another process serves the directory, or the directory has another id than `runner`.

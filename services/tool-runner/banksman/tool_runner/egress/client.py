@@ -74,10 +74,8 @@ class Egress:
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
         """GET a URL and follow redirects. Each hop is checked like the first.
 
-        Args:
-            url: The first URL.
-            timeout_s: Seconds for all hops together; None for the limit's default, which is also the maximum.
-            within: Further rules for this fetch; they narrow the client's rules.
+        `timeout_s` applies to all hops together, up to the limit's default. `within` narrows the client's
+        rules.
 
         Raises:
             FetchRefused: the policy forbids a hop.

@@ -1,13 +1,9 @@
-"""Limits, failures and streams that both transports share. Importing this module imports no SDK."""
+"""Limits and failures that both transports share. Importing this module imports no SDK."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
-
-if TYPE_CHECKING:
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-    from mcp.shared.message import SessionMessage
+from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 """Maximum bytes of one message of a server."""
@@ -17,9 +13,6 @@ MAX_MESSAGES: Final = 10_000
 """Maximum messages of a server during one call: each takes time of the process that serves other tenants."""
 MAX_SHOWN_CHARS: Final = 500
 """Maximum characters of a server's text in an error."""
-
-Inbox: TypeAlias = "MemoryObjectReceiveStream[SessionMessage | Exception]"
-Outbox: TypeAlias = "MemoryObjectSendStream[SessionMessage]"
 
 
 class ServerFailed(Exception):

@@ -20,11 +20,10 @@ from banksman.tool_runner.egress.rules import FetchRefused, HostRules
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     ConnectionState,
-    Inbox,
-    Outbox,
     ReceiptMeter,
     ServerFailed,
 )
+from banksman.tool_runner.mcp.session import Streams
 
 _UNAUTHORIZED, _SERVER_ERROR = 401, 500
 _EVENT_DATA = re.compile(rb"[\r\n]data:")
@@ -34,7 +33,7 @@ _EVENT_DATA_BYTES = 6
 @contextlib.asynccontextmanager
 async def opened(
     server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState
-) -> AsyncGenerator[tuple[Inbox, Outbox]]:
+) -> AsyncGenerator[Streams]:
     """Connect to the server during the block; yield the streams for the SDK's session."""
     transport = CheckedTransport(egress, rules, ReceiptMeter(), state)
     # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
@@ -44,7 +43,7 @@ async def opened(
         httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,
     ):
-        yield cast(tuple[Inbox, Outbox], pair)
+        yield cast(Streams, pair)
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):

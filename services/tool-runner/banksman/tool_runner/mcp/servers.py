@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTool
@@ -24,8 +25,6 @@ from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.mcp.connection import (
     MAX_SHOWN_CHARS,
     ConnectionState,
-    Inbox,
-    Outbox,
     ServerFailed,
 )
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable
@@ -33,6 +32,9 @@ from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure, watch
 from banksman.tool_runner.tools.bash import FENCED, LOCKED
 from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
+
+if TYPE_CHECKING:
+    from banksman.tool_runner.mcp.session import Streams
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +165,7 @@ class McpClient:
         rules: HostRules,
         secrets: Redaction,
         state: ConnectionState,
-    ) -> AbstractAsyncContextManager[tuple[Inbox, Outbox]]:
+    ) -> AbstractAsyncContextManager[Streams]:
         from banksman.tool_runner.mcp.http import opened
         from banksman.tool_runner.mcp.stdio import started
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Final, TypeAlias
 
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     AudioContent,
     CallToolRequest,
@@ -31,9 +33,13 @@ from banksman.contracts.ids import digest
 from banksman.contracts.mcp import MAX_TOOLS, ServedTool
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import Redaction
-from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, Inbox, Outbox, ServerFailed
+from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
 from banksman.tool_runner.tools.base import ToolOutcome, continuation, store_output
 from banksman.tool_runner.workspaces.workspace import Workspace
+
+Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
 
 MAX_PAGES: Final = 20
 """Maximum pages of a list of tools."""
@@ -43,7 +49,7 @@ _US = Implementation(name="banksman", version="1")
 
 
 @contextlib.asynccontextmanager
-async def session(streams: tuple[Inbox, Outbox]) -> AsyncGenerator[ClientSession]:
+async def session(streams: Streams) -> AsyncGenerator[ClientSession]:
     """Open a session with the handshake `initialize`; without it if the server refuses the handshake.
 
     Raises:

@@ -24,11 +24,10 @@ from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     MAX_SHOWN_CHARS,
     ConnectionState,
-    Inbox,
-    Outbox,
     ReceiptMeter,
     ServerFailed,
 )
+from banksman.tool_runner.mcp.session import Streams
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop
 from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
@@ -53,7 +52,7 @@ async def started(
     timeout_s: float,
     secrets: Redaction,
     state: ConnectionState,
-) -> AsyncGenerator[tuple[Inbox, Outbox]]:
+) -> AsyncGenerator[Streams]:
     """Run the program in the sandbox during the block; yield the streams for the SDK's session.
 
     The sandbox must be of kind `bwrap`. After `timeout_s` seconds the program is killed. No error contains a
@@ -138,7 +137,7 @@ def _environment(server: StdioServer) -> bytes:
 
 def _pumped(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: ConnectionState
-) -> tuple[tuple[Inbox, Outbox], tuple[asyncio.Task[None], ...]]:
+) -> tuple[Streams, tuple[asyncio.Task[None], ...]]:
     received, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     outbox, sent = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
     meter = ReceiptMeter()

@@ -111,12 +111,8 @@ class Sandbox(Protocol):
 
 
 class SandboxBackend(Sandbox, Protocol):
-    """A sandbox with its maintenance."""
+    """A sandbox whose `sweep` removes leftovers until cancelled, and whose `close` ends all processes."""
 
-    async def sweep(self) -> None:
-        """Remove leftovers periodically, until cancelled."""
-        ...
+    async def sweep(self) -> None: ...
 
-    def close(self) -> None:
-        """End every process that the sandbox started. No command may run afterwards."""
-        ...
+    def close(self) -> None: ...

@@ -54,16 +54,8 @@ class ToolBox:
     ) -> ToolOutcome:
         """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
-        Cancelling the caller also ends the call and its processes.
-
-        Args:
-            name: Name of the tool.
-            workspace: Where the call runs.
-            arguments: Arguments as the model wrote them.
-            timeout_s: Seconds that the call may take; None for the time-out of the definition.
-            on_output: Receives pieces of the output while the call runs.
-            stop: Ends the call early.
-            network: Hosts that the call may connect to, within what this runner allows.
+        Cancelling the caller also ends the call and its processes. Without `timeout_s`, the time-out of the
+        definition applies. `network` can only narrow what this runner allows.
         """
         tool = self._tools.get(name)
         if tool is None:

@@ -187,14 +187,8 @@ def read_archive(
     """Unpack a snapshot into an empty directory that no other process can reach.
 
     Nothing is written outside the directory. A snapshot with an entry that points outside is refused as a
-    whole. After an error, the content of the directory is undefined.
-
-    Args:
-        source: The compressed archive.
-        directory: The target directory.
-        identity: The owner of the files.
-        limits: The limits of a workspace.
-        expected: The contents according to the manifest: `tarfile` reads a damaged archive as a shorter one.
+    whole. After an error, the content of the directory is undefined. `expected` are the contents according to
+    the manifest: `tarfile` reads a damaged archive as a shorter one.
 
     Raises:
         SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.

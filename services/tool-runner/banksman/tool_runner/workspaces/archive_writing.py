@@ -32,7 +32,7 @@ _VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", ALIAS)
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
 MAX_PATHS_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of all paths of a snapshot: who writes or reads one keeps them in memory."""
+"""Maximum bytes of all paths of a snapshot, which are in memory while it is written or read."""
 
 
 class SnapshotRefused(Exception):

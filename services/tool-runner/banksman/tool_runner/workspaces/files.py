@@ -156,11 +156,8 @@ def delete(workspace: Path, path: str) -> None:
 def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> FileListing:
     """List the first regular files by path; links are neither listed nor followed.
 
-    Args:
-        workspace: The directory of the workspace.
-        below: A directory or a file; empty for the whole workspace.
-        after: Only paths that sort after this one are listed.
-        max_entries: Maximum number of files. All together have at most `MAX_LISTED_BYTES` as JSON.
+    The files are those at or below the path `below`, which is empty for the whole workspace, with paths that
+    sort after `after`. All together have at most `MAX_LISTED_BYTES` as JSON.
 
     Raises:
         PathRefused: `below` cannot be a path of the workspace.
@@ -181,15 +178,9 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
 
 
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
-    """Delete temporary files of interrupted writes in a workspace in which nothing runs.
+    """Delete temporary files of interrupted writes, and return their number. Nothing runs in the workspace.
 
-    Stops at `deadline`, a time of the monotonic clock.
-
-    Returns:
-        The number of deleted files.
-
-    Raises:
-        OSError: the workspace cannot be opened.
+    Stops at `deadline`, a time of the monotonic clock. Raises OSError if the workspace cannot be opened.
     """
     swept = 0
     with opened_directory(workspace) as root:

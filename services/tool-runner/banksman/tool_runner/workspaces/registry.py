@@ -141,8 +141,7 @@ class WorkspaceRegistry:
             place: Where the request was placed.
             changes: Whether the request may change files.
             has_turn: Whether the caller holds the workspace's turn.
-            repeats: Whether reports are repeated until they have a reply. The sender of a file request does
-                not wait for that.
+            repeats: See `Reports.send`. The sender of a file request does not wait for repeated reports.
 
         Raises:
             SnapshotLost: the files cannot be restored; the next request finds an empty workspace.

@@ -1,4 +1,4 @@
-"""Schedules snapshots of changed workspaces, and removes workspaces that this runner no longer has."""
+"""Schedules snapshots of changed workspaces, and removes workspaces that other runners have."""
 
 from __future__ import annotations
 

@@ -98,12 +98,10 @@ class WorkspaceStore:
                 yield tenant.name, conversation.name
 
     def sweep(self, within_s: float) -> int:
-        """Delete the temporary files of interrupted writes in all workspaces, before any of them is in use.
+        """Delete the temporary files of interrupted writes before any workspace is in use.
 
-        The workspaces that changed last come first.
-
-        Returns:
-            The number of workspaces that were not swept within `within_s` seconds.
+        The workspaces that changed last come first. Returns the number of workspaces that were not swept
+        within `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
         directories = sorted((self.root.joinpath(*key) for key in self.stored()), key=_changed, reverse=True)

@@ -107,12 +107,10 @@ async def _kill(pid: int) -> int:
 
 
 def end_leftovers(root: Path, *, wait_s: float = 5.0) -> int:
-    """Kill every sandbox with a workspace below `root`, of any user and any parent.
+    """Kill every sandbox with a workspace below `root`, of any user and any parent; return their number.
 
-    The caller has claimed `root` and does not use it yet.
-
-    Returns:
-        The number of killed sandboxes, when they have ended or `wait_s` seconds have passed.
+    The caller has claimed `root` and does not use it yet. Returns when the sandboxes have ended, or after
+    `wait_s` seconds.
     """
     place = _location(root)
     deadline = time.monotonic() + wait_s

@@ -27,7 +27,7 @@ The kernel counts these objects by user, and commands share one user.
 
 
 class SpawnedProcess:
-    """A process that the spawner or a starter starts, with its descendants, as its parent reports it."""
+    """A process of the spawner or of a starter, with its descendants, as its parent reports it."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end

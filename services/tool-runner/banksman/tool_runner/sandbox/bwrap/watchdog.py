@@ -149,10 +149,8 @@ class HiddenFilesWatch:
 def hidden_files(pid: int, max_file_bytes: int) -> HiddenFiles:
     """Examine a process and its descendants; unreadable processes count as 0.
 
-    Args:
-        pid: The process at the top.
-        max_file_bytes: The assumed size of a deleted, mapped file if this process may not examine it. Only
-            a privileged process may (CAP_CHECKPOINT_RESTORE, proc(5)).
+    A deleted, mapped file that this process may not examine counts as `max_file_bytes`. Only a privileged
+    process may examine one (CAP_CHECKPOINT_RESTORE, proc(5)).
     """
     held: dict[tuple[int, int], int] = {}
     in_sockets, written_bytes = False, 0

@@ -189,11 +189,8 @@ class HostDirectory:
 def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | None) -> HostDirectory:
     """Return the location of `root` on the engine's host.
 
-    Args:
-        root: The directory of the workspaces.
-        host_dir: Its path on the host by the settings; None if not set.
-        own: The engine's description of the runner's own container; None if the runner runs in none. With
-            neither, the path on the host is the same.
+    It is `host_dir` if set. Otherwise it is found in `own`, the engine's description of the runner's own
+    container. Outside of a container, it is the same path.
 
     Raises:
         SandboxUnavailable: `root` is not on a volume of the runner's container, so no other container can
