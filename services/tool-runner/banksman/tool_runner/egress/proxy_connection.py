@@ -60,7 +60,7 @@ async def serve(
     except FetchFailed as failed:
         await _refuse(writer, exchange, 502, str(failed))
         return
-    wire = Relay(reader, writer, upstream, exchange, meter, limits.idle_timeout_s)
+    wire = ProxiedConnection(reader, writer, upstream, exchange, meter, limits.idle_timeout_s)
     try:
         if request.method == b"CONNECT":
             await _tunnel(client, wire)
@@ -125,7 +125,7 @@ async def _refuse(writer: asyncio.StreamWriter, exchange: ProxyLogEntry, status:
         await writer.drain()
 
 
-async def _tunnel(client: h11.Connection, wire: Relay) -> None:
+async def _tunnel(client: h11.Connection, wire: ProxiedConnection) -> None:
     await wire.to_client(b"HTTP/1.1 200 Connection established\r\n\r\n")
     early, _ = client.trailing_data
     if early:
@@ -170,7 +170,7 @@ class TransferMeter:
 
 
 @dataclass
-class Relay:
+class ProxiedConnection:
     """Both sides of a connection. Every transferred byte is counted."""
 
     reader: asyncio.StreamReader
@@ -199,7 +199,9 @@ class Relay:
         await self.writer.drain()
 
 
-async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, wire: Relay) -> None:
+async def forward(
+    client: h11.Connection, request: h11.Request, url: httpx.URL, wire: ProxiedConnection
+) -> None:
     """Forward one request and its response. The connection closes afterwards."""
     server = h11.Connection(h11.CLIENT)
     headers = _end_to_end(request.headers, b"host")
@@ -217,7 +219,7 @@ async def forward(client: h11.Connection, request: h11.Request, url: httpx.URL, 
         up.cancel()
 
 
-async def _upload(client: h11.Connection, server: h11.Connection, wire: Relay) -> None:
+async def _upload(client: h11.Connection, server: h11.Connection, wire: ProxiedConnection) -> None:
     while True:
         # The proxy removes Expect, so the server will not send 100 Continue.
         if client.they_are_waiting_for_100_continue:
@@ -234,7 +236,7 @@ async def _upload(client: h11.Connection, server: h11.Connection, wire: Relay) -
                 return
 
 
-async def _download(client: h11.Connection, server: h11.Connection, wire: Relay) -> None:
+async def _download(client: h11.Connection, server: h11.Connection, wire: ProxiedConnection) -> None:
     while True:
         match server.next_event():
             case h11.NEED_DATA:

@@ -54,7 +54,7 @@ class PathRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FileSlice:
+class FilePiece:
     data: bytes
     offset: int
     total_bytes: int
@@ -96,7 +96,7 @@ def relative(path: str) -> str:
     return path
 
 
-def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FileSlice:
+def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePiece:
     """Read at most `max_bytes` of a regular file from byte `offset`.
 
     Symbolic links are followed if they stay inside the workspace.
@@ -110,7 +110,7 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
             status = os.fstat(fd)
             _require_regular(path, status)
             data = os.pread(file.fileno(), max_bytes, offset)
-            return FileSlice(data, offset, status.st_size)
+            return FilePiece(data, offset, status.st_size)
 
 
 def write_whole(
