@@ -44,12 +44,12 @@ from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand
-from banksman.tool_runner.sandbox.bwrap import BwrapSandbox, find_bwrap
-from banksman.tool_runner.sandbox.docker import DockerSandbox
-from banksman.tool_runner.sandbox.docker_settings import DockerSettings
-from banksman.tool_runner.sandbox.recipe import bwrap_options, inner_command
-from banksman.tool_runner.sandbox.seccomp import build_filter
-from banksman.tool_runner.sandbox.spawner_process import LIMITS, OPTIONS_FD, SECCOMP_FD, STATUS_FD
+from banksman.tool_runner.sandbox.bwrap.recipe import LIMITS, bwrap_options, inner_command
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox, find_bwrap
+from banksman.tool_runner.sandbox.bwrap.spawner_process import OPTIONS_FD, SECCOMP_FD, STATUS_FD
+from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
+from banksman.tool_runner.sandbox.seccomp import command_filter
+from banksman.tool_runner.settings import DockerSettings
 from banksman.tool_runner.tools.toolbox import workspace_tools
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
@@ -77,7 +77,7 @@ class BareBwrap:
         self._options = b"".join(os.fsencode(word) + b"\0" for word in options)
         self._command = inner_command(command)
         self._bwrap = find_bwrap()
-        self._filter = build_filter()
+        self._filter = command_filter()
         self._here, there = socket.socketpair()
         if os.fork() == 0:
             self._here.close()

@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant(
         "R109",
         "a command sees the files of the machine",
-        "services/tool-runner/banksman/tool_runner/sandbox/recipe.py",
+        "services/tool-runner/banksman/tool_runner/sandbox/bwrap/recipe.py",
         '        "--bind", str(workspace), WORKSPACE,\n',
         '        "--bind", "/root", WORKSPACE,\n',
         "tests/scenarios/test_structure.py::test_a_command_has_no_key_no_network_and_no_other_files",

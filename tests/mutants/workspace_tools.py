@@ -21,7 +21,7 @@ MUTANTS = (
         "R63",
         "a runner has no web_fetch",
         TOOLS + "toolbox.py",
-        "            WebFetch(egress, limits),\n",
+        "            WebFetchTool(egress, limits),\n",
         "",
         BEHAVIOUR + "test_toolbox.py::test_the_tools_are_described_for_a_model",
     ),
@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "R65",
         "commands start outside the workspace",
-        "services/tool-runner/banksman/tool_runner/sandbox/recipe.py",
+        "services/tool-runner/banksman/tool_runner/sandbox/bwrap/recipe.py",
         '"--chdir", WORKSPACE,',
         '"--chdir", "/",',
         BEHAVIOUR + "test_bash.py::test_commands_run_in_the_workspace_and_their_files_remain",
@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "R67",
         "the text of a file is not returned",
-        TOOLS + "read_file.py",
+        TOOLS + "files.py",
         '            "content": shown.text,\n',
         '            "content": "",\n',
         FILE_TESTS + "test_a_file_is_read_by_its_path_in_the_workspace",
@@ -60,9 +60,9 @@ MUTANTS = (
     Mutant(
         "R68",
         "a missing file is no error",
-        TOOLS + "read_file.py",
-        '            return failure("tool_error", str(refused), path=path)\n',
-        '            return ToolOutcome(value={"success": True, "content": ""})\n',
+        TOOLS + "files.py",
+        '            return failure("tool_error", str(refused), path=path)\n        shown',
+        '            return ToolOutcome(value={"success": True, "content": ""})\n        shown',
         FILE_TESTS + "test_missing_file_is_reported_as_an_error",
     ),
     Mutant(

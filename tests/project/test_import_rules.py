@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.paths import ROOT
 
+RUNNER = "services/tool-runner/banksman/tool_runner/"
+
 TREE = {
     "shared": ["contracts", "runtime", "bus", "deployment", "log_integrity", "runs", "sdk"],
     "cli": ["cli", "cli/local", "cli/operator", "cli/client"],
@@ -23,7 +25,9 @@ TREE = {
         ),
     ],
     "services/agent": ["agent", "agent/logs", "agent/model", "agent/providers"],
-    "services/tool-runner": ["tool_runner", "tool_runner/sandbox"],
+    "services/tool-runner": [
+        *(f"tool_runner{part}" for part in ("", "/mcp", "/sandbox", "/sandbox/docker")),
+    ],
     "services/workflows": ["workflows"],
 }
 
@@ -40,7 +44,9 @@ VALID = {
     "services/agent/banksman/agent/providers/backboard_api.py": "import backboard",
     "services/agent/banksman/agent/providers/backboard_request.py": "",
     "services/agent/banksman/agent/providers/catalog.py": "from banksman.agent.providers import backboard",
-    "services/tool-runner/banksman/tool_runner/sandbox/engine.py": "import docker",
+    RUNNER + "app.py": "from banksman.tool_runner import mcp",
+    RUNNER + "sandbox/backends.py": "import banksman.tool_runner.sandbox.docker",
+    RUNNER + "sandbox/docker/engine.py": "import docker",
     "services/workflows/banksman/workflows/worker.py": "import nats",
 }
 
@@ -85,7 +91,17 @@ INVALID = [
         "from banksman.agent.logs import guard",
         "The protection from damaged logs is imported by the agent's composition",
     ),
-    ("services/tool-runner/banksman/tool_runner/app.py", "import docker", "The Docker SDK only"),
+    (RUNNER + "app.py", "import docker", "The Docker SDK only"),
+    (
+        RUNNER + "settings.py",
+        "from banksman.tool_runner.sandbox.docker import engine",
+        "The Docker sandbox can be removed",
+    ),
+    (
+        RUNNER + "execution.py",
+        "from banksman.tool_runner import mcp",
+        "MCP servers as tools can be removed",
+    ),
     (
         "services/agent/banksman/agent/app.py",
         "from tests import support",

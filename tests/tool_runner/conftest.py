@@ -27,13 +27,13 @@ from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.identity import SandboxIdentity, sandbox_identity
 from banksman.tool_runner.limits import RunnerLimits, SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.sandbox.base import SandboxBackend, Stop
-from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.docker import DockerSandbox
-from banksman.tool_runner.sandbox.docker_settings import DockerSettings
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
+from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
+from banksman.tool_runner.settings import DockerSettings
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
 from banksman.tool_runner.workspaces.quota import delete_tree
-from banksman.tool_runner.workspaces.registry import Turns
+from banksman.tool_runner.workspaces.registry import CallTurns
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 TLS = ssl.create_default_context()
@@ -51,7 +51,7 @@ class Runner:
     workspace: Workspace
     identity: SandboxIdentity
     limits: RunnerLimits
-    turns: Turns
+    turns: CallTurns
 
     async def call(self, tool: str, **arguments: object) -> ToolOutcome:
         async with self.turn(tool):
@@ -151,7 +151,7 @@ async def runner(root: Path, limits: RunnerLimits, backend: str, make_sandbox: M
     sandbox = make_sandbox(root, limits)
     store = WorkspaceStore(root, identity, limits.workspace)
     box = workspace_tools(sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
-    turns = Turns(commands=Shares(limits.sandbox.max_concurrent_calls), fetches=Shares(8))
+    turns = CallTurns(commands=Shares(limits.sandbox.max_concurrent_calls), fetches=Shares(8))
     return Runner(box, sandbox, backend, store, store.get("acme", "c1"), identity, limits, turns)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from banksman.tool_runner.identity import claim
 from banksman.tool_runner.machine import runners
-from banksman.tool_runner.workspaces.runner_identity import claim
 
 
 @pytest.fixture

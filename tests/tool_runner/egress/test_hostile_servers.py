@@ -10,7 +10,7 @@ import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.tool_runner.egress.client import Egress, FetchFailed, HostRules
-from banksman.tool_runner.egress.urls import FetchRefused
+from banksman.tool_runner.egress.rules import FetchRefused
 from banksman.tool_runner.limits import FetchLimits
 
 

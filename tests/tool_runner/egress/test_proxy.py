@@ -381,7 +381,7 @@ async def test_second_request_on_a_connection_is_not_forwarded(runner: Runner) -
 
 
 async def test_every_proxy_connection_is_logged(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "banksman.tool_runner.egress.proxy")
+    caplog.set_level(logging.INFO, "banksman.tool_runner.egress.proxy_session")
     policy = NetworkPolicy(commands=True, allow_hosts=("site.example",))
     async with serving(replying(b"text")) as server:
         way_out = connected(runner, server)

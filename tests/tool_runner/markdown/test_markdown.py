@@ -18,9 +18,10 @@ from tests.tool_runner.conftest import TLS, Runner, only, replying, serving
 
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.limits import FetchLimits, MarkdownLimits, RunnerLimits
-from banksman.tool_runner.markdown import allowed_calls, converter_process
-from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.sandbox.bwrap import processes
+from banksman.tool_runner.sandbox.seccomp import converter_filter
+from banksman.tool_runner.tools import page_converter_process as converter_process
 from banksman.tool_runner.tools.base import ToolOutcome
 from banksman.tool_runner.tools.toolbox import workspace_tools
 
@@ -237,7 +238,7 @@ ESCAPES = {
 
 TRIAL = """
 import json, mmap, os, resource, socket, sys
-from banksman.tool_runner.markdown.converter_process import confine
+from banksman.tool_runner.tools.page_converter_process import confine
 order, escape = json.loads(sys.argv[1]), compile(sys.argv[2], "escape", "exec")
 confine(order)
 try:
@@ -256,7 +257,7 @@ def test_compromised_converter_has_only_its_pipes(runner: Runner, escape: str) -
         charset="utf-8",
         markdown=True,
         base_url="",
-        filter=base64.b64encode(allowed_calls.build_filter()).decode(),
+        filter=base64.b64encode(converter_filter()).decode(),
         user=[runner.identity.uid, runner.identity.gid] if runner.identity.switches else [],
         memory_bytes=256 * 1024 * 1024,
         cpu_s=5,

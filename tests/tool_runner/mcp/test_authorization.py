@@ -10,8 +10,8 @@ import pytest
 from tests.tool_runner.conftest import TLS, Responder, Server, replying, serving
 
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, OAuthClient, RequestToken
-from banksman.tool_runner.egress.hosts import HostRules
-from banksman.tool_runner.egress.private_servers import EgressWithPrivate
+from banksman.tool_runner.egress.client import EgressWithPrivate
+from banksman.tool_runner.egress.rules import HostRules
 from banksman.tool_runner.limits import FetchLimits
 from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
 

@@ -21,11 +21,11 @@ from tests.tool_runner.conftest import TLS, replying, serving
 
 from banksman.contracts.mcp import HttpServer, McpTarget, ServedTool
 from banksman.runtime.health import listening
-from banksman.tool_runner.egress.hosts import HostRules
-from banksman.tool_runner.egress.private_servers import EgressWithPrivate
+from banksman.tool_runner.egress.client import EgressWithPrivate
+from banksman.tool_runner.egress.rules import HostRules
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import FetchLimits, RunnerLimits
-from banksman.tool_runner.mcp.servers import ListingFailed, McpServers
+from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
 from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
@@ -116,13 +116,13 @@ def workspace(root: Path) -> Workspace:
     return WorkspaceStore(root, sandbox_identity(), RunnerLimits().workspace).get("acme", "c1")
 
 
-def servers_reaching(*private: str) -> McpServers:
+def servers_reaching(*private: str) -> McpClient:
     limits = RunnerLimits(fetch=FetchLimits(timeout_s=5))
     egress = EgressWithPrivate(limits.fetch, hosts=HostRules(), private=private, ssl_context=TLS)
-    return McpServers(None, egress, limits)
+    return McpClient(None, egress, limits)
 
 
-def reaching(url: str) -> McpServers:
+def reaching(url: str) -> McpClient:
     return servers_reaching(url.partition("//")[2].partition("/")[0])
 
 

@@ -14,7 +14,7 @@ from banksman.contracts.mcp import McpTarget, ServedTool, StdioServer
 from banksman.contracts.wire import JsonObject
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.mcp.servers import ListingFailed, McpServers
+from banksman.tool_runner.mcp.servers import ListingFailed, McpClient
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
 
@@ -26,22 +26,22 @@ pytestmark = only("bwrap", "containers of the backend docker have no channel")
 
 
 @pytest.fixture
-def servers(runner: Runner, limits: RunnerLimits) -> McpServers:
+def servers(runner: Runner, limits: RunnerLimits) -> McpClient:
     (runner.workspace.directory / "server.py").write_bytes(SERVER.read_bytes())
-    return McpServers(runner.sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
+    return McpClient(runner.sandbox, Egress(limits.fetch, ssl_context=TLS), limits)
 
 
 def behave(runner: Runner, behaviour: str) -> None:
     (runner.workspace.directory / "behaviour").write_text(behaviour)
 
 
-async def found(servers: McpServers, runner: Runner, name: str) -> ServedTool:
+async def found(servers: McpClient, runner: Runner, name: str) -> ServedTool:
     tools = await servers.list_tools(PROGRAM, runner.workspace)
     return next(tool for tool in tools if tool.name == name)
 
 
 async def call(
-    servers: McpServers,
+    servers: McpClient,
     runner: Runner,
     tool: ServedTool,
     text: str = "hello",
@@ -60,7 +60,7 @@ def calls(runner: Runner) -> list[str]:
 
 
 async def test_a_program_runs_in_the_workspace_without_network_and_its_secrets_are_hidden(
-    servers: McpServers, runner: Runner
+    servers: McpClient, runner: Runner
 ) -> None:
     tools = {tool.name: tool for tool in await servers.list_tools(PROGRAM, runner.workspace)}
     echoed = await call(servers, runner, tools["echo"])
@@ -83,7 +83,7 @@ async def test_a_program_runs_in_the_workspace_without_network_and_its_secrets_a
     assert [tool.name for tool in tools.values() if tool.read_only] == ["echo"]
 
 
-async def test_a_changed_description_is_noticed_before_the_call(servers: McpServers, runner: Runner) -> None:
+async def test_a_changed_description_is_noticed_before_the_call(servers: McpClient, runner: Runner) -> None:
     tool = await found(servers, runner, "write")
     titled = await found(servers, runner, "titled")
     behave(runner, "changed")
@@ -110,7 +110,7 @@ async def test_a_changed_description_is_noticed_before_the_call(servers: McpServ
     ],
 )
 async def test_a_program_that_breaks_the_protocol_is_reported(
-    servers: McpServers, runner: Runner, behaviour: str, reason: str
+    servers: McpClient, runner: Runner, behaviour: str, reason: str
 ) -> None:
     tool = await found(servers, runner, "echo")
     behave(runner, behaviour)
@@ -121,7 +121,7 @@ async def test_a_program_that_breaks_the_protocol_is_reported(
     assert reason in str(outcome.value["error"])
 
 
-async def test_a_secret_is_hidden_where_an_error_is_cut(servers: McpServers, runner: Runner) -> None:
+async def test_a_secret_is_hidden_where_an_error_is_cut(servers: McpClient, runner: Runner) -> None:
     behave(runner, "cut secret")
     with pytest.raises(ListingFailed) as failed:
         await servers.list_tools(PROGRAM, runner.workspace)
@@ -130,7 +130,7 @@ async def test_a_secret_is_hidden_where_an_error_is_cut(servers: McpServers, run
 
 
 async def test_messages_of_a_program_are_not_logged(
-    servers: McpServers, runner: Runner, caplog: pytest.LogCaptureFixture
+    servers: McpClient, runner: Runner, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The SDK logs invalid notifications with their content, which may have the tenant's secrets."""
     behave(runner, "invalid notification")
@@ -140,7 +140,7 @@ async def test_messages_of_a_program_are_not_logged(
 
 
 async def test_a_program_that_ends_or_floods_in_a_call_leaves_an_unknown_outcome(
-    servers: McpServers, runner: Runner
+    servers: McpClient, runner: Runner
 ) -> None:
     ended = await call(servers, runner, await found(servers, runner, "exit"))
     flooded = await call(servers, runner, await found(servers, runner, "flood"))
@@ -152,7 +152,7 @@ async def test_a_program_that_ends_or_floods_in_a_call_leaves_an_unknown_outcome
 
 
 async def test_a_call_ends_at_its_time_out_and_when_it_is_cancelled(
-    servers: McpServers, runner: Runner
+    servers: McpClient, runner: Runner
 ) -> None:
     tool = await found(servers, runner, "sleep")
     slow = await call(servers, runner, tool, timeout_s=2)
@@ -168,7 +168,7 @@ async def test_a_call_ends_at_its_time_out_and_when_it_is_cancelled(
     assert "may have had effects" in str(cancelled.value["error"])
 
 
-async def test_lists_of_tools_are_bounded(servers: McpServers, runner: Runner) -> None:
+async def test_lists_of_tools_are_bounded(servers: McpClient, runner: Runner) -> None:
     behave(runner, "many")
     many = await servers.list_tools(PROGRAM, runner.workspace)
     behave(runner, "endless pages")
@@ -177,7 +177,7 @@ async def test_lists_of_tools_are_bounded(servers: McpServers, runner: Runner) -
 
 
 async def test_a_long_result_is_stored_and_continued_with_read_file(
-    servers: McpServers, runner: Runner
+    servers: McpClient, runner: Runner
 ) -> None:
     outcome = await call(servers, runner, await found(servers, runner, "echo"), "x" * 50_000)
     assert (len(str(outcome.value["result"])), outcome.truncated) == (10_000, True)

@@ -21,9 +21,9 @@ from tests.tool_runner.sandbox.hidden_memory import HIDDEN_MEMORY
 
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
-from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine_v1, examine_v2
-from banksman.tool_runner.sandbox.cgroups import CallCgroups, divided
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine_v1, examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 
 pytestmark = only("bwrap", "containers have cgroups of their engine")
 
@@ -132,8 +132,8 @@ def test_next_runner_removes_the_cgroups_of_runners_that_were_killed(runner: Run
 import os, signal, sys
 from pathlib import Path
 from banksman.tool_runner.limits import SandboxLimits
-from banksman.tool_runner.sandbox.cgroup_delegation import examine_v2
-from banksman.tool_runner.sandbox.cgroups import divided
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroups import divided
 made = divided(examine_v2(frozenset()), Path(sys.argv[1]))
 made.create(SandboxLimits())
 print(made.hierarchies[0].directory, flush=True)
@@ -181,7 +181,7 @@ def test_cgroup_with_foreign_processes_is_not_divided(runner: Runner, root: Path
     (directory,) = shared.directories
     program = """
 import os, sys
-from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine_v2
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 try:
     examine_v2(frozenset())
@@ -206,8 +206,8 @@ def test_a_runner_moves_itself_out_of_the_cgroup_that_it_divides(runner: Runner,
     program = """
 import sys
 from pathlib import Path
-from banksman.tool_runner.sandbox.cgroup_delegation import examine_v2
-from banksman.tool_runner.sandbox.cgroups import divided
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import examine_v2
+from banksman.tool_runner.sandbox.bwrap.cgroups import divided
 from banksman.tool_runner.limits import SandboxLimits
 open(sys.argv[1] + "/cgroup.procs", "w").write("0")
 for _ in range(2):

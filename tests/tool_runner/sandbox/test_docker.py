@@ -21,9 +21,9 @@ from tests.tool_runner.sandbox.relay import Relay, relaying
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits, WorkspaceLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand, SandboxUnavailable, Stop
-from banksman.tool_runner.sandbox.docker import DockerSandbox
-from banksman.tool_runner.sandbox.docker_host import find_host_directory
-from banksman.tool_runner.selftest import self_test
+from banksman.tool_runner.sandbox.docker.engine import find_host_directory
+from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
+from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 WAIT_S = 30
@@ -403,9 +403,9 @@ from pathlib import Path
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import SandboxLimits
 from banksman.tool_runner.sandbox.base import SandboxCommand
-from banksman.tool_runner.sandbox.docker import DockerSandbox
-from banksman.tool_runner.sandbox.docker_settings import DockerSettings
-from banksman.tool_runner.selftest import self_test
+from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
+from banksman.tool_runner.settings import DockerSettings
+from banksman.tool_runner.sandbox.selftest import self_test
 
 async def main():
     root = Path("/workspaces/below")

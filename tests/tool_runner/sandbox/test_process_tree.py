@@ -22,9 +22,9 @@ from tests.tool_runner.conftest import DockerBackend, Runner, exists, only, star
 
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID, sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import SandboxCommand, Stop
-from banksman.tool_runner.sandbox.leftovers import end_leftovers
+from banksman.tool_runner.sandbox.bwrap import processes
+from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 
@@ -312,10 +312,10 @@ _ONE_CALL = textwrap.dedent("""
 
     def make(root):
         if len(sys.argv) == 3:
-            from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+            from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
             return BwrapSandbox(sandbox_identity(), SandboxLimits())
-        from banksman.tool_runner.sandbox.docker import DockerSandbox
-        from banksman.tool_runner.sandbox.docker_settings import DockerSettings
+        from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
+        from banksman.tool_runner.settings import DockerSettings
         return DockerSandbox(root, sandbox_identity(), SandboxLimits(), DockerSettings(image=sys.argv[3]))
 
     async def main():
@@ -355,9 +355,9 @@ _MANY_RUNNERS = textwrap.dedent("""
     from pathlib import Path
     from banksman.tool_runner.identity import sandbox_identity
     from banksman.tool_runner.limits import SandboxLimits
-    from banksman.tool_runner.sandbox import processes
+    from banksman.tool_runner.sandbox.bwrap import processes
     from banksman.tool_runner.sandbox.base import SandboxCommand
-    from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
+    from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
 
     async def main():
         sandbox = BwrapSandbox(sandbox_identity(), SandboxLimits())

@@ -16,15 +16,15 @@ from tests.support.polling import eventually
 from tests.tool_runner.conftest import Runner, exists, only
 
 from banksman.tool_runner.limits import SandboxLimits
-from banksman.tool_runner.sandbox import processes
 from banksman.tool_runner.sandbox.base import SandboxCommand
-from banksman.tool_runner.sandbox.bwrap import BwrapSandbox, find_bwrap
-from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine
-from banksman.tool_runner.sandbox.cgroups import divided
-from banksman.tool_runner.sandbox.seccomp_program import seccomp_program
-from banksman.tool_runner.sandbox.spawner import Spawner
-from banksman.tool_runner.sandbox.spawner_process import STARTER_NAME
-from banksman.tool_runner.sandbox.starters import Starters
+from banksman.tool_runner.sandbox.bwrap import processes
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.bwrap.cgroups import divided
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox, find_bwrap
+from banksman.tool_runner.sandbox.bwrap.spawner import Spawner
+from banksman.tool_runner.sandbox.bwrap.spawner_process import STARTER_NAME
+from banksman.tool_runner.sandbox.bwrap.starters import Starters
+from banksman.tool_runner.sandbox.seccomp import command_filter
 
 pytestmark = only("bwrap", "a container has a supervisor of its own")
 
@@ -152,7 +152,7 @@ async def test_starter_that_was_killed_while_unused_is_replaced(runner: Runner) 
 
 
 async def test_unused_starter_ends(runner: Runner) -> None:
-    spawner = Spawner(runner.identity, find_bwrap(), seccomp_program(), calls=2)
+    spawner = Spawner(runner.identity, find_bwrap(), command_filter(), calls=2)
     unused = Starters(spawner, SandboxLimits(), None, unused_s=0)
     async with unused.lend() as place:
         await eventually(lambda: place.starter.idle)

@@ -15,7 +15,7 @@ from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import Runners, running
 
 from banksman.contracts.ids import new_id
-from banksman.tool_runner.sandbox.processes import wait_exit
+from banksman.tool_runner.sandbox.bwrap.processes import wait_exit
 
 CALLS = 4
 """Calls in flight at the moment of a kill; on one core a runner starts no more at a time."""

@@ -15,7 +15,7 @@ from banksman.bus.sealing import SEAL_BYTES
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
 from banksman.tool_runner.outputs import Outputs
-from banksman.tool_runner.workspaces.removals import objects_of
+from banksman.tool_runner.workspaces.reports import objects_of
 
 _WAIT_S = 30.0
 _OUTPUT = bytes(1000)

@@ -11,9 +11,8 @@ import pytest
 
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import load
-from banksman.tool_runner.egress.client import HostRules
-from banksman.tool_runner.egress.private_servers import EgressWithPrivate
-from banksman.tool_runner.egress.urls import FetchRefused
+from banksman.tool_runner.egress.client import EgressWithPrivate, HostRules
+from banksman.tool_runner.egress.rules import FetchRefused
 from banksman.tool_runner.limits import FetchLimits
 from banksman.tool_runner.settings import ToolRunnerServiceSettings
 

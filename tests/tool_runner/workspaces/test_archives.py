@@ -16,9 +16,14 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import MAX_PATHS_BYTES, link_stays
 from banksman.tool_runner.workspaces.archive_reading import read_archive
-from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
+from banksman.tool_runner.workspaces.archive_writing import (
+    MAX_PATHS_BYTES,
+    Contents,
+    SnapshotRefused,
+    link_stays,
+    write_archive,
+)
 
 ME = SandboxIdentity(os.geteuid(), os.getegid(), switches=False)
 LIMITS = WorkspaceLimits(max_bytes=1_000_000, max_entries=50, max_depth=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from banksman.tool_runner.workspaces.modes import change_mode
+from banksman.tool_runner.workspaces.beneath import change_mode
 from banksman.tool_runner.workspaces.quota import delete_tree
 
 ATTEMPTS = 300

@@ -12,7 +12,7 @@ from banksman.contracts.workspaces import WorkspacePlacement, WorkspaceReport, W
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.registry import Turns, WorkspaceRegistry
+from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
 from banksman.tool_runner.workspaces.reports import Reports
 from banksman.tool_runner.workspaces.snapshots import Snapshots
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
@@ -34,12 +34,12 @@ class ConfirmingReports(Reports):
 
 
 @pytest.fixture
-def turns() -> Turns:
-    return Turns(commands=Shares(1), fetches=Shares(1))
+def turns() -> CallTurns:
+    return CallTurns(commands=Shares(1), fetches=Shares(1))
 
 
 @pytest.fixture
-async def registry(root: Path, turns: Turns) -> WorkspaceRegistry:
+async def registry(root: Path, turns: CallTurns) -> WorkspaceRegistry:
     """A registry with one workspace of term 1, which contains the file `old`."""
     store = WorkspaceStore(root, sandbox_identity(), WorkspaceLimits())
     unused = cast(Snapshots, None)
@@ -60,7 +60,7 @@ def request(registry: WorkspaceRegistry, term: int) -> asyncio.Task[None]:
 
 
 async def test_newer_term_replaces_the_files_only_after_the_running_call(
-    registry: WorkspaceRegistry, turns: Turns
+    registry: WorkspaceRegistry, turns: CallTurns
 ) -> None:
     old = registry.workspaces.get("acme", "c1").directory / "old"
     async with turns.turn("bash", "acme", "c1"):
@@ -72,7 +72,7 @@ async def test_newer_term_replaces_the_files_only_after_the_running_call(
 
 
 async def test_file_request_of_the_same_term_does_not_wait_for_the_running_call(
-    registry: WorkspaceRegistry, turns: Turns
+    registry: WorkspaceRegistry, turns: CallTurns
 ) -> None:
     async with turns.turn("bash", "acme", "c1"):
         async with asyncio.timeout(5):
@@ -80,7 +80,7 @@ async def test_file_request_of_the_same_term_does_not_wait_for_the_running_call(
 
 
 async def test_call_of_the_newer_term_replaces_the_files_in_its_own_turn(
-    registry: WorkspaceRegistry, turns: Turns
+    registry: WorkspaceRegistry, turns: CallTurns
 ) -> None:
     old = registry.workspaces.get("acme", "c1").directory / "old"
     async with turns.turn("bash", "acme", "c1"), asyncio.timeout(5):

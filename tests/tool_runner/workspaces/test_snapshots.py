@@ -29,9 +29,8 @@ from banksman.runtime.shares import Shares
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.settings import SnapshotSettings
-from banksman.tool_runner.workspaces.registry import Turns, WorkspaceRegistry
-from banksman.tool_runner.workspaces.removals import objects_of
-from banksman.tool_runner.workspaces.reports import Reports
+from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
+from banksman.tool_runner.workspaces.reports import Reports, objects_of
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
@@ -369,6 +368,6 @@ def scheduler(bus: Bus, root: Path) -> SnapshotScheduler:
     now = BrokerClock(bus).now
     snapshots = Snapshots(objects, "r-other", root / ".copies", identity, limits, now, room)
     reports = Reports(bus, "r-other")
-    store, turns = WorkspaceStore(root, identity, limits), Turns(commands=Shares(1), fetches=Shares(1))
+    store, turns = WorkspaceStore(root, identity, limits), CallTurns(commands=Shares(1), fetches=Shares(1))
     registry = WorkspaceRegistry(store, snapshots, reports, turns, runner_epoch=1)
     return SnapshotScheduler(registry, snapshots, reports, SnapshotSettings())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from banksman.contracts.errors import Overloaded
-from banksman.tool_runner.workspaces.uploads import MAX_TENANT_UPLOADS, Uploads
+from banksman.tool_runner.workspaces.files_api import MAX_TENANT_UPLOADS, Uploads
 
 
 def test_unfinished_uploads_of_one_tenant_leave_room_for_others(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from tests.tool_runner.conftest import TLS, MakeSandbox, Runner, only, started
 
 from banksman.contracts.errors import BadInput, Conflict
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.identity import sandbox_identity
+from banksman.tool_runner.identity import claim, sandbox_identity
 from banksman.tool_runner.limits import MIB, RunnerLimits, WorkspaceLimits
 from banksman.tool_runner.tools.toolbox import workspace_tools
-from banksman.tool_runner.workspaces import files, runner_identity
+from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree, measure
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root
 
@@ -275,30 +275,30 @@ class TestRareScans:
 
 
 def test_restarted_runner_has_the_same_id_and_a_higher_epoch(root: Path) -> None:
-    first = runner_identity.claim(root)
+    first = claim(root)
     os.close(first.lock_fd)
-    second = runner_identity.claim(root)
+    second = claim(root)
     os.close(second.lock_fd)
     assert (first.epoch, second.epoch, first.runner) == (1, 2, second.runner)
 
 
 def test_two_runners_never_share_a_directory(root: Path) -> None:
-    held = runner_identity.claim(root)
+    held = claim(root)
     with pytest.raises(Conflict, match="another runner"):
-        runner_identity.claim(root)
+        claim(root)
     os.close(held.lock_fd)
 
 
 def test_invalid_runner_identity_is_refused(root: Path) -> None:
     (root / ".runner.json").write_text(json.dumps({"runner": "a.b", "epoch": 3}))
     with pytest.raises(BadInput):
-        runner_identity.claim(root)
+        claim(root)
 
 
 def test_sandbox_user_cannot_read_the_identity_of_the_runner(root: Path, is_root: bool) -> None:
     privileged.require("root", is_root, "whether the sandbox user is kept from the runner's files")
     identity = sandbox_identity()
-    os.close(runner_identity.claim(root).lock_fd)
+    os.close(claim(root).lock_fd)
     done = subprocess.run(
         ["cat", str(root / ".runner.lock")],
         user=identity.uid,

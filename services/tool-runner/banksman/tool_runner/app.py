@@ -25,19 +25,16 @@ from banksman.runtime.concurrency import first_error
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.shares import Shares
-from banksman.tool_runner.admission import Admission
-from banksman.tool_runner.execution import CallExecutor
-from banksman.tool_runner.lifecycle import Lifecycle
-from banksman.tool_runner.mcp.finding import McpFinder
+from banksman.tool_runner.execution import Admission, CallExecutor
+from banksman.tool_runner.identity import RunnerIdentity
+from banksman.tool_runner.lifecycle import Lifecycle, LocalRunner, prepare
+from banksman.tool_runner.mcp.servers import McpClient, McpFinder
 from banksman.tool_runner.outputs import Outputs
 from banksman.tool_runner.settings import ToolRunnerServiceSettings, ToolRunnerSettings
-from banksman.tool_runner.startup import LocalRunner, prepare
-from banksman.tool_runner.worker import Worker, runner_router
+from banksman.tool_runner.worker import CallWorker, runner_router
 from banksman.tool_runner.workspaces.files_api import FilesApi
-from banksman.tool_runner.workspaces.registry import Turns, WorkspaceRegistry
-from banksman.tool_runner.workspaces.removals import objects_of
-from banksman.tool_runner.workspaces.reports import Reports
-from banksman.tool_runner.workspaces.runner_identity import RunnerIdentity
+from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry
+from banksman.tool_runner.workspaces.reports import Reports, objects_of
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 from banksman.tool_runner.workspaces.snapshots import Snapshots
@@ -47,7 +44,7 @@ THREADS = 32
 
 
 def run() -> int:
-    """Run the service until it is stopped; return the exit code."""
+    """Run until stopped; return the exit code."""
     return service.run("tool-runner", ToolRunnerServiceSettings, main)
 
 
@@ -92,7 +89,7 @@ async def _serve(
         if not await durability.holds(process.stop):
             return
     clock = await stack.enter_async_context(BrokerClock(bus, stream=names.object_stream(names.WORKSPACES)))
-    turns = Turns(
+    turns = CallTurns(
         commands=Shares(own.limits.sandbox.max_concurrent_calls, settings.running_calls),
         fetches=Shares(own.concurrent_fetches, settings.running_calls),
     )
@@ -112,24 +109,18 @@ async def _serve(
     )
     admission = Admission(lease, scheduler.registry, local.box, local.problem)
     calls = _runner_calls(bus, clock, own, local.identity, admission, active)
-    executor = None
-    if local.box is not None and local.mcp is not None:
+    executor = finder = None
+    if local.box is not None and local.egress is not None:
+        mcp = McpClient(local.sandbox if own.sandbox == "bwrap" else None, local.egress, own.limits)
+        finder = McpFinder(mcp, local.workspaces, turns)
         outputs = Outputs(
             objects_of(bus, names.OUTPUTS, local.identity.runner),
             local.identity.runner,
             max_tenant_bytes=own.max_tenant_output_bytes,
-            encrypt=own.encrypt,
         )
-        executor = CallExecutor(bus, calls, admission, turns, local.box, local.mcp, local.workspaces, outputs)
-    worker = Worker(calls, admission, executor, tasks)
-    files = FilesApi(
-        local.workspaces,
-        local.uploads,
-        scheduler.registry,
-        scheduler,
-        lease,
-        None if local.mcp is None else McpFinder(local.mcp, local.workspaces, turns),
-    )
+        executor = CallExecutor(bus, calls, admission, turns, local.box, mcp, local.workspaces, outputs)
+    worker = CallWorker(calls, admission, executor, tasks)
+    files = FilesApi(local.workspaces, local.uploads, scheduler.registry, scheduler, lease, finder)
     router = runner_router(local.identity.runner, worker, files)
     calls_subject = subjects.tool_call(local.identity.runner, ANY, ANY)
     control = ControlPlane(bus, router, title="Banksman tool-runner", at_once=(calls_subject,))
@@ -146,16 +137,13 @@ async def _connect(settings: ToolRunnerServiceSettings, identity: RunnerIdentity
 
 
 def _scheduler(
-    bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, local: LocalRunner, turns: Turns
+    bus: Bus, clock: BrokerClock, own: ToolRunnerSettings, local: LocalRunner, turns: CallTurns
 ) -> SnapshotScheduler:
-    """Build the scheduler with a registry that has read the records of earlier processes."""
     scratch = local.workspaces.root / ".copies"
     runner = local.identity.runner
     objects = objects_of(bus, names.WORKSPACES, runner)
     room = SnapshotRoom(bus, objects, runner)
-    snapshots = Snapshots(
-        objects, runner, scratch, local.user, own.limits.workspace, clock.now, room, encrypt=own.encrypt
-    )
+    snapshots = Snapshots(objects, runner, scratch, local.user, own.limits.workspace, clock.now, room)
     snapshots.prepare()
     reports = Reports(bus, runner)
     registry = WorkspaceRegistry(

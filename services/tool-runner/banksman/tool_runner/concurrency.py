@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextlib.asynccontextmanager
 async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator[None]:
-    """Run `work` in a task while the block runs; raise an error of `work` at the end of the block."""
+    """Run `work` in a task during the block; raise its error at the end of the block."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -23,7 +23,7 @@ async def in_background(work: Coroutine[object, object, None]) -> AsyncGenerator
 
 
 async def run_until(work: Coroutine[object, object, T], ended: Coroutine[object, object, None]) -> T | None:
-    """Run both; return the result of `work`, or None if `ended` returns first. Cancel the slower one."""
+    """Run both, and cancel the slower one. Return the result of `work`, or None if `ended` returns first."""
     task, end = asyncio.create_task(work), asyncio.create_task(ended)
     try:
         await asyncio.wait((task, end), return_when=asyncio.FIRST_COMPLETED)

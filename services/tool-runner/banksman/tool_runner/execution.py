@@ -8,27 +8,26 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from banksman.bus.connection import Bus
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.fitting import first_fitting, json_bytes
-from banksman.contracts.mcp import HttpServer
+from banksman.contracts.mcp import HttpServer, McpTarget
 from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH, WEB_FETCH
-from banksman.runs.lease import LeaseLost
+from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import RunnerCalls
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
-from banksman.tool_runner.admission import Admission
-from banksman.tool_runner.mcp.servers import McpServers
-from banksman.tool_runner.outputs import Outputs, StoredOutput
-from banksman.tool_runner.progress import progress
+from banksman.tool_runner.outputs import Outputs, StoredOutput, progress
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceEntry
-from banksman.tool_runner.workspaces.registry import Turns, takes_workspace
+from banksman.tool_runner.workspaces.registry import CallTurns, WorkspaceRegistry, takes_workspace
 from banksman.tool_runner.workspaces.workspace import WorkspaceStore
 
 logger = logging.getLogger(__name__)
@@ -43,12 +42,46 @@ STORE_OUTPUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ActiveCall:
-    """One admitted call that waits or runs."""
-
     request: CallRequest
     workspace: WorkspaceEntry
     stop: Stop = field(default_factory=Stop)
     """Ends the call, also while it waits."""
+
+
+@dataclass
+class Admission:
+    """The conditions under which this process accepts, starts and repeats calls."""
+
+    lease: Lease
+    registry: WorkspaceRegistry
+    box: ToolBox | None
+    """None if the sandbox failed its self-test; then no call is accepted."""
+    problem: str | None
+    """Why the sandbox failed its self-test; None if it passed."""
+    draining: bool = False
+    """True after the process has begun to stop; calls that wait for their turn then end unstarted."""
+
+    def holds_lease(self) -> bool:
+        return self.lease.holds
+
+    def may_start(self) -> bool:
+        return self.lease.holds and not self.draining
+
+    def may_repeat(self, request: CallRequest) -> bool:
+        """Return whether the tool is idempotent by the runner's own definition, not by the request."""
+        return self.box is not None and self.box.may_repeat(request.call.name)
+
+    def is_placed_here(self, request: CallRequest) -> bool:
+        """Return whether the workspace of the request is on this runner."""
+        return self.registry.admits(request.tenant, request.workspace_id, request.place)
+
+
+class CallsMcpTools(Protocol):
+    """Calls tools of servers of the Model Context Protocol."""
+
+    async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
+        """Call a tool once; every failure is an outcome."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +91,9 @@ class CallExecutor:
     bus: Bus
     calls: RunnerCalls
     admission: Admission
-    turns: Turns
+    turns: CallTurns
     box: ToolBox
-    mcp: McpServers
+    mcp: CallsMcpTools
     workspaces: WorkspaceStore
     outputs: Outputs
 
@@ -177,10 +210,7 @@ class CallExecutor:
 
 
 def _turn_of(request: CallRequest) -> str:
-    """Return the tool whose turns a call takes.
-
-    A program in the sandbox counts as a command, and a request to a server as a fetch.
-    """
+    """Return the tool whose turn a call takes: of `bash` for an MCP program, of `web_fetch` for a server."""
     if request.mcp is None:
         return request.call.name
     return WEB_FETCH.name if isinstance(request.mcp.transport, HttpServer) else BASH.name

@@ -1,41 +1,113 @@
-"""The life cycle of a connected runner: take the lease, serve, drain, snapshot, release."""
+"""The life of a runner process: preparations on its machine; then lease, calls, last snapshots, release."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
 from banksman.contracts.calls import DRAINING
 from banksman.contracts.errors import BanksmanError
 from banksman.runs.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
-from banksman.tool_runner.worker import Worker
+from banksman.tool_runner.egress.client import Egress, EgressWithPrivate
+from banksman.tool_runner.egress.rules import HostRules
+from banksman.tool_runner.identity import RunnerIdentity, SandboxIdentity, claim, sandbox_identity
+from banksman.tool_runner.sandbox.backends import BackendFactory
+from banksman.tool_runner.sandbox.base import SandboxBackend
+from banksman.tool_runner.sandbox.bwrap.processes import end_leftovers
+from banksman.tool_runner.settings import ToolRunnerSettings
+from banksman.tool_runner.tools.toolbox import ToolBox, workspace_tools
+from banksman.tool_runner.worker import CallWorker
+from banksman.tool_runner.workspaces.files_api import Uploads
 from banksman.tool_runner.workspaces.scheduler import SnapshotScheduler
+from banksman.tool_runner.workspaces.workspace import WorkspaceStore, default_root
 
+logger = logging.getLogger(__name__)
+
+SWEEP_S = 5.0
+"""Seconds that a start may spend on temporary files of interrupted writes."""
 EXIT_WITHIN_S = 5
 """Seconds until the kernel ends a process that lost its lease, and its sandboxes with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class LocalRunner:
+    """The parts of a runner that need no NATS."""
+
+    user: SandboxIdentity
+    workspaces: WorkspaceStore
+    uploads: Uploads
+    identity: RunnerIdentity
+    sandbox: SandboxBackend | None
+    """None if it failed its self-test."""
+    problem: str | None
+    """Why it failed; None if it passed."""
+    box: ToolBox | None
+    """None without a sandbox."""
+    egress: Egress | None
+    """None without a sandbox."""
+
+
+async def prepare(data_dir: Path, own: ToolRunnerSettings) -> LocalRunner:
+    """Claim the workspaces, remove the leftovers of a killed runner, and test the sandbox.
+
+    Raises:
+        Conflict: another process serves these workspaces.
+        OSError: a directory cannot be created.
+    """
+    user = sandbox_identity(own.sandbox_uid)
+    root = own.workspaces_dir or default_root(data_dir, user)
+    workspaces = WorkspaceStore(root, user, own.limits.workspace)
+    workspaces.prepare()
+    # The claim comes first: only the process that holds it may kill and delete below this root.
+    identity = claim(workspaces.root, runner=own.runner)
+    await asyncio.to_thread(_remove_leftovers, workspaces)
+    uploads = Uploads(workspaces.root / ".uploads", max_bytes=own.limits.sandbox.file_size_bytes)
+    uploads.prepare()
+    sandbox, problem = await BackendFactory(workspaces.root, user, own).create_tested()
+    if sandbox is None:
+        return LocalRunner(user, workspaces, uploads, identity, None, problem, None, None)
+    egress = await _egress(own)
+    may_connect = own.egress.allow_commands and own.sandbox == "bwrap"
+    box = workspace_tools(sandbox, egress, own.limits, commands_may_connect=may_connect)
+    return LocalRunner(user, workspaces, uploads, identity, sandbox, problem, box, egress)
+
+
+def _remove_leftovers(workspaces: WorkspaceStore) -> None:
+    if ended := end_leftovers(workspaces.root):
+        logger.warning("%d sandboxes of an earlier runner were still running and were killed", ended)
+    if skipped := workspaces.sweep(SWEEP_S):
+        logger.warning("%d workspaces were not swept for interrupted writes within %g s", skipped, SWEEP_S)
+
+
+async def _egress(own: ToolRunnerSettings) -> Egress:
+    # Reading the machine's certificates takes a third of a second on a busy machine.
+    ssl_context = await asyncio.to_thread(ssl.create_default_context)
+    return EgressWithPrivate(
+        own.limits.fetch,
+        hosts=HostRules(own.egress.allow_hosts, own.egress.deny_hosts),
+        private=own.egress.allow_private_addresses,
+        ssl_context=ssl_context,
+    )
+
+
 @dataclass
 class Lifecycle:
-    """Runs one runner process from its lease to its end."""
-
     lease: Lease
-    worker: Worker
+    worker: CallWorker
     scheduler: SnapshotScheduler
     problem: str | None
-    """Why the sandbox failed its self-test; None if it passed."""
+    """See `LocalRunner.problem`."""
     drain_s: float
     """Seconds that running calls get at the end before they are killed."""
 
     async def serve(self, process: ServiceProcess, tasks: asyncio.TaskGroup) -> None:
-        """Serve until `process.stop`, then end in an order that loses no work.
-
-        Raises:
-            Unavailable: the lease could not be stored.
-        """
+        """Serve until `process.stop`, then end in an order that loses no work."""
         await self.lease.take()
         scheduling = process.health.background.run("workspaces", self.scheduler.run)
         # Not a supervised background task: without a lease the process must end.
@@ -53,11 +125,7 @@ class Lifecycle:
         await asyncio.wait([renewing])
 
     async def _renew_lease(self, scheduling: BackgroundTask) -> None:
-        """Renew the lease. If it is lost, end every call and then the process.
-
-        Raises:
-            LeaseLost: the lease was not renewed in time.
-        """
+        """Renew the lease. If it is lost, end every call and then the process."""
         try:
             await self.lease.keep()
         except BanksmanError:

@@ -91,8 +91,6 @@ class WorkspaceLimits(_Limits):
 
 
 class FetchLimits(_Limits):
-    """Limits of one fetch."""
-
     timeout_s: float = Field(default=FETCH_TIMEOUT_S, gt=0, le=FETCH_TIMEOUT_S)
     """Seconds from the first look-up to the last byte, including redirects."""
     max_redirects: int = Field(default=5, ge=0)
@@ -133,8 +131,6 @@ class MarkdownLimits(_Limits):
 
 
 class RunnerLimits(_Limits):
-    """All limits of a runner."""
-
     max_output_chars: int = Field(default=MAX_OUTPUT_CHARS, ge=200, le=MAX_OUTPUT_CHARS)
     """Characters of output in one result: standard output and error together, one page of a file, or the body
     of a response."""

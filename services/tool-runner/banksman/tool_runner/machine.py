@@ -9,16 +9,15 @@ from pathlib import Path
 
 from banksman.contracts.ids import new_id
 from banksman.runtime.settings import load
-from banksman.tool_runner.identity import sandbox_identity
-from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.identity import sandbox_identity, stored_id
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
 from banksman.tool_runner.settings import ToolRunnerServiceSettings
 from banksman.tool_runner.workspaces.beneath import kernel_resolves_beneath
-from banksman.tool_runner.workspaces.runner_identity import stored_id
 from banksman.tool_runner.workspaces.workspace import default_root
 
 
 def checks() -> dict[str, str]:
-    """Return a sentence for each check, by its name: how this machine can confine a tool-runner's calls."""
+    """Return a sentence for each check, by its name: how this machine can confine calls."""
     if kernel_resolves_beneath():
         files = "the kernel keeps paths inside a workspace (openat2)"
     else:
@@ -27,7 +26,7 @@ def checks() -> dict[str, str]:
 
 
 def workspaces_root(data_dir: Path) -> Path:
-    """Return the directory in which a tool-runner with this data directory keeps workspaces by default."""
+    """Return the default directory of the workspaces of a tool-runner with this data directory."""
     return default_root(data_dir, sandbox_identity())
 
 
@@ -50,7 +49,6 @@ def runners(data_dir: Path, number: int) -> dict[str, Path]:
 
 
 def _command_limits() -> str:
-    """Return how a tool-runner started from this process would limit commands."""
     try:
         return str(examine())
     except NotDelegated as reason:

@@ -1,33 +1,111 @@
+"""The output of calls: published in pieces while a call runs, and stored whole if the result shows a part.
+
+Losing a piece is harmless, because the result contains the output.
+"""
+
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Literal
 
+from banksman.bus.connection import Bus
 from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
 from banksman.bus.sealing import SEAL_BYTES, new_key, sealed
-from banksman.contracts.errors import BanksmanError, Overloaded
+from banksman.contracts import subjects
+from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallRequest
+from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.workspaces import OWN_SHARE
+from banksman.runtime.failpoints import reach
+from banksman.tool_runner.concurrency import in_background
+from banksman.tool_runner.tools.base import OnProgress
 
 logger = logging.getLogger(__name__)
 
+PIECE_CHARS = 4096
+"""Maximum characters of one piece; at most one piece per stream is published every `PIECE_EVERY_S`."""
+PIECE_EVERY_S = 0.1
+BACKLOG_CHARS = 64 * 1024
+"""Maximum waiting characters of one stream; further output is dropped here and stays in the result."""
+
+Stream = Literal["stdout", "stderr"]
+
 _UNLISTED_SHARE = 8
 """A tenant may store this fraction of its limit between two listings, so that few calls wait for one."""
-
 _LISTED_S = 600.0
 """Seconds for which the bytes of this runner are cached, because listing costs time for each output."""
 _SPARE_SHARE = 32
 """The fraction of a runner's part that is removed in addition when the part is full."""
 
 
+class _Backlog:
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self._waiting: dict[Stream, str] = {}
+
+    def add(self, stream: Stream, text: str) -> None:
+        waiting = self._waiting.get(stream, "")
+        self._waiting[stream] = waiting + text[: BACKLOG_CHARS - len(waiting)]
+        self.changed.set()
+
+    def pieces(self) -> Iterator[tuple[Stream, str]]:
+        waiting, self._waiting = self._waiting, {}
+        self.changed.clear()
+        for stream, text in waiting.items():
+            yield stream, text[:PIECE_CHARS]
+            if rest := text[PIECE_CHARS:]:
+                self.add(stream, rest)
+
+
+@asynccontextmanager
+async def progress(bus: Bus, runner: str, request: CallRequest) -> AsyncGenerator[OnProgress | None]:
+    """Publish the progress of a call while the block runs.
+
+    Yields the function that takes its output, or None if the request wants no progress.
+    """
+    if not request.progress:
+        yield None
+        return
+    backlog = _Backlog()
+    async with in_background(_publish_progress(bus, runner, request, backlog)):
+        yield backlog.add
+
+
+async def _publish_progress(bus: Bus, runner: str, request: CallRequest, backlog: _Backlog) -> None:
+    subject = subjects.tool_progress(request.tenant, request.conversation_id)
+    started = CallProgress(
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        tool_call_id=request.call.id,
+        kind="started",
+        runner=runner,
+    )
+    await asyncio.sleep(PROGRESS_AFTER_S)
+    await _publish(bus, subject, started)
+    while True:
+        await backlog.changed.wait()
+        await reach("runner.running")
+        for stream, text in backlog.pieces():
+            piece = started.model_copy(update={"kind": "output", "stream": stream, "text": text})
+            await _publish(bus, subject, piece)
+        await asyncio.sleep(PIECE_EVERY_S)
+
+
+async def _publish(bus: Bus, subject: str, progress: CallProgress) -> None:
+    with contextlib.suppress(Unavailable):
+        await bus.publish(subject, progress.model_dump_json().encode())
+
+
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """The location of the whole output of a command."""
-
     name: str
-    key: str | None
-    """The key that decrypts it; None if it is not encrypted."""
+    key: str
+    """The key that decrypts it."""
 
 
 class Outputs:
@@ -38,10 +116,9 @@ class Outputs:
     quarters), the oldest outputs of the tenant with the most bytes are removed.
     """
 
-    def __init__(self, objects: Objects, runner: str, *, max_tenant_bytes: int, encrypt: bool = True) -> None:
+    def __init__(self, objects: Objects, runner: str, *, max_tenant_bytes: int) -> None:
         self._objects = objects
         self._runner = runner
-        self._encrypt = encrypt
         self._max_tenant_bytes = max_tenant_bytes
         self._unlisted = Counter[str]()
         """Bytes that this process stored since the last listing, by tenant."""
@@ -59,11 +136,10 @@ class Outputs:
             Unavailable: the output was not stored by the deadline.
         """
         name = owned_name(self._runner, tenant, conversation_id, attempt)
-        key = new_key() if self._encrypt else None
-        if key is not None:
-            # An object has a limited size, and a setting allows outputs of that size.
-            data = data[: MAX_OBJECT_BYTES - SEAL_BYTES]
-            data = await asyncio.to_thread(sealed, data, key, name)
+        key = new_key()
+        # An object has a limited size, and a setting allows outputs of that size.
+        data = data[: MAX_OBJECT_BYTES - SEAL_BYTES]
+        data = await asyncio.to_thread(sealed, data, key, name)
         await self._leave_room(len(data))
         try:
             await self._objects.put(name, data, deadline_s=deadline_s)
@@ -77,7 +153,6 @@ class Outputs:
         return StoredOutput(name, key)
 
     async def _trim(self, tenant: str, newest: str) -> None:
-        """Remove the oldest outputs of a tenant until the rest is within the limit."""
         try:
             stored = [info async for info in self._objects.list(f"{tenant}/", owner=self._runner)]
             self._unlisted[tenant] = 0

@@ -15,7 +15,6 @@ from banksman.runtime.settings import HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 from banksman.tool_runner.identity import DEFAULT_SANDBOX_UID
 from banksman.tool_runner.limits import MIB, RunnerLimits
-from banksman.tool_runner.sandbox.docker_settings import DockerSettings
 
 
 def _address_and_port(value: str) -> str:
@@ -45,6 +44,31 @@ class EgressSettings(Section):
     hosts as its `web_fetch`. If false, no command has a network. Requires the sandbox `bwrap`."""
 
 
+class DockerSettings(Section):
+    """Containers of workspaces if `sandbox` is `docker`. `DOCKER_HOST` names the engine."""
+
+    image: str | None = None
+    """Image of the containers. It needs bash, coreutils, findutils and Python 3.9 or newer, and must not
+    declare volumes. It is never pulled. None means the image of the runner's own container, or
+    `python:3.11-slim-bookworm` if the runner runs in none."""
+    runtime: str | None = None
+    """The engine's name of an OCI runtime, such as `runsc`. None means the engine's default."""
+    host_dir: Path | None = None
+    """Directory of the workspaces on the engine's host. None means the runner's own path or, if the runner
+    runs in a container, the path that the engine reports for that container's mounts."""
+    cpus: float = Field(default=1.0, gt=0)
+    """Processors that one container may use."""
+    idle_s: float = Field(default=300.0, gt=0)
+    """Seconds without a command after which the container of a workspace is removed."""
+    max_containers: int = Field(default=32, ge=1)
+    """Maximum number of containers. Before another one starts, the longest idle one is removed. A container
+    with a running command is never removed, so there may be as many containers as concurrent commands."""
+    start_timeout_s: float = Field(default=30.0, gt=0)
+    """Seconds within which a container must start; otherwise the call is refused."""
+    engine_timeout_s: int = Field(default=20, ge=1)
+    """Seconds within which the engine must complete a request; otherwise it counts as unavailable."""
+
+
 class SnapshotSettings(Section):
     """When workspaces are snapshotted, so that they survive the loss of their runner."""
 
@@ -60,8 +84,6 @@ class SnapshotSettings(Section):
 
 
 class ToolRunnerSettings(HealthSettings):
-    """Settings of the tool-runner."""
-
     workspaces_dir: Path | None = None
     """Directory of the workspaces. None means `data_dir/workspaces`, or a directory below
     `/var/lib/banksman` if the runner is root and the sandbox user cannot reach `data_dir`."""
@@ -83,9 +105,6 @@ class ToolRunnerSettings(HealthSettings):
     commands is `limits.sandbox.max_concurrent_calls`."""
     max_tenant_output_bytes: int = Field(default=128 * MIB, ge=16 * MIB)
     """Bytes of whole outputs of one tenant in the object store; above it, its oldest outputs are removed."""
-    encrypt: bool = True
-    """Whether snapshots and whole outputs are encrypted in their stores, which all runners can read. Set to
-    False while services of versions without encryption still run, because they cannot read them."""
     drain_s: float = Field(default=15.0, ge=0)
     """Seconds that running calls get when the process stops, before they are killed. Together with five
     seconds for their results, `snapshots.drain_s` and two seconds for the lease, the process ends within 30
@@ -97,8 +116,6 @@ class ToolRunnerSettings(HealthSettings):
 
 
 class ToolRunnerServiceSettings(ServiceSettings):
-    """All settings sections that a tool-runner reads."""
-
     nats: NatsSettings = NatsSettings()
     tool_runner: ToolRunnerSettings = ToolRunnerSettings()
     tenants: TenantSettings = TenantSettings()

@@ -18,8 +18,7 @@ from banksman.contracts.calls import CallReply, CallRequest, CancelCall, FileRep
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.subjects import ANY
 from banksman.runs.runner import RunnerCalls
-from banksman.tool_runner.admission import Admission
-from banksman.tool_runner.execution import ActiveCall, CallExecutor
+from banksman.tool_runner.execution import ActiveCall, Admission, CallExecutor
 from banksman.tool_runner.sandbox.base import KilledReason
 from banksman.tool_runner.workspaces.files_api import FilesApi
 
@@ -30,9 +29,7 @@ FENCE_S = 3.0
 
 
 @dataclass
-class Worker:
-    """Accepts, runs and cancels the calls of one runner process."""
-
+class CallWorker:
     calls: RunnerCalls
     admission: Admission
     executor: CallExecutor | None
@@ -62,7 +59,6 @@ class Worker:
         return reply
 
     async def cancel(self, request: CancelCall, message: Received) -> CallReply:
-        """End a call and store its result."""
         tenant = message.subject.split(".")[3]
         _check_subject(message.subject, tenant, request.attempt)
         found = False
@@ -90,7 +86,6 @@ class Worker:
         await self._wait_for_calls(FENCE_S)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        """Remove a call that has ended."""
         self.admission.registry.leave(self._active.pop(task).workspace)
 
     def _kill(self, reason: KilledReason) -> None:
@@ -111,8 +106,7 @@ def _check_subject(subject: str, tenant: str, last: str) -> None:
         raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")
 
 
-def runner_router(runner: str, worker: Worker, files: FilesApi) -> NatsRouter:
-    """Return the handlers of one runner."""
+def runner_router(runner: str, worker: CallWorker, files: FilesApi) -> NatsRouter:
     router = NatsRouter()
 
     calls, cancels = subjects.tool_call(runner, ANY, ANY), subjects.tool_cancel(runner, ANY, ANY)

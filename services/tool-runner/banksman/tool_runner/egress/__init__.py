@@ -1,1 +1,1 @@
-"""Outgoing connections of the runner: host rules, checked addresses, fetches and the proxy of commands."""
+"""Outgoing connections of the runner: rules, checked addresses, fetches and the proxy of commands."""

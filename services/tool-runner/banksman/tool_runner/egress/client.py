@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import httpcore
 import httpx
 
-from banksman.runtime.addresses import is_public
-from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules
+from banksman.runtime.addresses import Address, is_public
 from banksman.tool_runner.egress.inflate import Inflater, UnsupportedEncoding
 from banksman.tool_runner.egress.network import AddressPolicy, PinnedNetwork, Resolver, resolve
-from banksman.tool_runner.egress.urls import PORTS, FetchRefused, check_url, port_of
+from banksman.tool_runner.egress.rules import ANY_HOST, PORTS, FetchRefused, HostRules, check_url, port_of
 from banksman.tool_runner.limits import FetchLimits
 
 _MAX_URL_CHARS = 8000
@@ -33,8 +34,6 @@ _HEADERS = (
 
 
 class FetchFailed(Exception):
-    """The fetch was allowed and failed."""
-
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         self.timed_out = timed_out
         super().__init__(message)
@@ -42,8 +41,6 @@ class FetchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A response."""
-
     url: str
     """The URL after all redirects."""
     status: int
@@ -77,10 +74,8 @@ class Egress:
     async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
         """GET a URL and follow redirects. Each hop is checked like the first.
 
-        Args:
-            url: The first URL.
-            timeout_s: Seconds for all hops together; None for the limit's default, which is also the maximum.
-            within: Further rules for this fetch; they narrow the client's rules.
+        `timeout_s` applies to all hops together, up to the limit's default. `within` narrows the client's
+        rules.
 
         Raises:
             FetchRefused: the policy forbids a hop.
@@ -190,3 +185,65 @@ def _described(error: Exception) -> str:
 def _header(response: httpcore.Response, name: bytes) -> str:
     values = [value for key, value in response.headers if key.lower() == name]
     return values[0].decode("latin-1").strip() if values else ""
+
+
+class EgressWithPrivate(Egress):
+    """The client for public addresses, and one client for each allowed private server."""
+
+    def __init__(
+        self,
+        limits: FetchLimits,
+        *,
+        hosts: HostRules,
+        private: Iterable[str],
+        ssl_context: ssl.SSLContext,
+    ) -> None:
+        super().__init__(limits, hosts=hosts, ssl_context=ssl_context)
+        self._private = {
+            server: _client_for(*server, limits, ssl_context) for server in (_parse(text) for text in private)
+        }
+
+    async def get(self, url: str, *, timeout_s: float | None = None, within: HostRules = ANY_HOST) -> Fetched:
+        """GET a URL; see `Egress.get`.
+
+        Only the first hop may be a private server: a public page cannot redirect to one.
+        """
+        client = self._private.get(_host_and_port(url))
+        if client is not None:
+            return await client.get(url, timeout_s=timeout_s, within=within)
+        return await super().get(url, timeout_s=timeout_s, within=within)
+
+    async def connect(self, url: httpx.URL, *, within: HostRules) -> httpcore.AsyncNetworkStream:
+        client = self._private.get(_host_and_port(str(url)))
+        if client is not None:
+            return await client.connect(url, within=within)
+        return await super().connect(url, within=within)
+
+    def trusts(self, url: str) -> bool:
+        return _host_and_port(url) in self._private
+
+
+def _client_for(address: str, port: int, limits: FetchLimits, ssl_context: ssl.SSLContext) -> Egress:
+    def is_allowed(found: Address) -> bool:
+        return found == ip_address(address)
+
+    return Egress(
+        limits,
+        hosts=HostRules(allowed=(address,)),
+        ports=frozenset({port}),
+        address_allowed=is_allowed,
+        ssl_context=ssl_context,
+    )
+
+
+def _parse(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return str(ip_address(host.strip("[]"))), int(port)
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, UnicodeEncodeError, ValueError):
+        return "", 0
+    return parsed.host, parsed.port or (443 if parsed.scheme == "https" else 80)

@@ -44,12 +44,10 @@ class Inflater:
 
     @property
     def body(self) -> bytes:
-        """The body so far, at most `max_bytes`."""
         return bytes(self._body)
 
     @property
     def full(self) -> bool:
-        """True if the body has more than `max_bytes`."""
         return self._over
 
     def add(self, chunk: bytes) -> None:

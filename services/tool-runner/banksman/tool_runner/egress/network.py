@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
-from typing import cast
+from typing import Any, cast
 
 import httpcore
 
 from banksman.runtime.addresses import Address
-from banksman.tool_runner.egress.streams import Connection
-from banksman.tool_runner.egress.urls import FetchRefused, literal_address
+from banksman.tool_runner.egress.rules import FetchRefused, literal_address
 
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 """Resolves host and port to addresses as text."""
@@ -29,15 +29,12 @@ In the default executor, such look-ups would take the threads of files and of th
 
 
 class TcpNetwork(httpcore.AsyncNetworkBackend):
-    """Connects over TCP only."""
-
     async def connect_unix_socket(
         self,
         path: str,
         timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Refuse: no URL names a Unix socket."""
         raise FetchRefused("unix sockets are refused")
 
 
@@ -77,11 +74,10 @@ class PinnedNetwork(TcpNetwork):
                 failure = error
                 continue
             await self._verify_peer(stream, address)
-            return Connection(stream)
+            return TcpStream(stream)
         raise failure or httpcore.ConnectError(f"{host} has no address")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between attempts of httpcore."""
         await asyncio.sleep(seconds)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
@@ -104,11 +100,42 @@ class PinnedNetwork(TcpNetwork):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Resolve a name with the system's resolver.
-
-    Raises:
-        OSError: the name has no address.
-    """
+    """Resolve a name with the system's resolver; raise OSError if it has no address."""
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+class TcpStream(httpcore.AsyncNetworkStream):
+    """A TCP connection that is closed if its TLS handshake is cancelled.
+
+    httpcore closes it only after an error. A server that never finishes the handshake would otherwise hold a
+    socket of the runner after each fetch: the event loop refers to it until the server closes it.
+    """
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - the signature is httpcore's
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the signature is httpcore's
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        except asyncio.CancelledError:
+            await self._stream.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)

@@ -43,8 +43,8 @@ from banksman.contracts.mcp_sign_in import (
     RequestToken,
 )
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.hosts import ANY_HOST
-from banksman.tool_runner.mcp.connection import Meter
+from banksman.tool_runner.egress.rules import ANY_HOST
+from banksman.tool_runner.mcp.connection import ConnectionState, ReceiptMeter
 from banksman.tool_runner.mcp.http import CheckedTransport
 
 SIGN_IN_S: Final = 10.0
@@ -65,6 +65,7 @@ _PROBE = {
         "clientInfo": {"name": "banksman", "version": "1"},
     },
 }
+_BOTH = "application/json, text/event-stream"
 
 
 class SignInFailed(Exception):
@@ -77,8 +78,6 @@ class GrantRefused(SignInFailed):
 
 @dataclass(frozen=True, slots=True)
 class Authorizations:
-    """Discovers authorization servers and requests their tokens."""
-
     egress: Egress
 
     async def discover(self, wanted: DiscoverSignIn) -> Authorization:
@@ -209,7 +208,8 @@ class Authorizations:
     async def _send(self, request: httpx2.Request, *, body: bool = True) -> httpx2.Response:
         """Send a request on a separate connection and read the body of its response."""
         self._safe(str(request.url))
-        transport = CheckedTransport(self.egress, ANY_HOST, Meter(limit=MAX_DOCUMENT_BYTES))
+        state = ConnectionState()
+        transport = CheckedTransport(self.egress, ANY_HOST, ReceiptMeter(limit=MAX_DOCUMENT_BYTES), state)
         request.headers["accept-encoding"] = "identity"
         try:
             async with httpx2.AsyncClient(transport=transport, trust_env=False, timeout=None) as client:
@@ -219,7 +219,7 @@ class Authorizations:
                 await response.aclose()
                 return response
         except httpx2.TransportError as error:
-            raise SignInFailed(f"{request.url.host}: {transport.problem or type(error).__name__}") from error
+            raise SignInFailed(f"{request.url.host}: {state.problem or type(error).__name__}") from error
 
     def _safe(self, url: str) -> str:
         """Return an address to which codes and tokens may be sent.
@@ -232,11 +232,7 @@ class Authorizations:
         return url
 
 
-_BOTH = "application/json, text/event-stream"
-
-
 def _identified(wanted: RequestToken) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the form and the headers of a request with the client's id and secret."""
     client = wanted.client
     headers = {"accept": "application/json"}
     if client.client_secret is None or client.method == "none":

@@ -1,12 +1,9 @@
-"""Limits, failures and streams of the SDK that both transports share."""
+"""Limits and failures that both transports share. Importing this module imports no SDK."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
-
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.shared.message import SessionMessage
+from typing import Final
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 """Maximum bytes of one message of a server."""
@@ -17,17 +14,14 @@ MAX_MESSAGES: Final = 10_000
 MAX_SHOWN_CHARS: Final = 500
 """Maximum characters of a server's text in an error."""
 
-Inbox: TypeAlias = MemoryObjectReceiveStream[SessionMessage | Exception]
-Outbox: TypeAlias = MemoryObjectSendStream[SessionMessage]
-
 
 class ServerFailed(Exception):
     """The server cannot be reached, broke the protocol or exceeded a limit; the text is for users."""
 
 
 @dataclass
-class Meter:
-    """Counts the messages that a server sends during one call, and their bytes."""
+class ReceiptMeter:
+    """Counts what a server sends during one call."""
 
     received: int = 0
     messages: int = 0
@@ -35,45 +29,25 @@ class Meter:
     """Maximum bytes of the call."""
 
     def add(self, size: int) -> None:
-        """Count bytes.
-
-        Raises:
-            ServerFailed: The server sent too many bytes.
-        """
+        """Count received bytes; raise ServerFailed above `limit`."""
         self.received += size
         if self.received > self.limit:
             raise ServerFailed(f"the server sent more than {self.limit} bytes")
 
     def add_messages(self, number: int) -> None:
-        """Count messages.
-
-        Raises:
-            ServerFailed: The server sent too many messages.
-        """
+        """Count messages; raise ServerFailed above `MAX_MESSAGES`."""
         self.messages += number
         if self.messages > MAX_MESSAGES:
             raise ServerFailed(f"the server sent more than {MAX_MESSAGES} messages")
 
 
-class Connected(Protocol):
-    """A connection to a server."""
+@dataclass
+class ConnectionState:
+    """Why a connection to a server failed."""
 
-    @property
-    def streams(self) -> tuple[Inbox, Outbox]:
-        """The streams for the SDK's session."""
-        ...
-
-    @property
-    def problem(self) -> str | None:
-        """Why the connection failed, as a text of this runner or the server; None if it did not fail."""
-        ...
-
-    @property
-    def refused(self) -> bool:
-        """Whether the rules of this runner forbid the server."""
-        ...
-
-    @property
-    def needs_sign_in(self) -> bool:
-        """Whether the server responded with 401."""
-        ...
+    problem: str | None = None
+    """A text of this runner or the server; None if nothing failed."""
+    refused: bool = False
+    """Whether the rules of this runner forbid the server."""
+    needs_sign_in: bool = False
+    """Whether the server responded with 401."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 from typing import cast
 
 import httpcore
@@ -16,45 +15,27 @@ from mcp.client.streamable_http import streamable_http_client
 from banksman.contracts.mcp import HttpServer
 from banksman.runtime.tracing import outgoing
 from banksman.tool_runner.egress.client import Egress, FetchFailed
-from banksman.tool_runner.egress.hosts import HostRules
 from banksman.tool_runner.egress.network import TcpNetwork
-from banksman.tool_runner.egress.urls import FetchRefused
-from banksman.tool_runner.mcp.connection import MAX_MESSAGE_BYTES, Inbox, Meter, Outbox, ServerFailed
+from banksman.tool_runner.egress.rules import FetchRefused, HostRules
+from banksman.tool_runner.mcp.connection import (
+    MAX_MESSAGE_BYTES,
+    ConnectionState,
+    ReceiptMeter,
+    ServerFailed,
+)
+from banksman.tool_runner.mcp.session import Streams
 
 _UNAUTHORIZED, _SERVER_ERROR = 401, 500
 _EVENT_DATA = re.compile(rb"[\r\n]data:")
 _EVENT_DATA_BYTES = 6
 
 
-@dataclass
-class HttpConnection:
-    """The streams of a session over HTTP."""
-
-    streams: tuple[Inbox, Outbox]
-    _transport: CheckedTransport
-
-    @property
-    def problem(self) -> str | None:
-        """Why a request failed; None if none failed."""
-        return self._transport.problem
-
-    @property
-    def refused(self) -> bool:
-        """Whether the rules of this runner forbid the address."""
-        return self._transport.refused
-
-    @property
-    def needs_sign_in(self) -> bool:
-        """Whether a request was refused because it had no valid token."""
-        return self._transport.unauthorized
-
-
 @contextlib.asynccontextmanager
 async def opened(
-    server: HttpServer, egress: Egress, rules: HostRules, meter: Meter
-) -> AsyncGenerator[HttpConnection]:
-    """Connect to the server while the block runs."""
-    transport = CheckedTransport(egress, rules, meter)
+    server: HttpServer, egress: Egress, rules: HostRules, state: ConnectionState
+) -> AsyncGenerator[Streams]:
+    """Connect to the server during the block; yield the streams for the SDK's session."""
+    transport = CheckedTransport(egress, rules, ReceiptMeter(), state)
     # `trust_env=False` ignores proxies and credentials of the environment. Compression is refused, because a
     # small compressed body may inflate to a large one.
     headers = {**outgoing(), **server.headers, "accept-encoding": "identity"}
@@ -62,27 +43,21 @@ async def opened(
         httpx2.AsyncClient(transport=transport, headers=headers, trust_env=False, timeout=None) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as pair,
     ):
-        yield HttpConnection(cast(tuple[Inbox, Outbox], pair), transport)
+        yield cast(Streams, pair)
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
     """Sends the SDK's requests over connections of `Egress`, which checks each host and address."""
 
-    def __init__(self, egress: Egress, rules: HostRules, meter: Meter) -> None:
-        self.problem: str | None = None
-        self.refused = False
-        self.unauthorized = False
+    def __init__(self, egress: Egress, rules: HostRules, meter: ReceiptMeter, state: ConnectionState) -> None:
+        self._state = state
         self._meter = meter
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=egress.ssl_context, network_backend=_CheckedNetwork(egress, rules)
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request.
-
-        Raises:
-            httpx2.TransportError: The request failed; `problem` states why.
-        """
+        """Send a request; if it fails, `state.problem` states why."""
         url = request.url
         sent = httpcore.Request(
             method=request.method,
@@ -93,7 +68,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         try:
             response = await self._pool.handle_async_request(sent)
         except FetchRefused as refused:
-            self.refused = True
+            self._state.refused = True
             raise self._failed(str(refused)) from refused
         except (
             FetchFailed,
@@ -105,28 +80,27 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         if _header(response, b"content-encoding") not in ("", "identity"):
             await response.aclose()
             raise self._failed("the server compressed its response, which was not accepted")
-        self.unauthorized = self.unauthorized or response.status == _UNAUTHORIZED
+        self._state.needs_sign_in = self._state.needs_sign_in or response.status == _UNAUTHORIZED
         if response.status >= _SERVER_ERROR:
             # The server may have failed before, during or after the execution of a call.
-            self.problem = self.problem or f"the server responded with status {response.status}"
+            self._state.problem = self._state.problem or f"the server responded with status {response.status}"
         return httpx2.Response(
             response.status, headers=response.headers, stream=_Measured(response, self._meter, self._failed)
         )
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._pool.aclose()
 
     def _failed(self, problem: str) -> httpx2.TransportError:
         # The SDK replaces this error by its own, which lacks the reason.
-        self.problem = self.problem or problem
+        self._state.problem = self._state.problem or problem
         return httpx2.ConnectError(problem)
 
 
 class _Measured(httpx2.AsyncByteStream):
-    """The body of a response."""
-
-    def __init__(self, response: httpcore.Response, meter: Meter, failed: Callable[[str], Exception]) -> None:
+    def __init__(
+        self, response: httpcore.Response, meter: ReceiptMeter, failed: Callable[[str], Exception]
+    ) -> None:
         self._response = response
         self._meter = meter
         self._failed = failed
@@ -147,13 +121,10 @@ class _Measured(httpx2.AsyncByteStream):
             raise self._failed(f"the response broke off: {type(error).__name__}") from error
 
     async def aclose(self) -> None:
-        """Close the response."""
         await self._response.aclose()
 
 
 class _CheckedNetwork(TcpNetwork):
-    """Connects through `Egress`."""
-
     def __init__(self, egress: Egress, rules: HostRules) -> None:
         self._egress = egress
         self._rules = rules
@@ -166,7 +137,6 @@ class _CheckedNetwork(TcpNetwork):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to a host that the rules allow."""
         # `Egress` checks only host and port; the pool adds TLS if the scheme requires it.
         return await self._egress.connect(
             httpx.URL(f"https://{_bracketed(host)}:{port}/"), within=self._rules

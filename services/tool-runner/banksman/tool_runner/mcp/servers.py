@@ -10,23 +10,31 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTool
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.wire import JsonObject
+from banksman.contracts.workspace_tools import BASH
 from banksman.runtime.concurrency import first_error
 from banksman.runtime.imports import defer
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.concurrency import in_background, run_until
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.hosts import ANY_HOST, HostRules, rules_of
+from banksman.tool_runner.egress.rules import ANY_HOST, HostRules, rules_of
 from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable, Stop
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
+from banksman.tool_runner.mcp.connection import (
+    MAX_SHOWN_CHARS,
+    ConnectionState,
+    ServerFailed,
+)
+from banksman.tool_runner.sandbox.base import Sandbox, SandboxUnavailable
+from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure, watch_growth
 from banksman.tool_runner.tools.bash import FENCED, LOCKED
-from banksman.tool_runner.tools.growth import watch_growth
-from banksman.tool_runner.workspaces.workspace import Workspace
+from banksman.tool_runner.workspaces.registry import CallTurns
+from banksman.tool_runner.workspaces.workspace import Workspace, WorkspaceStore
 
 if TYPE_CHECKING:
-    from banksman.tool_runner.mcp.connection import Connected
+    from banksman.tool_runner.mcp.session import Streams
 
 logger = logging.getLogger(__name__)
 
@@ -52,18 +60,16 @@ class ListingFailed(Exception):
 
 @dataclass(slots=True)
 class _Call:
-    """The state of one call."""
-
     target: McpTarget
     arguments: JsonObject
     run: ToolRun
     secrets: Redaction
-    connection: Connected | None = None
+    state: ConnectionState
     sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class McpServers:
+class McpClient:
     """Connects to servers. No connection or process of a server outlives its call."""
 
     sandbox: Sandbox | None
@@ -73,7 +79,7 @@ class McpServers:
 
     async def call(self, target: McpTarget, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Call a tool once, if its description is still the one that an administrator approved."""
-        call = _Call(target, arguments, run, Redaction(target.secrets))
+        call = _Call(target, arguments, run, Redaction(target.secrets), ConnectionState())
         started_at = time.monotonic()
         try:
             async with asyncio.timeout(run.timeout_s), self._within_quota(call):
@@ -93,26 +99,22 @@ class McpServers:
         Raises:
             ListingFailed: The tools cannot be listed.
         """
-        connection: Connected | None = None
-        secrets = Redaction((*transport.secrets, *hidden))
+        state, secrets = ConnectionState(), Redaction((*transport.secrets, *hidden))
         try:
             await import_sdk()
             from banksman.tool_runner.mcp.session import served_tools, session
 
             async with (
                 asyncio.timeout(LIST_S),
-                self._connected(transport, workspace, LIST_S, ANY_HOST, secrets) as connection,
-                session(connection.streams) as opened,
+                self._connected(transport, workspace, LIST_S, ANY_HOST, secrets, state) as streams,
+                session(streams) as opened,
             ):
                 return await served_tools(opened)
         except TimeoutError as error:
             raise ListingFailed(f"the server did not list its tools within {LIST_S:g} s") from error
         except Exception as error:
-            text = _reason(connection, first_error(error))
-            raise ListingFailed(
-                secrets.of(text),
-                needs_sign_in=connection is not None and connection.needs_sign_in,
-            ) from error
+            text = _reason(state, first_error(error))
+            raise ListingFailed(secrets.of(text), needs_sign_in=state.needs_sign_in) from error
 
     @asynccontextmanager
     async def _within_quota(self, call: _Call) -> AsyncGenerator[None]:
@@ -131,24 +133,26 @@ class McpServers:
     async def _perform(self, call: _Call) -> ToolOutcome:
         await import_sdk()
         from banksman.tool_runner.mcp import session as protocol
-        from banksman.tool_runner.mcp.results import outcome_of
+        from banksman.tool_runner.mcp.session import outcome_of
 
         target, run = call.target, call.run
         rules = rules_of(run.network)
-        connected = self._connected(target.transport, run.workspace, run.timeout_s, rules, call.secrets)
-        async with connected as connection:
-            call.connection = connection
-            async with protocol.session(connection.streams) as opened:
-                served = await protocol.served_tool(opened, target.tool)
-                if served is None:
-                    raise Denied("the server no longer has this tool")
-                if served.digest != target.digest:
-                    raise Denied(
-                        "the server has changed the description or the schema of this tool since an "
-                        "administrator approved it; an administrator must approve the change first"
-                    )
-                call.sent = True
-                result = await protocol.call(opened, target.tool, call.arguments)
+        async with (
+            self._connected(
+                target.transport, run.workspace, run.timeout_s, rules, call.secrets, call.state
+            ) as streams,
+            protocol.session(streams) as opened,
+        ):
+            served = await protocol.served_tool(opened, target.tool)
+            if served is None:
+                raise Denied("the server no longer has this tool")
+            if served.digest != target.digest:
+                raise Denied(
+                    "the server has changed the description or the schema of this tool since an "
+                    "administrator approved it; an administrator must approve the change first"
+                )
+            call.sent = True
+            result = await protocol.call(opened, target.tool, call.arguments)
         max_chars = self.limits.max_output_chars
         await run.workspace.meter.before_write()
         return await asyncio.to_thread(outcome_of, result, call.secrets, run.workspace, max_chars)
@@ -160,16 +164,16 @@ class McpServers:
         timeout_s: float,
         rules: HostRules,
         secrets: Redaction,
-    ) -> AbstractAsyncContextManager[Connected]:
-        from banksman.tool_runner.mcp.connection import Meter, ServerFailed
+        state: ConnectionState,
+    ) -> AbstractAsyncContextManager[Streams]:
         from banksman.tool_runner.mcp.http import opened
         from banksman.tool_runner.mcp.stdio import started
 
         if isinstance(transport, HttpServer):
-            return opened(transport, self.egress, rules, Meter())
+            return opened(transport, self.egress, rules, state)
         if self.sandbox is None:
             raise ServerFailed("servers that are programs need the sandbox bwrap on this runner")
-        return started(transport, self.sandbox, workspace, timeout_s, Stop(), Meter(), secrets)
+        return started(transport, self.sandbox, workspace, timeout_s, secrets, state)
 
 
 def _timed_out(call: _Call) -> ToolOutcome:
@@ -193,15 +197,14 @@ def _stopped(call: _Call) -> ToolOutcome:
 
 
 def _failed(call: _Call, error: BaseException) -> ToolOutcome:
-    """Return the outcome of a call that ended with an error."""
     from mcp.shared.exceptions import MCPError
     from mcp_types import CONNECTION_CLOSED
 
     if isinstance(error, SandboxUnavailable):
         return failure("unavailable", f"the sandbox could not be started: {error}")
-    refused = isinstance(error, Denied) or (call.connection is not None and call.connection.refused)
-    broken = call.connection is not None and call.connection.problem is not None
-    text = call.secrets.of(_reason(call.connection, error))
+    refused = isinstance(error, Denied) or call.state.refused
+    broken = call.state.problem is not None
+    text = call.secrets.of(_reason(call.state, error))
     if not call.sent:
         return failure("denied" if refused else "unavailable", text)
     if isinstance(error, MCPError) and error.error.code != CONNECTION_CLOSED and not broken:
@@ -209,15 +212,13 @@ def _failed(call: _Call, error: BaseException) -> ToolOutcome:
     return _unknown(text)
 
 
-def _reason(connection: Connected | None, error: BaseException) -> str:
+def _reason(state: ConnectionState, error: BaseException) -> str:
     """Return why a request failed. The connection's problem is closer to the cause than the SDK's error."""
     from mcp.shared.exceptions import MCPError
 
-    from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
-
-    if connection is not None and connection.problem is not None:
-        return connection.problem
-    if connection is not None and connection.needs_sign_in:
+    if state.problem is not None:
+        return state.problem
+    if state.needs_sign_in:
         return UNAUTHORIZED
     match error:
         case Denied() | ServerFailed():
@@ -250,6 +251,40 @@ def _imported() -> None:
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     from banksman.tool_runner.mcp import http as http
-    from banksman.tool_runner.mcp import results as results
     from banksman.tool_runner.mcp import session as session
     from banksman.tool_runner.mcp import stdio as stdio
+
+
+@dataclass(frozen=True, slots=True)
+class McpFinder:
+    """Lists the tools of servers and prepares sign-ins.
+
+    Listing takes the turn of a command, because a server may be a program that runs in the workspace.
+    """
+
+    servers: McpClient
+    workspaces: WorkspaceStore
+    turns: CallTurns
+
+    async def list_tools(self, tenant: str, conversation_id: str, request: FindMcpTools) -> FileReply:
+        """Return the tools of a server, or why they cannot be listed."""
+        async with self.turns.turn(BASH.name, tenant, conversation_id):
+            workspace = self.workspaces.get(tenant, conversation_id)
+            try:
+                found = await self.servers.list_tools(request.transport, workspace, request.hidden)
+                return FileReply(tools=found)
+            except ListingFailed as error:
+                return FileReply(error=str(error), needs_sign_in=error.needs_sign_in)
+
+    async def sign_in(self, request: DiscoverSignIn | RequestToken) -> FileReply:
+        """Return the endpoints of a sign-in or a token; after a failure, the reason."""
+        await import_sdk()
+        from banksman.tool_runner.mcp.authorization import Authorizations, GrantRefused, SignInFailed
+
+        authorizations = Authorizations(self.servers.egress)
+        try:
+            if isinstance(request, DiscoverSignIn):
+                return FileReply(authorization=await authorizations.discover(request))
+            return FileReply(token=await authorizations.token(request))
+        except SignInFailed as error:
+            return FileReply(error=str(error), refused=isinstance(error, GrantRefused))

@@ -1,21 +1,30 @@
-"""A session with a server: its tools, and one call. Messages of a server are untrusted and limited."""
+"""A session with a server: its tools, one call, its result. What a server sends is untrusted and limited."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import AsyncGenerator
-from typing import Final
+from typing import Final, TypeAlias
 
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import (
+    AudioContent,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
     Implementation,
     ListToolsResult,
     PaginatedRequestParams,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
     Tool,
 )
 from pydantic import ValidationError
@@ -23,7 +32,14 @@ from pydantic import ValidationError
 from banksman.contracts.ids import digest
 from banksman.contracts.mcp import MAX_TOOLS, ServedTool
 from banksman.contracts.wire import JsonObject
-from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, Inbox, Outbox, ServerFailed
+from banksman.runtime.redaction import Redaction
+from banksman.tool_runner.mcp.connection import MAX_SHOWN_CHARS, ServerFailed
+from banksman.tool_runner.tools.base import ToolOutcome, continuation, store_output
+from banksman.tool_runner.workspaces.workspace import Workspace
+
+Streams: TypeAlias = tuple[
+    MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]
+]
 
 MAX_PAGES: Final = 20
 """Maximum pages of a list of tools."""
@@ -33,7 +49,7 @@ _US = Implementation(name="banksman", version="1")
 
 
 @contextlib.asynccontextmanager
-async def session(streams: tuple[Inbox, Outbox]) -> AsyncGenerator[ClientSession]:
+async def session(streams: Streams) -> AsyncGenerator[ClientSession]:
     """Open a session with the handshake `initialize`; without it if the server refuses the handshake.
 
     Raises:
@@ -53,11 +69,7 @@ async def session(streams: tuple[Inbox, Outbox]) -> AsyncGenerator[ClientSession
 
 
 async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
-    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more.
-
-    Raises:
-        ServerFailed: The server does not list its tools.
-    """
+    """Return the tools of a server, at most `MAX_TOOLS` and `MAX_LISTED_BYTES`; it may have more."""
     found: list[ServedTool] = []
     size = 0
     async for tool in _listed(session):
@@ -70,11 +82,7 @@ async def served_tools(session: ClientSession) -> tuple[ServedTool, ...]:
 
 
 async def served_tool(session: ClientSession, name: str) -> ServedTool | None:
-    """Return the server's current definition of a tool; None if the server has no tool of this name.
-
-    Raises:
-        ServerFailed: The server does not list its tools.
-    """
+    """Return the server's current definition of a tool; None if the server has no tool of this name."""
     async for tool in _listed(session):
         if tool.name == name:
             return _served(tool)
@@ -95,7 +103,6 @@ async def call(session: ClientSession, name: str, arguments: JsonObject) -> Call
 
 
 async def _listed(session: ClientSession) -> AsyncGenerator[Tool]:
-    """Yield the tools of a server as it sends them."""
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         try:
@@ -127,3 +134,50 @@ def _served(tool: Tool) -> ServedTool:
 def _shown(error: Exception) -> str:
     text = error.error.message if isinstance(error, MCPError) else type(error).__name__
     return text[:MAX_SHOWN_CHARS]
+
+
+def outcome_of(
+    result: CallToolResult, secrets: Redaction, workspace: Workspace, max_chars: int
+) -> ToolOutcome:
+    """Return a server's result without the server's secrets, and with its first `max_chars` characters."""
+    text = secrets.of(_text(result))
+    truncated = len(text) > max_chars
+    value: JsonObject = {"success": not result.is_error, "truncated": truncated}
+    value["error" if result.is_error else "result"] = text[:max_chars]
+    if result.is_error:
+        value["error_kind"] = "tool_error"
+    whole = text.encode("utf-8", "replace") if truncated else None
+    if whole is not None and (path := store_output(workspace, whole)):
+        shown = len(text[:max_chars].encode("utf-8", "replace"))
+        value |= {"full_output_path": path, "more": continuation(path, shown)}
+    return ToolOutcome(
+        value=value,
+        is_error=result.is_error,
+        error_kind="tool_error" if result.is_error else None,
+        truncated=truncated,
+        output=whole,
+    )
+
+
+def _text(result: CallToolResult) -> str:
+    """Return the text content or, without any, the structured content, which servers repeat as text."""
+    text = "\n".join(_block(block) for block in result.content)
+    if text.strip() or result.structured_content is None:
+        return text
+    return json.dumps(result.structured_content, ensure_ascii=False)
+
+
+def _block(block: ContentBlock) -> str:
+    match block:
+        case TextContent():
+            return block.text
+        case EmbeddedResource(resource=TextResourceContents(text=text)):
+            return text
+        case ImageContent() | AudioContent():
+            return (
+                f"[{block.type} {block.mime_type[:100]}, {len(block.data)} characters of base64, not shown]"
+            )
+        case ResourceLink():
+            return f"[resource {block.uri}]"
+        case _:
+            return f"[{block.type}, not shown]"

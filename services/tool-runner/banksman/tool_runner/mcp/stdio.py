@@ -23,13 +23,13 @@ from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.mcp.connection import (
     MAX_MESSAGE_BYTES,
     MAX_SHOWN_CHARS,
-    Inbox,
-    Meter,
-    Outbox,
+    ConnectionState,
+    ReceiptMeter,
     ServerFailed,
 )
+from banksman.tool_runner.mcp.session import Streams
 from banksman.tool_runner.sandbox.base import Sandbox, SandboxCommand, SandboxOutcome, Stop
-from banksman.tool_runner.sandbox.spawner_process import PROXY_PORT
+from banksman.tool_runner.sandbox.bwrap.spawner_process import PROXY_PORT
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 EXIT_S = 0.2
@@ -44,56 +44,36 @@ exec {{command}} <&3 >&3 3<&-
 """
 
 
-@dataclass
-class StdioConnection:
-    """A running program and its streams."""
-
-    streams: tuple[Inbox, Outbox]
-    problem: str | None = None
-    refused: bool = False
-    needs_sign_in: bool = False
-
-
 @contextlib.asynccontextmanager
 async def started(
     server: StdioServer,
     sandbox: Sandbox,
     workspace: Workspace,
     timeout_s: float,
-    stop: Stop,
-    meter: Meter,
     secrets: Redaction,
-) -> AsyncGenerator[StdioConnection]:
-    """Run the program in the sandbox while the block runs.
+    state: ConnectionState,
+) -> AsyncGenerator[Streams]:
+    """Run the program in the sandbox during the block; yield the streams for the SDK's session.
 
-    Args:
-        server: The program.
-        sandbox: The sandbox; one of kind `bwrap`.
-        workspace: The directory in which it runs.
-        timeout_s: Seconds after which the program is killed.
-        stop: Ends the program early.
-        meter: Counts what the program sends.
-        secrets: The secrets that no error may contain.
+    The sandbox must be of kind `bwrap`. After `timeout_s` seconds the program is killed. No error contains a
+    text of `secrets`.
 
     Raises:
         ServerFailed: The program did not connect.
         SandboxUnavailable: The sandbox could not be started.
     """
     listening: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-    command = SandboxCommand(
-        _SCRIPT.format(command=shlex.join(server.command)),
-        workspace.directory,
-        timeout_s,
-        listening.set_result,
-    )
+    script = _SCRIPT.format(command=shlex.join(server.command))
+    command = SandboxCommand(script, workspace.directory, timeout_s, listening.set_result)
+    stop, connected = Stop(), False
     program = _Program(asyncio.create_task(sandbox.run(command, stop=stop)), stop, secrets)
-    connection: StdioConnection | None = None
     try:
         reader, writer = await _accepted(listening, program)
+        connected = True
         writer.write(_environment(server))
-        connection, pumps = _pumped(reader, writer, meter)
+        streams, pumps = _pumped(reader, writer, state)
         try:
-            yield connection
+            yield streams
         finally:
             await _ended(pumps)
             writer.close()
@@ -102,14 +82,12 @@ async def started(
         reason = await program.end()
         if listening.done() and not listening.cancelled():
             listening.result().close()
-        if connection is not None:
-            connection.problem = connection.problem or reason
+        if connected:
+            state.problem = state.problem or reason
 
 
 @dataclass
 class _Program:
-    """A command of the sandbox."""
-
     running: asyncio.Task[SandboxOutcome]
     stop: Stop
     secrets: Redaction
@@ -158,12 +136,11 @@ def _environment(server: StdioServer) -> bytes:
 
 
 def _pumped(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, meter: Meter
-) -> tuple[StdioConnection, tuple[asyncio.Task[None], ...]]:
-    """Connect the byte streams with those of the SDK."""
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: ConnectionState
+) -> tuple[Streams, tuple[asyncio.Task[None], ...]]:
     received, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
     outbox, sent = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
-    connection = StdioConnection((inbox, outbox))
+    meter = ReceiptMeter()
 
     async def receive() -> None:
         async with received:
@@ -175,11 +152,11 @@ def _pumped(
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                         await received.send(SessionMessage(message))
             except ServerFailed as failed:
-                connection.problem = str(failed)
+                state.problem = str(failed)
             except ValueError as error:
                 # `readline` reports a line above the limit as a ValueError about its separator.
                 too_long = "Separator" in str(error)
-                connection.problem = (
+                state.problem = (
                     f"the server sent a message of more than {MAX_MESSAGE_BYTES} bytes"
                     if too_long
                     else "the server wrote text that is not a message to its standard output"
@@ -195,7 +172,7 @@ def _pumped(
                     writer.write(text.encode() + b"\n")
                     await writer.drain()
 
-    return connection, (asyncio.create_task(receive()), asyncio.create_task(send()))
+    return (inbox, outbox), (asyncio.create_task(receive()), asyncio.create_task(send()))
 
 
 async def _ended(tasks: tuple[asyncio.Task[None], ...]) -> None:

@@ -1,1 +1,1 @@
-"""Process isolation of one command."""
+"""Process isolation of one call: what both backends share, their choice, and their self-test."""

@@ -8,10 +8,10 @@ from typing import assert_never
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.sandbox.base import SandboxBackend
-from banksman.tool_runner.sandbox.bwrap import BwrapSandbox
-from banksman.tool_runner.sandbox.cgroup_delegation import NotDelegated, examine
-from banksman.tool_runner.sandbox.cgroups import CallCgroups, divided
-from banksman.tool_runner.selftest import self_test
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import NotDelegated, examine
+from banksman.tool_runner.sandbox.bwrap.cgroups import CallCgroups, divided
+from banksman.tool_runner.sandbox.bwrap.sandbox import BwrapSandbox
+from banksman.tool_runner.sandbox.selftest import self_test
 from banksman.tool_runner.settings import ToolRunnerSettings
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class BackendFactory:
         self._created: SandboxBackend | None = None
 
     async def create_tested(self) -> tuple[SandboxBackend | None, str | None]:
-        """Return a backend that passed the self-test and None, or None and the failed checks."""
+        """Return a backend that passed the self-test, or None; and the failed checks, or None."""
         report = await self_test(self._root, self._user, self.create)
         if report.ok:
             return self._created, None
@@ -36,11 +36,7 @@ class BackendFactory:
         return None, report.summary()
 
     def create(self) -> SandboxBackend:
-        """Create the backend. Blocks.
-
-        Raises:
-            SandboxUnavailable: the backend cannot work on this machine.
-        """
+        """Create the backend. Blocks."""
         self._created = self._create()
         return self._created
 
@@ -53,7 +49,7 @@ class BackendFactory:
                 return BwrapSandbox(self._user, limits, max_output_chars=max_output_chars, cgroups=cgroups)
             case "docker":
                 # Importing the Docker SDK takes longer than the rest of the start.
-                from banksman.tool_runner.sandbox.docker import DockerSandbox
+                from banksman.tool_runner.sandbox.docker.sandbox import DockerSandbox
 
                 return DockerSandbox(
                     self._root, self._user, limits, own.docker, max_output_chars=max_output_chars

@@ -9,6 +9,16 @@ from typing import Literal, Protocol
 
 from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
 
+WORKSPACE = "/workspace"
+"""Path of the workspace for a command, and its current directory."""
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+    "HOME": "/home",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",  # noqa: S108 - the sandbox's own tmpfs
+}
+"""All variables of a command, except those of its proxy."""
+
 OnOutput = Callable[[Stream, bytes], None]
 """Called in the event loop with each chunk of output; must neither block nor raise."""
 
@@ -37,8 +47,6 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxCommand:
-    """One command for a sandbox."""
-
     script: str
     """Argument of `bash -c`, without NUL."""
     workspace: Path
@@ -83,7 +91,6 @@ class Stop:
         self._over.set()
 
     async def wait(self) -> None:
-        """Return when the command has ended or its end is requested."""
         await self._over.wait()
 
 
@@ -95,7 +102,7 @@ class Sandbox(Protocol):
     ) -> SandboxOutcome:
         """Run one command to its end; `stop` or cancelling the caller ends it early.
 
-        The caller runs at most one command per workspace at a time; see `workspaces.registry.Turns`.
+        The caller runs at most one command per workspace at a time; see `CallTurns`.
 
         Raises:
             SandboxUnavailable: the command could not be started.
@@ -104,12 +111,8 @@ class Sandbox(Protocol):
 
 
 class SandboxBackend(Sandbox, Protocol):
-    """A sandbox with its maintenance."""
+    """A sandbox whose `sweep` removes leftovers until cancelled, and whose `close` ends all processes."""
 
-    async def sweep(self) -> None:
-        """Remove leftovers periodically, until cancelled."""
-        ...
+    async def sweep(self) -> None: ...
 
-    def close(self) -> None:
-        """End every process that the sandbox started. No command may run afterwards."""
-        ...
+    def close(self) -> None: ...

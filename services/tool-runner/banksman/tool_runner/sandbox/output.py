@@ -22,7 +22,6 @@ class HeadTail:
         self.total_bytes = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add the next bytes of the stream."""
         self.total_bytes += len(chunk)
         # To bound the memory, all bytes between head and tail are dropped on arrival.
         room = self._head_bytes - len(self._head)
@@ -32,7 +31,6 @@ class HeadTail:
 
     @property
     def dropped(self) -> bool:
-        """True if bytes between head and tail were dropped."""
         return self.total_bytes > len(self._head) + len(self._tail)
 
     def text(self) -> str:
@@ -76,8 +74,6 @@ def _decode_tail(data: bytearray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownOutput:
-    """The part of a command's output that a model receives."""
-
     stdout: str
     stderr: str
     truncated: bool
@@ -96,11 +92,9 @@ class CapturedOutput:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of both streams, stored or not."""
         return self.stdout.total_bytes + self.stderr.total_bytes
 
     def add(self, stream: Stream, chunk: bytes) -> None:
-        """Add the next bytes of one stream."""
         match stream:
             case "stdout":
                 self.stdout.add(chunk)
@@ -127,7 +121,6 @@ class CapturedOutput:
         return self._spool.read()
 
     def close(self) -> None:
-        """Delete the bytes on disk."""
         self._spool.close()
 
     def _size(self, stream: HeadTail) -> int:

@@ -1,9 +1,22 @@
+"""The seccomp programs of commands and of the page converter.
+
+pyseccomp loads libseccomp when it is imported, so it is imported on first use: a missing library becomes an
+error that names its package.
+"""
+
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
-import pyseccomp  # pyright: ignore[reportMissingTypeStubs] - the module carries its own annotations
+from banksman.tool_runner.sandbox.base import SandboxUnavailable
+
+if TYPE_CHECKING:
+    import pyseccomp  # pyright: ignore[reportMissingTypeStubs] - the module carries its own annotations
 
 _DENIED = (
     # Mounts and the root directory.
@@ -69,37 +82,84 @@ Socket buffers are kernel memory, which no limit per process counts. Programs ex
 succeed, and the kernel may trim the requested size anyway (socket(7)).
 """
 
+_CONVERTER_CALLS = (
+    "read", "write", "close", "fstat", "newfstatat", "lseek",
+    "brk", "munmap", "mremap", "madvise",
+    "futex", "sched_yield", "sched_getaffinity", "rt_sigreturn", "rt_sigaction", "rt_sigprocmask",
+    "sigaltstack", "getpid", "gettid", "clock_gettime", "clock_getres", "gettimeofday", "getrandom",
+    "exit", "exit_group",
+)  # fmt: skip
+_PROT_EXEC = 0x4
 
-def build_filter() -> bytes:
+
+def command_filter() -> bytes:
     """Build the BPF program of every sandbox. It allows all system calls except the listed ones.
 
     System calls of another ABI (x32, int 0x80) kill the process: their numbers would bypass the filter.
+
+    Raises:
+        SandboxUnavailable: libseccomp is not installed.
     """
-    rules = pyseccomp.SyscallFilter(defaction=pyseccomp.ALLOW)
-    eperm = pyseccomp.ERRNO(errno.EPERM)
-    for name in _DENIED:
-        _deny(rules, eperm, name)
-    for bit in _CLONE_NAMESPACE_BITS:
-        _deny(rules, eperm, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, bit, bit))
-    for bit in (*_CLONE_NAMESPACE_BITS, _CLONE_NEWTIME):
-        _deny(rules, eperm, "unshare", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, bit, bit))
-    for name in _ABSENT:
-        _deny(rules, pyseccomp.ERRNO(errno.ENOSYS), name)
-    for request in (_TIOCSTI, _TIOCLINUX):
-        _deny(rules, eperm, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _LOW_32_BITS, request))
-    for family in _DENIED_SOCKET_FAMILIES:
-        _deny(rules, eperm, "socket", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, family))
-    for option in _BUFFER_SIZES:
-        level, name = (pyseccomp.Arg(at, pyseccomp.MASKED_EQ, _LOW_32_BITS, is_) for at, is_ in option)
-        _deny(rules, pyseccomp.ERRNO(0), "setsockopt", level, name)
-    return _exported(rules)
+    with _libseccomp():
+        import pyseccomp  # pyright: ignore[reportMissingTypeStubs]
+
+        rules = pyseccomp.SyscallFilter(defaction=pyseccomp.ALLOW)
+        eperm = pyseccomp.ERRNO(errno.EPERM)
+        for name in _DENIED:
+            _add(rules, eperm, name)
+        for bit in _CLONE_NAMESPACE_BITS:
+            _add(rules, eperm, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, bit, bit))
+        for bit in (*_CLONE_NAMESPACE_BITS, _CLONE_NEWTIME):
+            _add(rules, eperm, "unshare", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, bit, bit))
+        for name in _ABSENT:
+            _add(rules, pyseccomp.ERRNO(errno.ENOSYS), name)
+        for request in (_TIOCSTI, _TIOCLINUX):
+            _add(rules, eperm, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _LOW_32_BITS, request))
+        for family in _DENIED_SOCKET_FAMILIES:
+            _add(rules, eperm, "socket", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, family))
+        for option in _BUFFER_SIZES:
+            level, name = (pyseccomp.Arg(at, pyseccomp.MASKED_EQ, _LOW_32_BITS, is_) for at, is_ in option)
+            _add(rules, pyseccomp.ERRNO(0), "setsockopt", level, name)
+        return _exported(rules)
 
 
-def _deny(rules: pyseccomp.SyscallFilter, action: int, name: str, *conditions: pyseccomp.Arg) -> None:
+@functools.cache
+def converter_filter() -> bytes:
+    """Build the BPF program of a page converter, which may use memory, clocks and its inherited descriptors.
+
+    Every other system call fails with EPERM, as does a request for executable memory. A converter thus has no
+    files, sockets or processes. System calls of another ABI (x32, int 0x80) kill the process.
+
+    Raises:
+        SandboxUnavailable: libseccomp is not installed.
+    """
+    with _libseccomp():
+        import pyseccomp  # pyright: ignore[reportMissingTypeStubs]
+
+        rules = pyseccomp.SyscallFilter(defaction=pyseccomp.ERRNO(errno.EPERM))
+        for name in _CONVERTER_CALLS:
+            _add(rules, pyseccomp.ALLOW, name)
+        for name in ("mmap", "mprotect"):
+            _add(rules, pyseccomp.ALLOW, name, pyseccomp.Arg(2, pyseccomp.MASKED_EQ, _PROT_EXEC, 0))
+        return _exported(rules)
+
+
+@contextlib.contextmanager
+def _libseccomp() -> Generator[None]:
+    try:
+        yield
+    except (ImportError, OSError, RuntimeError) as error:
+        raise SandboxUnavailable(
+            f"libseccomp: install the package libseccomp2 ({error})", remedy="apt-get install libseccomp2"
+        ) from error
+
+
+def _add(rules: pyseccomp.SyscallFilter, action: int, name: str, *conditions: pyseccomp.Arg) -> None:
+    import pyseccomp  # pyright: ignore[reportMissingTypeStubs]
+
     # libseccomp returns a negative number for a system call that it or this architecture does not have.
-    if pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) < 0:
-        return
-    rules.add_rule(action, name, *conditions)
+    if pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name) >= 0:
+        rules.add_rule(action, name, *conditions)
 
 
 def _exported(rules: pyseccomp.SyscallFilter) -> bytes:

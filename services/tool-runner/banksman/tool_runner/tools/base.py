@@ -1,5 +1,10 @@
+"""What all tools share: contexts and outcomes of calls, and the pages of long texts."""
+
 from __future__ import annotations
 
+import asyncio
+import json
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -7,11 +12,17 @@ from typing import Literal, Protocol
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, PathChange, ToolDefinition
 from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.sandbox.base import Stop
+from banksman.tool_runner.workspaces.files import PathRefused, write_whole
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 OnProgress = Callable[[Literal["stdout", "stderr"], str], None]
 """Called in the event loop with each piece of output; must neither block nor raise."""
+_OUTPUT_DIRECTORY = ".banksman/output"
+UTF_8 = "utf-8"
+_SINGLE_BYTE = frozenset({"ascii", "iso8859-1", "cp1252"})
+"""Python's names of the encodings in which each byte is one character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,6 @@ def failure(kind: ErrorKind, error: str, **details: object) -> ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The context of one call."""
-
     workspace: Workspace
     timeout_s: float
     """Maximum duration of the call in seconds; an argument of the tool can only shorten it."""
@@ -51,14 +60,63 @@ class ToolRun:
     """The assistant's network policy; None if it has none."""
 
 
-class Tool(Protocol):
-    """A tool: its definition and its implementation."""
-
+class WorkspaceTool(Protocol):
     @property
-    def definition(self) -> ToolDefinition:
-        """The definition that models receive."""
-        ...
+    def definition(self) -> ToolDefinition: ...
 
     async def run(self, arguments: JsonObject, run: ToolRun) -> ToolOutcome:
         """Execute a call whose arguments match the definition's schema."""
         ...
+
+
+async def watch_growth(run: ToolRun, bounds: WorkspaceLimits, every_s: float) -> None:
+    """Stop a call that makes its workspace too large. A workspace that is already too large may not grow."""
+    meter = run.workspace.meter
+    while True:
+        if meter.due and (await meter.renew(bounds)).excess(bounds):
+            run.stop.request("workspace_limit")
+        await asyncio.sleep(every_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPage:
+    text: str
+    consumed_bytes: int
+    """Bytes of the source that `text` represents."""
+
+
+def page(data: bytes, max_chars: int, encoding: str = UTF_8) -> TextPage:
+    """Return the first characters of a text; each invalid byte becomes one U+FFFD.
+
+    `encoding` is UTF-8, or one in which each byte is one character.
+    """
+    if encoding in _SINGLE_BYTE:
+        cut_bytes = data[:max_chars]
+        return TextPage(cut_bytes.decode(encoding, "replace"), len(cut_bytes))
+    # surrogateescape maps each invalid byte to one character, so encoding the cut returns its exact bytes.
+    cut = data.decode("utf-8", "surrogateescape")[:max_chars]
+    source = cut.encode("utf-8", "surrogateescape")
+    shown = "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in cut)
+    return TextPage(shown, len(source))
+
+
+def continuation(path: str, offset: int = 0, encoding: str = UTF_8) -> str:
+    """Return the sentence that names the call for the next page."""
+    same = "" if encoding == UTF_8 else f" and the same encoding, {encoding},"
+    named = json.dumps(path, ensure_ascii=False)
+    return f"Call read_file with path {named} and offset {offset}{same} to read on."
+
+
+def store_output(workspace: Workspace, data: bytes) -> str | None:
+    """Store an output in the workspace; return its path, or None if the workspace is full.
+
+    The caller measures the workspace before, if a measurement is due.
+    """
+    path = f"{_OUTPUT_DIRECTORY}/{secrets.token_hex(6)}.txt"
+    if workspace.meter.excess() is not None or not workspace.meter.has_room(len(data)):
+        return None
+    try:
+        write_whole(workspace.directory, path, data, workspace.identity)
+    except PathRefused:
+        return None
+    return path

@@ -10,8 +10,8 @@ from banksman.contracts.tools import ErrorKind
 from banksman.contracts.wire import JsonObject, has_lone_surrogate
 from banksman.contracts.workspace_tools import BASH
 from banksman.tool_runner.concurrency import in_background
-from banksman.tool_runner.egress.hosts import rules_of
-from banksman.tool_runner.egress.proxy.session import CommandProxy
+from banksman.tool_runner.egress.proxy_session import CommandProxy
+from banksman.tool_runner.egress.rules import rules_of
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import (
     KilledReason,
@@ -23,9 +23,15 @@ from banksman.tool_runner.sandbox.base import (
     SandboxUnavailable,
 )
 from banksman.tool_runner.sandbox.output import Stream
-from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.growth import watch_growth
-from banksman.tool_runner.tools.pages import continuation, store_output
+from banksman.tool_runner.tools.base import (
+    OnProgress,
+    ToolOutcome,
+    ToolRun,
+    continuation,
+    failure,
+    store_output,
+    watch_growth,
+)
 from banksman.tool_runner.workspaces.workspace import OWNER_ONLY, Workspace
 
 MAX_PROGRESS_CHARS = 100_000
@@ -41,13 +47,11 @@ FENCED = (
 )
 
 
-class Bash:
-    """Runs a command in the sandbox, in the conversation's workspace."""
-
+class BashTool:
     definition = BASH
 
     def __init__(self, sandbox: Sandbox, limits: RunnerLimits, proxy: CommandProxy | None = None) -> None:
-        """Create the tool; without `proxy`, no command may connect, even if its policy allows it."""
+        """Without `proxy`, no command may connect, even if its policy allows it."""
         self._sandbox = sandbox
         self._limits = limits
         self._proxy = proxy

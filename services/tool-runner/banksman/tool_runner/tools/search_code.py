@@ -22,7 +22,7 @@ _FAILED = 2
 _SKIPPED = ("--exclude-dir=.git", "--exclude-dir=.banksman", "--exclude=.banksman-*")
 
 
-class SearchCode:
+class SearchCodeTool:
     """Searches the files of the workspace with grep in the sandbox, which bounds its time and memory."""
 
     definition = SEARCH_CODE
@@ -75,11 +75,6 @@ def _most(arguments: JsonObject) -> int:
 
 
 def _script(arguments: JsonObject) -> str:
-    """Return the command of a search.
-
-    Raises:
-        PathRefused: The path leaves the workspace.
-    """
     path, glob = str(arguments.get("path") or "."), arguments.get("glob")
     inside = posixpath.normpath(relative(path))
     if inside == ".." or inside.startswith("../"):
@@ -114,7 +109,6 @@ def _matches(written: bytes) -> Iterator[tuple[str, int, str]]:
 
 
 def _fitting(found: list[tuple[str, int, str]], max_chars: int) -> list[JsonValue]:
-    """Return as many matches as fit into `max_chars` characters."""
     shown: list[JsonValue] = []
     room = max_chars
     for path, number, text in found:

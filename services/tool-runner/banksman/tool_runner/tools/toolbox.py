@@ -10,15 +10,14 @@ from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.runs.schemas import argument_problem
 from banksman.tool_runner.egress.client import Egress
-from banksman.tool_runner.egress.proxy.session import CommandProxy
+from banksman.tool_runner.egress.proxy_session import CommandProxy
 from banksman.tool_runner.limits import RunnerLimits
 from banksman.tool_runner.sandbox.base import Sandbox, Stop
-from banksman.tool_runner.tools.base import OnProgress, Tool, ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.bash import Bash
-from banksman.tool_runner.tools.read_file import ReadFile
-from banksman.tool_runner.tools.search_code import SearchCode
-from banksman.tool_runner.tools.web_fetch import WebFetch
-from banksman.tool_runner.tools.write_file import WriteFile
+from banksman.tool_runner.tools.base import OnProgress, ToolOutcome, ToolRun, WorkspaceTool, failure
+from banksman.tool_runner.tools.bash import BashTool
+from banksman.tool_runner.tools.files import ReadFileTool, WriteFileTool
+from banksman.tool_runner.tools.search_code import SearchCodeTool
+from banksman.tool_runner.tools.web_fetch import WebFetchTool
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -30,12 +29,11 @@ _MAX_PROBLEM_CHARS = 600
 class ToolBox:
     """The tools of a runner by name. Every call ends with a `ToolOutcome`, so no call can fail another."""
 
-    def __init__(self, tools: Iterable[Tool]) -> None:
+    def __init__(self, tools: Iterable[WorkspaceTool]) -> None:
         self._tools = {tool.definition.name: tool for tool in tools}
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
-        """The tool definitions, in the order of construction."""
         return tuple(tool.definition for tool in self._tools.values())
 
     def may_repeat(self, name: str) -> bool:
@@ -54,18 +52,10 @@ class ToolBox:
         stop: Stop | None = None,
         network: NetworkPolicy | None = None,
     ) -> ToolOutcome:
-        """Execute one call. The caller holds its turn in the workspace; see `workspaces.registry.Turns`.
+        """Execute one call. The caller holds its turn in the workspace; see `CallTurns`.
 
-        Cancelling the caller also ends the call and its processes.
-
-        Args:
-            name: Name of the tool.
-            workspace: Where the call runs.
-            arguments: Arguments as the model wrote them.
-            timeout_s: Seconds that the call may take; None for the time-out of the definition.
-            on_output: Receives pieces of the output while the call runs.
-            stop: Ends the call early.
-            network: Hosts that the call may connect to, within what this runner allows.
+        Cancelling the caller also ends the call and its processes. Without `timeout_s`, the time-out of the
+        definition applies. `network` can only narrow what this runner allows.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -99,10 +89,10 @@ def workspace_tools(
     proxy = CommandProxy(egress, limits.proxy) if commands_may_connect else None
     return ToolBox(
         (
-            Bash(sandbox, limits, proxy),
-            ReadFile(limits),
-            WriteFile(limits),
-            WebFetch(egress, limits),
-            SearchCode(sandbox, limits),
+            BashTool(sandbox, limits, proxy),
+            ReadFileTool(limits),
+            WriteFileTool(limits),
+            WebFetchTool(egress, limits),
+            SearchCodeTool(sandbox, limits),
         )
     )

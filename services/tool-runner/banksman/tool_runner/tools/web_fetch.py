@@ -8,13 +8,10 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import WEB_FETCH
 from banksman.tool_runner.concurrency import run_until
 from banksman.tool_runner.egress.client import Egress, Fetched, FetchFailed
-from banksman.tool_runner.egress.hosts import rules_of
-from banksman.tool_runner.egress.urls import FetchRefused
+from banksman.tool_runner.egress.rules import FetchRefused, rules_of
 from banksman.tool_runner.limits import RunnerLimits
-from banksman.tool_runner.markdown.charsets import UTF_8, charset
-from banksman.tool_runner.markdown.converter import ConversionFailed, PageConverter
-from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, failure
-from banksman.tool_runner.tools.pages import continuation, store_output
+from banksman.tool_runner.tools.base import ToolOutcome, ToolRun, continuation, failure, store_output
+from banksman.tool_runner.tools.page_converter import UTF_8, ConversionFailed, PageConverter, charset
 from banksman.tool_runner.workspaces.workspace import Workspace
 
 _TEXT_TYPES = re.compile(
@@ -30,15 +27,13 @@ _MAX_URL_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The text of a response as the model receives it."""
-
     text: str
     is_markdown: bool = False
     note: str | None = None
     """What the model must know about the text; None if it is complete and in the requested format."""
 
 
-class WebFetch:
+class WebFetchTool:
     """Fetches a URL from the runner's own network: the sandbox has none."""
 
     definition = WEB_FETCH
@@ -137,7 +132,6 @@ def _facts(fetched: Fetched) -> JsonObject:
 
 
 def _described(fetched: Fetched, media_type: str) -> ToolOutcome:
-    """Return the result for a response that is not text."""
     cut = bool(fetched.body)
     message = f"{media_type[:_MAX_TYPE_CHARS]} is not shown as text"
     value = _facts(fetched) | {"body": "", "truncated": cut, "message": message}

@@ -16,8 +16,14 @@ import zstandard
 
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import link_stays, parts_of
-from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, with_path
+from banksman.tool_runner.workspaces.archive_writing import (
+    Contents,
+    SnapshotRefused,
+    link_stays,
+    parts_of,
+    with_path,
+)
+from banksman.tool_runner.workspaces.beneath import opened_directory
 
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 """Memory that a compressed stream may request; level 1 requests 512 KiB."""
@@ -26,7 +32,6 @@ _MAX_READ_BYTES = 1024 * 1024
 _OVERHEAD_BYTES = 8 * 1024
 """Archive bytes per entry in addition to its content: headers, the path twice, and padding."""
 _PIECE_BYTES = 256 * 1024
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o777
 _CONTRADICTIONS = frozenset(
@@ -35,7 +40,7 @@ _CONTRADICTIONS = frozenset(
 
 
 class _Bounded(RawIOBase):
-    """A forward-only stream with a limit per read and a limit for the total."""
+    """A forward-only stream that limits each read, and the total."""
 
     def __init__(self, source: BinaryIO, max_bytes: int) -> None:
         self._source = source
@@ -58,11 +63,9 @@ class _Bounded(RawIOBase):
         return data
 
     def tell(self) -> int:
-        """Return the number of bytes that were read."""
         return self._position
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Skip forward to an absolute position."""
         if whence != 0 or offset < self._position:
             raise SnapshotRefused("it has a header that points backwards")
         while self._position < offset:
@@ -96,7 +99,7 @@ class _Reader:
         # Deepest first, and after all files: a read-only directory refuses new entries, and a new entry
         # changes the mtime of its directory.
         for name, member in sorted(self.directories.items(), reverse=True):
-            with self._parent(name) as (parent, last), _opened(last, parent) as fd:
+            with self._parent(name) as (parent, last), opened_directory(last, parent) as fd:
                 _finish(fd, member)
 
     def _restore(self, member: tarfile.TarInfo) -> None:
@@ -121,7 +124,7 @@ class _Reader:
     def _directory(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
         os.mkdir(last, 0o700, dir_fd=parent)
         self.directories[member.name] = member
-        with _opened(last, parent) as fd:
+        with opened_directory(last, parent) as fd:
             self.identity.own(fd)
 
     def _link(self, member: tarfile.TarInfo, parent: int, last: str) -> None:
@@ -169,7 +172,7 @@ class _Reader:
         with contextlib.ExitStack() as owner:
             fd = self.top
             for part in parents:
-                fd = owner.enter_context(_opened(part, fd))
+                fd = owner.enter_context(opened_directory(part, fd))
             yield fd, last
 
 
@@ -184,14 +187,8 @@ def read_archive(
     """Unpack a snapshot into an empty directory that no other process can reach.
 
     Nothing is written outside the directory. A snapshot with an entry that points outside is refused as a
-    whole. After an error, the content of the directory is undefined.
-
-    Args:
-        source: The compressed archive.
-        directory: The target directory.
-        identity: The owner of the files.
-        limits: The limits of a workspace.
-        expected: The contents according to the manifest: `tarfile` reads a damaged archive as a shorter one.
+    whole. After an error, the content of the directory is undefined. `expected` are the contents according to
+    the manifest: `tarfile` reads a damaged archive as a shorter one.
 
     Raises:
         SnapshotRefused: the archive is damaged, exceeds the limits, or has entries that no runner writes.
@@ -203,7 +200,7 @@ def read_archive(
     try:
         with (
             decompressor.stream_reader(source, closefd=False) as plain,
-            _opened(str(directory), None) as top,
+            opened_directory(directory) as top,
             _archive(_Bounded(cast(BinaryIO, plain), max_bytes)) as archive,
         ):
             reader = _Reader(archive, top, identity, limits)
@@ -225,12 +222,3 @@ def _archive(source: _Bounded) -> tarfile.TarFile:
 def _finish(fd: int, member: tarfile.TarInfo) -> None:
     os.utime(fd, (member.mtime, member.mtime))
     os.fchmod(fd, member.mode & _MODE)
-
-
-@contextlib.contextmanager
-def _opened(name: str, directory: int | None) -> Generator[int]:
-    fd = os.open(name, _DIRECTORY, dir_fd=directory)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

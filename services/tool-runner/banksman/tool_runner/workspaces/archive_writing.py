@@ -1,9 +1,13 @@
-"""Writes a snapshot of a workspace: one tar archive, compressed with zstd."""
+"""Writes a snapshot of a workspace: one tar archive, compressed with zstd.
+
+`parts_of` and `link_stays` are the rules for names and links; reading an archive applies them too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import stat
 import tarfile
 from collections.abc import Generator
@@ -14,16 +18,21 @@ from typing import Any, BinaryIO, cast
 import zstandard
 
 from banksman.tool_runner.limits import WorkspaceLimits
-from banksman.tool_runner.workspaces.archive_names import MAX_PATHS_BYTES, link_stays, parts_of
-from banksman.tool_runner.workspaces.modes import change_mode
+from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode
+from banksman.tool_runner.workspaces.files import ALIAS
 
 LEVEL = 1
 """Workspaces contain mostly text: higher levels save a few per cent and take several times as long."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO would wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MODE = 0o777
 _BUFFER_BYTES = 1024 * 1024
+_VISIBLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", ALIAS)
+"""Directories that every sandbox contains; a virtual environment links to its interpreter there."""
+MAX_PATH_BYTES = 4096
+MAX_NAME_BYTES = 255
+MAX_PATHS_BYTES = 32 * 1024 * 1024
+"""Maximum bytes of all paths of a snapshot, which are in memory while it is written or read."""
 
 
 class SnapshotRefused(Exception):
@@ -31,11 +40,7 @@ class SnapshotRefused(Exception):
 
 
 def with_path(total: int, name: str) -> int:
-    """Return the total bytes of the paths of a snapshot, including one more.
-
-    Raises:
-        SnapshotRefused: Together they have more than `MAX_PATHS_BYTES`.
-    """
+    """Return `total` with the bytes of one more path; refuse a snapshot with more than `MAX_PATHS_BYTES`."""
     total += len(os.fsencode(name))
     if total > MAX_PATHS_BYTES:
         raise SnapshotRefused(f"its paths have more than {MAX_PATHS_BYTES} bytes together")
@@ -44,8 +49,6 @@ def with_path(total: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of an archive."""
-
     entries: int
     size: int
     """Total bytes of the files."""
@@ -68,7 +71,7 @@ class _Writer:
             member.type = tarfile.DIRTYPE
             self._count(0)
             self._append(member)
-            with _opened(entry.name, directory, _DIRECTORY) as fd:
+            with _opened(entry.name, directory, OPEN_DIRECTORY) as fd:
                 self.add_all(fd, f"{name}/")
         elif stat.S_ISLNK(status.st_mode):
             member.type, member.linkname = tarfile.SYMTYPE, os.readlink(entry.name, dir_fd=directory)
@@ -132,7 +135,7 @@ def write_archive(workspace: Path, target: BinaryIO, limits: WorkspaceLimits) ->
         _archive(cast(BinaryIO, compressed)) as archive,
     ):
         writer = _Writer(archive, limits)
-        with _opened(str(workspace), None, _DIRECTORY) as top:
+        with _opened(str(workspace), None, OPEN_DIRECTORY) as top:
             writer.add_all(top, "")
     return Contents(writer.entries, writer.size)
 
@@ -175,3 +178,25 @@ def _opened_after_chmod(name: str, directory: int | None, flags: int) -> int:
         return os.open(name, flags, dir_fd=directory)
     finally:
         change_mode(name, directory, mode)
+
+
+def parts_of(path: str, max_depth: int) -> list[str] | None:
+    """Return the components of a path below a workspace; None if the path is not valid."""
+    if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > MAX_PATH_BYTES:
+        return None
+    parts = path.split("/")
+    for part in parts:
+        if part in ("", ".", "..") or len(part.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            return None
+    return parts if len(parts) <= max_depth else None
+
+
+def link_stays(path: str, target: str) -> bool:
+    """Return whether a link at `path` points into the workspace or to a directory of every sandbox."""
+    if not target or "\0" in target or len(target.encode("utf-8", "surrogateescape")) >= MAX_PATH_BYTES:
+        return False
+    if target.startswith("/"):
+        normal = posixpath.normpath(target)
+        return any(normal == root or normal.startswith(f"{root}/") for root in _VISIBLE)
+    normal = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    return normal != ".." and not normal.startswith("../")

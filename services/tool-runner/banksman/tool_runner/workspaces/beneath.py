@@ -6,12 +6,35 @@ Kernels before 5.6 have no `openat2`, and older seccomp profiles refuse it with 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import functools
 import os
+from collections.abc import Generator
+from enum import IntFlag
+from pathlib import Path
 from typing import NoReturn
 
-from banksman.tool_runner.workspaces.openat2 import Resolve, openat2
+_SYS_OPENAT2 = 437  # on every architecture
+_OPENAT2_ATTEMPTS = 16
+
+
+class Resolve(IntFlag):
+    """Restrictions on the resolution of a path; https://man7.org/linux/man-pages/man2/openat2.2.html."""
+
+    NO_XDEV = 0x01
+    NO_MAGICLINKS = 0x02
+    NO_SYMLINKS = 0x04
+    BENEATH = 0x08
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
 
 _INSIDE = Resolve.BENEATH | Resolve.NO_MAGICLINKS | Resolve.NO_XDEV
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -20,6 +43,7 @@ _MAX_LINKS = 40
 _MAX_STEPS = 20_000
 """Directories opened for one path; each `..` walks again from the top."""
 MAX_PATH_BYTES = 4095
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
@@ -50,6 +74,31 @@ def kernel_resolves_beneath() -> bool:
     finally:
         os.close(directory)
     return True
+
+
+def openat2(directory: int, path: str, flags: int, resolve: Resolve, mode: int = 0) -> int:
+    """Call the kernel's `openat2`, which Python lacks; see `open_beneath`."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")
+    how = _OpenHow(flags | os.O_CLOEXEC, mode, resolve)
+    # EAGAIN: a directory on the path was renamed meanwhile, so the kernel cannot prove that the path stayed
+    # below (openat2(2)).
+    number = 0
+    for _ in range(_OPENAT2_ATTEMPTS):
+        fd = _libc.syscall(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(directory),
+            ctypes.c_char_p(name),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(number, os.strerror(number), path)
 
 
 def walk_beneath(directory: int, path: str, flags: int, *, links: bool, mode: int = 0) -> int:
@@ -163,3 +212,30 @@ class _Walk:
 
 def _fail(number: int, path: str) -> NoReturn:
     raise OSError(number, os.strerror(number), path)
+
+
+@contextlib.contextmanager
+def opened_directory(path: Path | str, parent: int | None = None) -> Generator[int]:
+    """Open a directory, not through a link, for the block; `path` is relative to `parent`."""
+    fd = os.open(path, OPEN_DIRECTORY, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def change_mode(name: str, directory: int | None, mode: int) -> None:
+    """Change the mode of an entry of `directory`; None is the current directory.
+
+    `os.chmod` follows a link that a process has put in the place of the entry: fchmodat(2) has no flags
+    before Linux 6.6.
+
+    Raises:
+        OSError: the entry is a link, or its mode cannot be changed.
+    """
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        # fchmod(2) refuses a descriptor of O_PATH; a link itself has no mode that can be changed.
+        os.chmod(f"/proc/self/fd/{fd}", mode)
+    finally:
+        os.close(fd)

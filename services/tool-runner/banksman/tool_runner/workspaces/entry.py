@@ -70,17 +70,15 @@ class WorkspaceEntry:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Protects the directory while it is created, archived or deleted, and the order of reports.
 
-    Taken after the turn of the workspace (`Turns.workspace`), never before it.
+    Taken after the turn of the workspace (`CallTurns.workspace`), never before it.
     """
 
     @property
     def key(self) -> tuple[str, str]:
-        """Tenant and conversation."""
         return self.tenant, self.conversation
 
     @property
     def record(self) -> WorkspaceRecord:
-        """The record of this state to store."""
         return WorkspaceRecord(
             term=self.state.term,
             generation=self.state.generation,
@@ -101,9 +99,6 @@ class WorkspaceRecords:
 
         A record does not state whether the workspace has changed, because the platform's record may have
         changed since.
-
-        Raises:
-            OSError: the directory cannot be created or read.
         """
         self._directory.mkdir(mode=0o700, exist_ok=True)
         for path in self._directory.glob("*.json"):
@@ -120,7 +115,6 @@ class WorkspaceRecords:
             )
 
     async def store(self, entry: WorkspaceEntry) -> None:
-        """Store the state of a workspace."""
         await asyncio.to_thread(self._write, entry, entry.record)
 
     async def mark_incomplete(self, entry: WorkspaceEntry) -> None:
@@ -128,7 +122,6 @@ class WorkspaceRecords:
         await asyncio.to_thread(self._write, entry, entry.record.model_copy(update={"term": 0}))
 
     async def delete(self, entry: WorkspaceEntry) -> None:
-        """Remove the record of a workspace."""
         await asyncio.to_thread(self._path(entry).unlink, missing_ok=True)
 
     def _path(self, entry: WorkspaceEntry) -> Path:

@@ -22,7 +22,7 @@ from banksman.contracts.assistant_files import RESERVED_PREFIX
 from banksman.contracts.fitting import json_bytes
 from banksman.contracts.wire import has_lone_surrogate
 from banksman.tool_runner.identity import SandboxIdentity
-from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath
+from banksman.tool_runner.workspaces.beneath import MAX_PATH_BYTES, open_beneath, opened_directory
 
 ALIAS = "/workspace"
 """The path of the workspace inside the sandbox; the only absolute path that is accepted."""
@@ -54,18 +54,14 @@ class PathRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
-    """A part of a file."""
-
+class FilePiece:
     data: bytes
     offset: int
     total_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class FileEntry:
-    """One file of a listing."""
-
+class ListedFile:
     path: str
     """Relative to the workspace, with `/`."""
     size_bytes: int
@@ -73,10 +69,10 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FileListing:
     """Files of a workspace, sorted by path."""
 
-    entries: tuple[FileEntry, ...]
+    entries: tuple[ListedFile, ...]
     more: bool
     """True if more files follow, or the workspace has more than `MAX_VISITED` entries."""
 
@@ -100,7 +96,7 @@ def relative(path: str) -> str:
     return path
 
 
-def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePart:
+def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> FilePiece:
     """Read at most `max_bytes` of a regular file from byte `offset`.
 
     Symbolic links are followed if they stay inside the workspace.
@@ -108,13 +104,13 @@ def read_part(workspace: Path, path: str, *, offset: int, max_bytes: int) -> Fil
     Raises:
         PathRefused: the file does not exist, is not regular, or the path leaves the workspace.
     """
-    with _refusals(path), _opened(workspace) as root:
+    with _refusals(path), opened_directory(workspace) as root:
         fd = open_beneath(root, relative(path), os.O_RDONLY | _NEVER_BLOCK, links=True)
         with os.fdopen(fd, "rb", buffering=0) as file:
             status = os.fstat(fd)
             _require_regular(path, status)
             data = os.pread(file.fileno(), max_bytes, offset)
-            return FilePart(data, offset, status.st_size)
+            return FilePiece(data, offset, status.st_size)
 
 
 def write_whole(
@@ -136,7 +132,7 @@ def write_whole(
         # Each component is opened on its own, so the kernel would create a path that it never opens again.
         if len("/".join((*parents, name)).encode()) > MAX_PATH_BYTES:
             raise PathRefused(path, _REASONS[errno.ENAMETOOLONG])
-        directory = owner.enter_context(_opened(workspace))
+        directory = owner.enter_context(opened_directory(workspace))
         for parent in parents:
             directory = _descend(directory, parent, identity)
             owner.callback(os.close, directory)
@@ -147,12 +143,8 @@ def write_whole(
 
 
 def delete(workspace: Path, path: str) -> None:
-    """Delete one file or link.
-
-    Raises:
-        PathRefused: the path does not exist, is a directory, or leaves the workspace.
-    """
-    with _refusals(path), _opened(workspace) as root:
+    """Delete one file or link."""
+    with _refusals(path), opened_directory(workspace) as root:
         *parents, name = _components(path)
         directory = open_beneath(root, posixpath.join(".", *parents), _DIRECTORY, links=False)
         try:
@@ -161,14 +153,11 @@ def delete(workspace: Path, path: str) -> None:
             os.close(directory)
 
 
-def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> Listing:
+def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: int) -> FileListing:
     """List the first regular files by path; links are neither listed nor followed.
 
-    Args:
-        workspace: The directory of the workspace.
-        below: A directory or a file; empty for the whole workspace.
-        after: Only paths that sort after this one are listed.
-        max_entries: Maximum number of files. All together have at most `MAX_LISTED_BYTES` as JSON.
+    The files are those at or below the path `below`, which is empty for the whole workspace, with paths that
+    sort after `after`. All together have at most `MAX_LISTED_BYTES` as JSON.
 
     Raises:
         PathRefused: `below` cannot be a path of the workspace.
@@ -176,7 +165,7 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
     """
     top = posixpath.normpath(relative(below)) if below else "."
     first = _FirstFiles(max_entries)
-    with _opened(workspace) as root:
+    with opened_directory(workspace) as root:
         for visited, (_, entry, path) in enumerate(_walk(root, "", 1)):
             if visited == MAX_VISITED:
                 first.more = True
@@ -189,18 +178,12 @@ def listing(workspace: Path, *, below: str = "", after: str = "", max_entries: i
 
 
 def sweep_temporaries(workspace: Path, *, deadline: float = math.inf) -> int:
-    """Delete temporary files of interrupted writes in a workspace in which nothing runs.
+    """Delete temporary files of interrupted writes, and return their number. Nothing runs in the workspace.
 
-    Stops at `deadline`, a time of the monotonic clock.
-
-    Returns:
-        The number of deleted files.
-
-    Raises:
-        OSError: the workspace cannot be opened.
+    Stops at `deadline`, a time of the monotonic clock. Raises OSError if the workspace cannot be opened.
     """
     swept = 0
-    with _opened(workspace) as root:
+    with opened_directory(workspace) as root:
         for directory, entry, _ in _walk(root, "", 1):
             if time.monotonic() > deadline:
                 break
@@ -296,18 +279,18 @@ class _FirstFiles:
     max_entries: int
     more: bool = False
     """True if a file was left out."""
-    _entries: list[FileEntry] = field(default_factory=list[FileEntry])
+    _entries: list[ListedFile] = field(default_factory=list[ListedFile])
     _bytes: int = 0
 
-    def add(self, entry: FileEntry) -> None:
+    def add(self, entry: ListedFile) -> None:
         self._entries.append(entry)
         self._bytes += _listed_bytes(entry)
         if len(self._entries) > 2 * self.max_entries or self._bytes > 2 * MAX_LISTED_BYTES:
             self._cut()
 
-    def listing(self) -> Listing:
+    def listing(self) -> FileListing:
         self._cut()
-        return Listing(tuple(self._entries), self.more)
+        return FileListing(tuple(self._entries), self.more)
 
     def _cut(self) -> None:
         self._entries.sort(key=lambda entry: entry.path)
@@ -321,7 +304,7 @@ class _FirstFiles:
         self._bytes = size
 
 
-def _listed_bytes(entry: FileEntry) -> int:
+def _listed_bytes(entry: ListedFile) -> int:
     return json_bytes(entry.path) + _ENTRY_BYTES
 
 
@@ -329,10 +312,10 @@ def _is_listed(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(_PRIVATE_PREFIX) and entry.is_file(follow_symlinks=False)
 
 
-def _entry(path: str, status: os.stat_result) -> FileEntry:
+def _entry(path: str, status: os.stat_result) -> ListedFile:
     # Some file systems store times that Python's dates do not have.
     modified = min(max(status.st_mtime, 0.0), _LAST_SECOND)
-    return FileEntry(path, status.st_size, datetime.fromtimestamp(modified, tz=UTC))
+    return ListedFile(path, status.st_size, datetime.fromtimestamp(modified, tz=UTC))
 
 
 def _require_regular(path: str, status: os.stat_result) -> None:
@@ -340,15 +323,6 @@ def _require_regular(path: str, status: os.stat_result) -> None:
         raise PathRefused(path, "this is a directory")
     if not stat.S_ISREG(status.st_mode):
         raise PathRefused(path, "this is not a regular file")
-
-
-@contextlib.contextmanager
-def _opened(workspace: Path) -> Generator[int]:
-    fd = os.open(workspace, _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 _REASONS = {

@@ -42,15 +42,10 @@ class Installer:
         self._runner_epoch = runner_epoch
 
     async def install(self, entry: WorkspaceEntry, place: WorkspacePlacement, *, repeats: bool) -> None:
-        """Replace the directory by the files of a term.
+        """Replace the directory by the files of the term of `place`; for `repeats`, see `Reports.send`.
 
         The stored record marks the directory as incomplete meanwhile. After a crash, the next process
         installs the files again.
-
-        Args:
-            entry: The workspace.
-            place: The term.
-            repeats: See `Reports.send`.
 
         Raises:
             SnapshotLost: the snapshot cannot be restored; the directory is empty.

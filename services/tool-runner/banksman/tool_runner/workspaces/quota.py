@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from banksman.tool_runner.limits import MIB, WorkspaceLimits
-from banksman.tool_runner.workspaces.modes import change_mode
+from banksman.tool_runner.workspaces.beneath import OPEN_DIRECTORY, change_mode, opened_directory
 
 _BLOCK_BYTES = 512
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_LEVELS = 128
 """Levels of directories that a measurement keeps open."""
 _GROWTH_BYTES = 256 * MIB
@@ -24,9 +23,7 @@ _GROWTH_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """The size of a workspace."""
-
+class WorkspaceUsage:
     disk_bytes: int = 0
     entries: int = 0
     depth: int = 0
@@ -70,7 +67,7 @@ class Usage:
         ) or self.entries > limits.max_entries + max(limits.max_entries, _GROWTH_ENTRIES)
 
 
-def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Usage:
+def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
     """Measure the tree below `directory`, of any depth, without following links; stop early above `bounds`.
 
     Entries that disappear during the measurement, or that this process may not open, do not count.
@@ -89,10 +86,10 @@ def measure(directory: Path, bounds: WorkspaceLimits | None = None) -> Usage:
             if bounds is not None and (
                 disk_bytes > bounds.max_bytes or entries > bounds.max_entries or deepest > bounds.max_depth
             ):
-                return Usage(disk_bytes, entries, deepest, complete=False)
+                return WorkspaceUsage(disk_bytes, entries, deepest, complete=False)
     except _DirectoryMoved:
-        return Usage(disk_bytes, entries, deepest, complete=False, moved=True)
-    return Usage(disk_bytes, entries, deepest)
+        return WorkspaceUsage(disk_bytes, entries, deepest, complete=False, moved=True)
+    return WorkspaceUsage(disk_bytes, entries, deepest)
 
 
 def _first(seen: set[tuple[int, int]], status: os.stat_result) -> bool:
@@ -157,7 +154,7 @@ def _entered(
     name: str, parent: int | None, depth: int
 ) -> Generator[tuple[os.stat_result, int], None, _Level]:
     """Open a directory and yield the status of all its entries; return it with its subdirectories."""
-    level = _Level(os.open(name, _DIRECTORY_FLAGS, dir_fd=parent), (0, 0), [])
+    level = _Level(os.open(name, OPEN_DIRECTORY, dir_fd=parent), (0, 0), [])
     try:
         level.identity = _identity(os.fstat(level.fd))
         with os.scandir(level.fd) as entries:
@@ -175,7 +172,7 @@ def _entered(
 def _return_to(parent: _Level, child_fd: int) -> None:
     """Reopen the directory above `child_fd` if it is closed."""
     if parent.fd < 0:
-        fd = os.open("..", _DIRECTORY_FLAGS, dir_fd=child_fd)
+        fd = os.open("..", OPEN_DIRECTORY, dir_fd=child_fd)
         if _identity(os.fstat(fd)) != parent.identity:
             os.close(fd)
             raise _DirectoryMoved
@@ -190,8 +187,6 @@ def _close(level: _Level) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Free:
-    """Free space of a file system."""
-
     bytes: int
     entries: int
 
@@ -215,7 +210,7 @@ class QuotaMeter:
         self._not_before_if_outgrown = 0.0
         self._free: _Free | None = None
         """Free space when the last measurement began; None before the first one."""
-        self.usage = Usage(complete=False)
+        self.usage = WorkspaceUsage(complete=False)
 
     @property
     def due(self) -> bool:
@@ -223,7 +218,7 @@ class QuotaMeter:
         now = time.monotonic()
         return now >= self._not_before or (now >= self._not_before_if_outgrown and self._outgrown())
 
-    async def current(self) -> Usage:
+    async def current(self) -> WorkspaceUsage:
         """Return the size before a command starts; measure if it is unknown, or may exceed a limit now."""
         if not self.usage.complete or self.excess() or self._outgrown():
             await self.renew()
@@ -234,7 +229,7 @@ class QuotaMeter:
         if self.due or self.excess():
             await self.renew()
 
-    async def renew(self, bounds: WorkspaceLimits | None = None) -> Usage:
+    async def renew(self, bounds: WorkspaceLimits | None = None) -> WorkspaceUsage:
         """Measure in a thread; the measurement finishes even if the caller is cancelled.
 
         Above `bounds`, it stops early.
@@ -265,23 +260,17 @@ class QuotaMeter:
             0, self._limits.max_bytes - self.usage.disk_bytes
         ) or self._free.entries - free.entries > max(0, self._limits.max_entries - self.usage.entries)
 
-    def _measure(self, bounds: WorkspaceLimits | None) -> Usage:
+    def _measure(self, bounds: WorkspaceLimits | None) -> WorkspaceUsage:
         started = time.monotonic()
         try:
             self._free = _free(self._directory)
             self.usage = measure(self._directory, bounds)
         except OSError:
-            self.usage = Usage()
+            self.usage = WorkspaceUsage()
         ended = time.monotonic()
         self._not_before = ended + (ended - started) / self._limits.scan_share
         self._not_before_if_outgrown = ended + (ended - started)
         return self.usage
-
-
-def _opened(name: str, parent: int | None, owner: contextlib.ExitStack) -> int:
-    fd = os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
-    owner.callback(os.close, fd)
-    return fd
 
 
 def delete_tree(directory: Path) -> None:
@@ -295,9 +284,8 @@ def delete_tree(directory: Path) -> None:
     """
     if not directory.exists():
         return
-    with contextlib.ExitStack() as owner:
-        change_mode(str(directory), None, 0o700)
-        top = _opened(str(directory), None, owner)
+    change_mode(str(directory), None, 0o700)
+    with opened_directory(directory) as top:
         moved = _empty(top, top, 0)
         while names := os.listdir(top):
             for name in names:
@@ -307,8 +295,8 @@ def delete_tree(directory: Path) -> None:
 
 def _delete_moved(top: int, name: str, moved: int) -> int:
     change_mode(name, top, 0o700)
-    with contextlib.ExitStack() as owner:
-        moved = _empty(_opened(name, top, owner), top, moved)
+    with opened_directory(name, top) as fd:
+        moved = _empty(fd, top, moved)
     os.rmdir(name, dir_fd=top)
     return moved
 

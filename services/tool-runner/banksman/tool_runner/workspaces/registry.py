@@ -15,7 +15,6 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs.workspaces import LocalWorkspace
 from banksman.runtime.shares import SharedPlaces, Shares
 from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
 from banksman.tool_runner.workspaces.installing import Installer
@@ -35,7 +34,7 @@ def takes_workspace(tool: str) -> bool:
     return tool != WEB_FETCH.name
 
 
-class Turns:
+class CallTurns:
     """The turns of calls: one call per workspace at a time, and a bounded number of commands and fetches.
 
     Tenants share the commands and the fetches, so that long calls of one tenant do not delay those of
@@ -44,12 +43,6 @@ class Turns:
     """
 
     def __init__(self, *, commands: Shares, fetches: Shares) -> None:
-        """Create the turns of one runner.
-
-        Args:
-            commands: The places of concurrent commands, over all workspaces.
-            fetches: The places of concurrent fetches, over all workspaces.
-        """
         self._commands = SharedPlaces(commands)
         self._fetches = SharedPlaces(fetches)
         self._workspaces: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -80,7 +73,7 @@ class WorkspaceRegistry:
         workspaces: WorkspaceStore,
         snapshots: Snapshots,
         reports: Reports,
-        turns: Turns,
+        turns: CallTurns,
         *,
         runner_epoch: int,
     ) -> None:
@@ -93,27 +86,14 @@ class WorkspaceRegistry:
         self._entries: dict[tuple[str, str], WorkspaceEntry] = {}
 
     def load(self) -> None:
-        """Read the records that earlier processes of this runner stored.
-
-        Raises:
-            OSError: the directory cannot be created or read.
-        """
+        """Read the records that earlier processes of this runner stored."""
         self._entries |= {entry.key: entry for entry in self._records.load()}
-        for tenant, conversation in self.workspaces.stored():
-            # An earlier version stored this workspace; it had no records, moves or snapshots.
-            if (tenant, conversation) not in self._entries:
-                key, state = (tenant, conversation), LocalWorkspace(term=1)
-                self._entries[key] = WorkspaceEntry(*key, state, unconfirmed=True)
 
     def __iter__(self) -> Iterator[WorkspaceEntry]:
         return iter(tuple(self._entries.values()))
 
     def get(self, tenant: str, conversation: str) -> WorkspaceEntry:
-        """Return the entry of a workspace; a workspace without one gets an empty entry.
-
-        Raises:
-            BadInput: an id contains a character that ids do not allow.
-        """
+        """Return the entry of a workspace; a workspace without one gets an empty entry."""
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         return self._entries.setdefault(key, WorkspaceEntry(*key))
 
@@ -142,7 +122,6 @@ class WorkspaceRegistry:
         return entry
 
     def leave(self, entry: WorkspaceEntry) -> None:
-        """Count the end of a request that called `enter`."""
         entry.state.users -= 1
         entry.last_used = asyncio.get_running_loop().time()
 
@@ -162,8 +141,7 @@ class WorkspaceRegistry:
             place: Where the request was placed.
             changes: Whether the request may change files.
             has_turn: Whether the caller holds the workspace's turn.
-            repeats: Whether reports are repeated until they have a reply. The sender of a file request does
-                not wait for that.
+            repeats: See `Reports.send`. The sender of a file request does not wait for repeated reports.
 
         Raises:
             SnapshotLost: the files cannot be restored; the next request finds an empty workspace.
@@ -197,13 +175,7 @@ class WorkspaceRegistry:
     ) -> WorkspaceReportReply:
         """Send a report and adopt the state of the platform's record. The caller holds `entry.lock`.
 
-        Args:
-            entry: The workspace.
-            report: The report.
-            repeats: See `Reports.send`.
-
-        Raises:
-            Unavailable: no reply; whether the report was received is unknown.
+        If no reply arrives, which raises Unavailable, the platform may have received the report.
         """
         verdict = await self._reports.send(*entry.key, report, repeats=repeats)
         if verdict.mine and verdict.known:
@@ -233,7 +205,6 @@ class WorkspaceRegistry:
         state.edits += 1
 
     async def store(self, entry: WorkspaceEntry) -> None:
-        """Store the record of a workspace on disk."""
         await self._records.store(entry)
 
     async def drop(self, entry: WorkspaceEntry) -> bool:

@@ -1,4 +1,4 @@
-"""Schedules snapshots of changed workspaces, and removes workspaces that this runner no longer has."""
+"""Schedules snapshots of changed workspaces, and removes workspaces that other runners have."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ GARBAGE_AFTER = timedelta(hours=1)
 
 @dataclass
 class SnapshotScheduler:
-    """Snapshots, evicts and removes the workspaces of one runner process."""
-
     registry: WorkspaceRegistry
     snapshots: Snapshots
     reports: Reports
@@ -234,7 +232,6 @@ class SnapshotScheduler:
                 logger.error("%s: files of an earlier term are not removed: %s", entry.conversation, error)
 
     async def _reported(self, entry: WorkspaceEntry) -> tuple[WorkspaceReport, WorkspaceReportReply]:
-        """Report a workspace until the platform replies."""
         while True:
             async with entry.lock:
                 report = self._report(entry)
@@ -262,11 +259,7 @@ class SnapshotScheduler:
                 logger.warning("interrupted snapshots were not collected: %s", error)
 
     async def collect(self, before: datetime) -> None:
-        """Delete snapshots of this runner from before `before` that the platform has not recorded.
-
-        Raises:
-            Unavailable: the store or the platform does not reply.
-        """
+        """Delete snapshots of this runner from before `before` that the platform has not recorded."""
         query = WorkspaceReport(runner_epoch=self.registry.runner_epoch, term=0)
         for (tenant, conversation), snapshots in (await self.snapshots.stored_before(before)).items():
             verdict = await self.reports.send(tenant, conversation, query)

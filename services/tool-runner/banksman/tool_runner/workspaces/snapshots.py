@@ -24,6 +24,7 @@ from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
 from banksman.tool_runner.workspaces.archive_reading import read_archive
 from banksman.tool_runner.workspaces.archive_writing import Contents, SnapshotRefused, write_archive
+from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.quota import delete_tree
 from banksman.tool_runner.workspaces.snapshot_room import SnapshotRoom
 
@@ -62,8 +63,6 @@ class Snapshots:
         limits: WorkspaceLimits,
         now: Callable[[], datetime],
         room: SnapshotRoom,
-        *,
-        encrypt: bool = True,
     ) -> None:
         self._objects = objects
         self._runner = runner
@@ -75,14 +74,8 @@ class Snapshots:
         self._limits = limits
         self._now = now
         """A clock that all runners share: the platform records the later of two snapshots."""
-        self._encrypt = encrypt
 
     def prepare(self) -> None:
-        """Create the scratch directory, or empty it.
-
-        Raises:
-            OSError: the directory cannot be created.
-        """
         delete_tree(self._scratch)
         self._scratch.mkdir(mode=0o700)
 
@@ -111,8 +104,8 @@ class Snapshots:
         """
         size = archived.file.seek(0, os.SEEK_END)
         await self.room.check(tenant, size)
-        prefix = _name(tenant, conversation_id, archived.id, self._runner)
-        key = new_key() if self._encrypt else None
+        prefix = owned_name(self._runner, tenant, conversation_id, archived.id)
+        key = new_key()
         try:
             parts = await self._store_parts(prefix, archived.file, key)
             manifest = SnapshotManifest(
@@ -125,7 +118,7 @@ class Snapshots:
                 parts=parts,
                 files=archived.contents.entries,
                 size=archived.contents.size,
-                sealed=key is not None,
+                sealed=True,
             )
             data = manifest.model_dump_json().encode()
             # The manifest is stored last, so that an interrupted upload is never taken for a snapshot.
@@ -154,8 +147,10 @@ class Snapshots:
             Unavailable: the snapshot was not read in time.
             OSError: the files cannot be written.
         """
-        manifest = await self._manifest(tenant, conversation_id, reference)
-        prefix = _name(tenant, conversation_id, reference.id, reference.stored_by)
+        if reference.key is None or reference.stored_by is None:
+            raise SnapshotRefused("its record lacks the key or the runner that stored it")
+        prefix = owned_name(reference.stored_by, tenant, conversation_id, reference.id)
+        manifest = await self._manifest(prefix, reference.manifest_digest)
         temporary = self._scratch / f"{reference.id}-{new_id('x')}"
         try:
             with self._spool(temporary.name + ".tar") as file:
@@ -171,19 +166,11 @@ class Snapshots:
         return manifest
 
     async def remove(self, tenant: str, conversation_id: str, snapshot: str) -> None:
-        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist.
-
-        Raises:
-            Unavailable: some objects could not be removed.
-        """
-        await self._objects.remove(_name(tenant, conversation_id, snapshot, self._runner))
+        """Remove a snapshot of this runner, finished or not; do nothing if it does not exist."""
+        await self._objects.remove(owned_name(self._runner, tenant, conversation_id, snapshot))
 
     async def stored_before(self, moment: datetime) -> dict[tuple[str, str], set[str]]:
-        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation.
-
-        Raises:
-            Unavailable: the store could not be read.
-        """
+        """Return the ids of this runner's snapshots with objects older than `moment`, by conversation."""
         found: dict[tuple[str, str], set[str]] = {}
         async for info in self._objects.list(owner=self._runner):
             tenant, _, rest = info.path.partition("/")
@@ -192,34 +179,31 @@ class Snapshots:
                 found.setdefault((tenant, conversation_id), set()).add(rest.partition("/")[0])
         return found
 
-    async def _store_parts(self, prefix: str, file: BinaryIO, key: str | None) -> tuple[SnapshotPart, ...]:
+    async def _store_parts(self, prefix: str, file: BinaryIO, key: str) -> tuple[SnapshotPart, ...]:
         parts: list[SnapshotPart] = []
         file.seek(0)
         while data := await asyncio.to_thread(file.read, PART_BYTES - SEAL_BYTES):
             name = f"{prefix}/{len(parts)}"
-            if key is not None:
-                data = await asyncio.to_thread(sealed, data, key, name)
+            data = await asyncio.to_thread(sealed, data, key, name)
             await self._objects.put(name, data, deadline_s=PART_TIMEOUT_S)
             parts.append(SnapshotPart(size=len(data), digest=digest(data)))
         return tuple(parts)
 
-    async def _manifest(self, tenant: str, conversation_id: str, reference: SnapshotRef) -> SnapshotManifest:
+    async def _manifest(self, name: str, expected_digest: str) -> SnapshotManifest:
         try:
-            data = await self._objects.get(
-                _name(tenant, conversation_id, reference.id, reference.stored_by), deadline_s=PART_TIMEOUT_S
-            )
+            data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S)
         except NotFound as error:
             raise SnapshotRefused("it is no longer in the store") from error
         except ObjectBroken as error:
             raise SnapshotRefused("its manifest is damaged") from error
-        if digest(data) != reference.manifest_digest:
+        if digest(data) != expected_digest:
             raise SnapshotRefused("its manifest differs from the recorded one")
         try:
             manifest = SnapshotManifest.model_validate_json(data)
         except ValidationError as error:
             raise SnapshotRefused("its manifest cannot be read") from error
-        if manifest.sealed != (reference.key is not None):
-            raise SnapshotRefused("it is encrypted or its key is recorded, but not both")
+        if not manifest.sealed:
+            raise SnapshotRefused("it is not encrypted")
         self._check(manifest)
         return manifest
 
@@ -238,7 +222,7 @@ class Snapshots:
         if sum(part.size for part in manifest.parts) > limits.max_bytes * _ARCHIVE_OVERHEAD + PART_BYTES:
             raise SnapshotRefused("its parts have more bytes than its files may have")
 
-    async def _part(self, name: str, part: SnapshotPart, key: str | None) -> bytes:
+    async def _part(self, name: str, part: SnapshotPart, key: str) -> bytes:
         try:
             data = await self._objects.get(name, deadline_s=PART_TIMEOUT_S, max_bytes=part.size)
         except NotFound as error:
@@ -247,8 +231,6 @@ class Snapshots:
             raise SnapshotRefused("a part is damaged") from error
         if len(data) != part.size or digest(data) != part.digest:
             raise SnapshotRefused("a part differs from its manifest")
-        if key is None:
-            return data
         content = await asyncio.to_thread(opened, data, key, name)
         if content is None:
             raise SnapshotRefused("a part cannot be decrypted")
@@ -258,23 +240,13 @@ class Snapshots:
         target.mkdir(mode=0o700)
         expected = Contents(manifest.files, manifest.size)
         read_archive(file, target, self._identity, self._limits, expected=expected)
-        directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened_directory(target) as directory:
             self._identity.own(directory)
-        finally:
-            os.close(directory)
 
     @contextlib.contextmanager
     def _spool(self, name: str) -> Generator[BinaryIO]:
-        """Open a temporary file for the block."""
         path = self._scratch / name
         with path.open("x+b") as file:
             # The kernel frees an unlinked file when it is closed, even if the process is killed.
             path.unlink()
             yield file
-
-
-def _name(tenant: str, conversation_id: str, snapshot: str, stored_by: str | None) -> str:
-    if stored_by is None:
-        return f"{tenant}/{conversation_id}/{snapshot}"
-    return owned_name(stored_by, tenant, conversation_id, snapshot)

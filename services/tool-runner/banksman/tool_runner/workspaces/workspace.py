@@ -11,6 +11,7 @@ from pathlib import Path
 from banksman.contracts.ids import check_token
 from banksman.tool_runner.identity import SandboxIdentity
 from banksman.tool_runner.limits import WorkspaceLimits
+from banksman.tool_runner.workspaces.beneath import opened_directory
 from banksman.tool_runner.workspaces.files import sweep_temporaries
 from banksman.tool_runner.workspaces.quota import QuotaMeter, delete_tree
 
@@ -34,8 +35,6 @@ def default_root(data_dir: Path, identity: SandboxIdentity) -> Path:
 
 
 class Workspace:
-    """The file tree of one conversation."""
-
     def __init__(
         self,
         tenant: str,
@@ -62,23 +61,13 @@ class WorkspaceStore:
         self._open: dict[tuple[str, str], Workspace] = {}
 
     def prepare(self) -> None:
-        """Create the root directory.
-
-        Raises:
-            OSError: the directory cannot be created.
-        """
         for directory in (*reversed(self.root.parents), self.root):
             if not directory.exists():
                 directory.mkdir(exist_ok=True)
                 directory.chmod(_TRAVERSE_ONLY if self._identity.switches else OWNER_ONLY)
 
     def get(self, tenant: str, conversation: str) -> Workspace:
-        """Return the workspace of a conversation; a new one is created empty.
-
-        Raises:
-            BadInput: an id contains a character that ids do not allow.
-            OSError: the directory cannot be created.
-        """
+        """Return the workspace of a conversation; a new one is created empty."""
         key = (check_token(tenant, "tenant"), check_token(conversation, "conversation_id"))
         if key not in self._open:
             directory = self._create(*key)
@@ -91,24 +80,14 @@ class WorkspaceStore:
         return path.is_dir()
 
     async def delete(self, tenant: str, conversation: str) -> None:
-        """Delete a workspace and its files; do nothing if it does not exist. No call may run in it.
-
-        Raises:
-            BadInput: an id contains a character that ids do not allow.
-            OSError: a file could not be deleted.
-        """
+        """Delete a workspace and its files; do nothing if it does not exist. No call may run in it."""
         if self.exists(tenant, conversation):
             directory = self.get(tenant, conversation).directory
             await asyncio.to_thread(delete_tree, directory)
         self._open.pop((tenant, conversation), None)
 
     def path_of(self, tenant: str, conversation: str) -> Path:
-        """Return the path of a workspace that a restore creates; its parent directory exists afterwards.
-
-        Raises:
-            BadInput: an id contains a character that ids do not allow.
-            OSError: the parent directory cannot be created.
-        """
+        """Return the path of a workspace that a restore creates; its parent directory exists afterwards."""
         self._make_parent(check_token(tenant, "tenant"))
         return self.root / tenant / check_token(conversation, "conversation_id")
 
@@ -119,12 +98,10 @@ class WorkspaceStore:
                 yield tenant.name, conversation.name
 
     def sweep(self, within_s: float) -> int:
-        """Delete the temporary files of interrupted writes in all workspaces, before any of them is in use.
+        """Delete the temporary files of interrupted writes before any workspace is in use.
 
-        The workspaces that changed last come first.
-
-        Returns:
-            The number of workspaces that were not swept within `within_s` seconds.
+        The workspaces that changed last come first. Returns the number of workspaces that were not swept
+        within `within_s` seconds.
         """
         deadline = time.monotonic() + within_s
         directories = sorted((self.root.joinpath(*key) for key in self.stored()), key=_changed, reverse=True)
@@ -138,13 +115,10 @@ class WorkspaceStore:
     def _create(self, tenant: str, conversation: str) -> Path:
         directory = self._make_parent(tenant) / conversation
         directory.mkdir(exist_ok=True, mode=OWNER_ONLY)
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with opened_directory(directory) as fd:
             self._identity.own(fd)
             # mkdir applies the umask, and an earlier command may have changed the mode.
             os.fchmod(fd, OWNER_ONLY)
-        finally:
-            os.close(fd)
         return directory
 
     def _make_parent(self, tenant: str) -> Path:

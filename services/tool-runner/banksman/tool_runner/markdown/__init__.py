@@ -1,1 +1,0 @@
-"""Converts HTML pages to Markdown in a confined process."""

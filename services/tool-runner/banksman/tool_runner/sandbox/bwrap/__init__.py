@@ -1,0 +1,1 @@
+"""One bubblewrap per command: its processes, cgroups and limits."""

@@ -1,0 +1,261 @@
+"""Kernel limits for all processes of a call together, if a cgroup is delegated to the runner.
+
+Version 2: https://docs.kernel.org/admin-guide/cgroup-v2.html
+Version 1, with a hierarchy per controller: https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.bwrap.cgroup_delegation import (
+    RUNNER,
+    Delegation,
+    Hierarchy,
+    NotDelegated,
+    members,
+)
+
+_CALLS = "banksman-calls-"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_SPAWN_PROCESSES = 5
+"""Number of processes of the starter and of bwrap itself, which count against `pids.max`."""
+_MAX_LEFT_BYTES = 8 * 1024 * 1024
+"""Maximum bytes that earlier calls left in a reused cgroup, such as cached pages of their files."""
+_CPU_PERIOD_US = 100_000
+_END_WAIT_S = 5.0
+_POLL_S = 0.005
+_OOM_COUNTERS = ("memory.events", "memory.oom_control")
+"""Files with a line `oom_kill {number}`, of version 2 and of version 1."""
+_CHARGED = ("memory.current", "memory.usage_in_bytes")
+"""Files with the memory of a cgroup in bytes, of version 2 and of version 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallCgroup:
+    """The cgroup of a starter, which limits one call after another."""
+
+    directories: tuple[Path, ...]
+    _existing: dict[tuple[str, ...], tuple[str, ...]] = field(
+        default_factory=dict[tuple[str, ...], tuple[str, ...]], repr=False
+    )
+
+    def open(self) -> list[int]:
+        """Open each `cgroup.procs`. A process that writes `0` to it joins, as do its later children."""
+        return [os.open(each / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for each in self.directories]
+
+    def exceeded_memory(self) -> bool:
+        """Return whether the kernel killed a process of the call at its memory limit."""
+        for counter in self._files(*_OOM_COUNTERS):
+            with contextlib.suppress(OSError):
+                counted = re.search(rb"^oom_kill (\d+)$", _content(counter), re.MULTILINE)
+                if counted is not None and int(counted[1]) > 0:
+                    return True
+        return False
+
+    def reusable(self, starter: int) -> bool:
+        """Return whether earlier calls left no process except the starter, and little memory."""
+        try:
+            # Processes join and leave all hierarchies together.
+            if _content(str(self.directories[0] / "cgroup.procs")).split() != [b"%d" % starter]:
+                return False
+            left = sum(int(_content(charged)) for charged in self._files(*_CHARGED))
+        except OSError:
+            return False
+        return left <= _MAX_LEFT_BYTES and not self.exceeded_memory()
+
+    def _files(self, *names: str) -> tuple[str, ...]:
+        """Return the named files that exist, which depends on version and controllers."""
+        if names not in self._existing:
+            paths = (directory / name for directory in self.directories for name in names)
+            self._existing[names] = tuple(str(path) for path in paths if path.exists())
+        return self._existing[names]
+
+    def end(self) -> None:
+        """Kill all processes in the cgroup, wait for their end, and remove the cgroup.
+
+        Blocks for at most five seconds; the next start of the runner removes a cgroup that is left.
+        """
+        deadline = time.monotonic() + _END_WAIT_S
+        left = list(self.directories)
+        while left and time.monotonic() < deadline:
+            left = [directory for directory in left if not _removed(directory)]
+            if left:
+                for directory in left:
+                    _kill_members(directory)
+                time.sleep(_POLL_S)
+
+
+class CallCgroups:
+    """Creates a cgroup for each starter, below directories that only the runner uses."""
+
+    def __init__(self, hierarchies: tuple[Hierarchy, ...], locks: contextlib.ExitStack) -> None:
+        self.hierarchies = hierarchies
+        self._locks = locks
+        self._last = 0
+
+    def create(self, limits: SandboxLimits) -> CallCgroup:
+        """Create an empty cgroup with the limits of one call; raise OSError if the kernel refuses it."""
+        self._last += 1
+        call = CallCgroup(tuple(each.directory / f"call-{self._last}" for each in self.hierarchies))
+        for hierarchy, directory in zip(self.hierarchies, call.directories, strict=True):
+            directory.mkdir()
+            for name, value in _limits(limits):
+                # Each file exists in one version only, and a kernel without swap lacks the files of swap.
+                if name.partition(".")[0] in hierarchy.controllers and (directory / name).exists():
+                    _write(directory / name, value)
+        return call
+
+    def close(self) -> None:
+        """Remove the directories; after the end of all calls nothing is left in them."""
+        for hierarchy in self.hierarchies:
+            _removed(hierarchy.directory)
+        self._locks.close()
+
+
+def divided(own: Delegation, root: Path) -> CallCgroups:
+    """Create the directories for the calls of `root`; of version 2, also one for the runner itself.
+
+    The caller has claimed `root`: processes that an earlier runner left in the part of the calls are killed.
+
+    Raises:
+        NotDelegated: the kernel refuses a step.
+    """
+    name = f"{_CALLS}{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
+    with contextlib.ExitStack() as on_failure:
+        locks = on_failure.enter_context(contextlib.ExitStack())
+        try:
+            parts = tuple(_divided(own, hierarchy, name, locks) for hierarchy in own.hierarchies)
+        except OSError as error:
+            raise NotDelegated(f"{own}: {error.strerror}") from error
+        on_failure.pop_all()
+        return CallCgroups(parts, locks)
+
+
+def _divided(own: Delegation, hierarchy: Hierarchy, name: str, locks: contextlib.ExitStack) -> Hierarchy:
+    calls = hierarchy.directory / name
+    for left in hierarchy.directory.glob(f"{_CALLS}*"):
+        if left != calls:
+            _remove_abandoned(left)
+    locks.callback(os.close, _locked(calls))
+    _end_calls(calls)
+    if own.version == 2:
+        _move_members(hierarchy.directory)
+        for directory in (hierarchy.directory, calls):
+            names = " ".join(f"+{name}" for name in sorted(hierarchy.controllers))
+            _write(directory / "cgroup.subtree_control", names)
+    return Hierarchy(calls, hierarchy.controllers)
+
+
+def _locked(calls: Path) -> int:
+    """Create the directory unless it exists, and return its descriptor with a shared lock.
+
+    A runner that starts at the same time may take it for abandoned, and remove it, until it is locked.
+    """
+    while True:
+        calls.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as otherwise:
+            lock = os.open(calls, _DIRECTORY)
+            otherwise.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.fstat(lock).st_ino == calls.stat().st_ino:
+                otherwise.pop_all()
+                return lock
+
+
+def _remove_abandoned(calls: Path) -> None:
+    """Remove the directory of another runner that has ended without removing it."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as owner:
+        lock = os.open(calls, _DIRECTORY)
+        owner.callback(os.close, lock)
+        # The kernel releases the lock of a runner that was killed.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _end_calls(calls)
+        _removed(calls)
+
+
+def _end_calls(calls: Path) -> None:
+    for left in calls.glob("call-*"):
+        CallCgroup((left,)).end()
+
+
+def _removed(directory: Path) -> bool:
+    """Remove a cgroup; return False if it still has processes."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _kill_members(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        if (directory / "cgroup.kill").exists():
+            _write(directory / "cgroup.kill", "1")
+            return
+        for pid in members(directory):
+            _kill_member(directory, pid)
+
+
+def _kill_member(directory: Path, pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            # The id may have been reused before the pidfd was opened. From here, the pidfd names one process.
+            if pid in members(directory):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+
+
+def _move_members(own: Path) -> None:
+    """Move the processes of the cgroup into a child: only a cgroup without processes may enable controllers.
+
+    See "no internal process constraint" in cgroups(7).
+    """
+    if not (own / "cgroup.type").exists():
+        return
+    (own / RUNNER).mkdir(exist_ok=True)
+    for pid in members(own):
+        with contextlib.suppress(ProcessLookupError):
+            _write(own / RUNNER / "cgroup.procs", str(pid))
+
+
+def _limits(limits: SandboxLimits) -> tuple[tuple[str, str], ...]:
+    """Return the files of both versions and their contents, in the order in which they are written."""
+    memory = str(limits.memory_bytes)
+    quota_us = None if limits.cpus is None else round(limits.cpus * _CPU_PERIOD_US)
+    return (
+        ("memory.max", memory),
+        ("memory.swap.max", "0"),
+        # All processes of the call end together, as when the watchdog finds the excess.
+        ("memory.oom.group", "1"),
+        ("memory.limit_in_bytes", memory),
+        # Memory and swap together, which may not be less than the memory alone.
+        ("memory.memsw.limit_in_bytes", memory),
+        ("pids.max", str(limits.max_processes + _SPAWN_PROCESSES)),
+        ("cpu.max", f"{'max' if quota_us is None else quota_us} {_CPU_PERIOD_US}"),
+        ("cpu.cfs_period_us", str(_CPU_PERIOD_US)),
+        ("cpu.cfs_quota_us", str(-1 if quota_us is None else quota_us)),
+    )
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import functools
+import math
+import os
+from pathlib import Path
+
+from banksman.tool_runner.limits import KIB, SandboxLimits
+from banksman.tool_runner.sandbox.base import ENVIRONMENT, WORKSPACE, SandboxCommand
+from banksman.tool_runner.sandbox.bwrap.spawner_process import GATE_FD, PROXY_PORT
+
+_PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
+# curl reads only the lower-case http_proxy: https://curl.se/docs/manpage.html#ENVIRONMENT
+_PROXY = tuple((name, _PROXY_URL) for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"))
+_CERTIFICATES = ("--ro-bind-try", "/etc/ssl/certs", "/etc/ssl/certs")
+_INNER_ID = "1000"
+LIMITS = "LIMITS"
+"""Variable of bash with the options of `ulimit` for the command; `GATE` removes it."""
+GATE = """
+unset BASH_ENV
+until
+    mapfile -t one </proc/1/status
+    mapfile -t own </proc/self/status
+    [[ ${one[*]} =~ Seccomp_filters:.[0-9]+ ]] && one=${BASH_REMATCH[0]} || one=
+    [[ ${own[*]} == *"$one "* ]]
+do :; done
+unset one own BASH_REMATCH
+read -t 0 -u 7 && exit 1
+exec 6<&- 7<&-
+ulimit $LIMITS || exit 1
+unset LIMITS
+"""
+"""Run by bash before the command, so that the command starts only when its end is certain, and with limits.
+
+The first process of the namespace sets its parent-death signal and then installs the seccomp filter. The loop
+waits until that process has as many filters as bash, so the signal is set. Then `read` checks the pipe: if
+the spawner has already died, bash exits. If it dies later, the signal ends the sandbox. Kernels before 5.9 do
+not report `Seccomp_filters`; the loop then ends at once.
+
+The limits are set inside the sandbox because the kernel counts RLIMIT_NPROC per user namespace. Set outside,
+it would count the processes of bwrap too.
+"""
+_ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+def bwrap_options(
+    command: SandboxCommand, limits: SandboxLimits, *, seccomp_fd: int, status_fd: int
+) -> list[str]:
+    """Return the words of `--args` for one bwrap call."""
+    gate = (("BASH_ENV", f"/dev/fd/{GATE_FD}"), (LIMITS, _rlimits(command, limits)))
+    environment = (*ENVIRONMENT.items(), *(_PROXY if command.on_listener else ()), *gate)
+    return [
+        *_NAMESPACES,
+        # With a proxy, the starter starts bwrap in a network namespace that it has created.
+        *(_CERTIFICATES if command.on_listener else ("--unshare-net",)),
+        *_file_system(command.workspace, limits),
+        "--clearenv",
+        *(word for name, value in environment for word in ("--setenv", name, value)),
+        "--seccomp",
+        str(seccomp_fd),
+        "--json-status-fd",
+        str(status_fd),
+    ]
+
+
+def inner_command(command: SandboxCommand) -> list[str]:
+    return ["bash", "--noprofile", "--norc", "-c", command.script]
+
+
+def _rlimits(command: SandboxCommand, limits: SandboxLimits) -> str:
+    """Return the options of bash's `ulimit`, which counts bytes in KiB."""
+    data_kib, file_kib = (math.ceil(size / KIB) for size in (limits.data_bytes, limits.file_size_bytes))
+    cpu_s = max(limits.cpu_s, math.ceil(command.timeout_s))
+    processes, files = limits.max_processes, limits.max_open_files
+    return f"-u {processes} -d {data_kib} -f {file_kib} -t {cpu_s} -n {files} -c 0"
+
+
+# bwrap refuses --disable-userns without an explicit --unshare-user, so --unshare-all is not used.
+_NAMESPACES = (
+    "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
+    "--unshare-cgroup-try", "--disable-userns", "--uid", _INNER_ID, "--gid", _INNER_ID,
+    "--hostname", "sandbox", "--new-session", "--die-with-parent", "--cap-drop", "ALL",
+)  # fmt: skip
+
+
+def _file_system(workspace: Path, limits: SandboxLimits) -> list[str]:
+    return [
+        "--ro-bind", "/usr", "/usr",
+        *_root_directories(),
+        "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
+        "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache",
+        "--dev", "/dev",
+        *_tmpfs("/dev/shm", limits.shm_bytes),  # noqa: S108 - inside the sandbox
+        # bwrap creates /dev as a tmpfs without a size limit. Devices remain usable on a read-only mount.
+        "--remount-ro", "/dev",
+        "--proc", "/proc",
+        # Otherwise a command could lower its oom_score_adj, and the OOM killer would choose the runner.
+        "--remount-ro", "/proc",
+        *_tmpfs("/tmp", limits.tmp_bytes),  # noqa: S108 - inside the sandbox
+        *_tmpfs("/home", limits.home_bytes),
+        "--bind", str(workspace), WORKSPACE,
+        "--chdir", WORKSPACE,
+        "--remount-ro", "/",
+    ]  # fmt: skip
+
+
+def _tmpfs(path: str, size_bytes: int) -> tuple[str, ...]:
+    return ("--perms", "1777", "--size", str(size_bytes), "--tmpfs", path)
+
+
+@functools.cache
+def _root_directories() -> tuple[str, ...]:
+    """Return options for `/bin`, `/lib` and others, as on the host: links into `/usr`, or directories."""
+    options: list[str] = []
+    for name in _ROOT_LINKS:
+        path = f"/{name}"
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    return tuple(options)

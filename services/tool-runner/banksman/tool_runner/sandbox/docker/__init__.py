@@ -1,0 +1,1 @@
+"""One container per workspace. Only `backends` imports this folder, so it can be removed."""

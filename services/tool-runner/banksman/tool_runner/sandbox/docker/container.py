@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ValidationError
+
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.base import (
+    KilledReason,
+    OnOutput,
+    SandboxCommand,
+    SandboxUnavailable,
+    Stop,
+)
+from banksman.tool_runner.sandbox.docker import supervisor
+from banksman.tool_runner.sandbox.output import CapturedOutput, Stream
+
+_READ_BYTES = 64 * 1024
+_ENGINE_HEADER = struct.Struct(">BxxxI")
+"""Header of each piece of a container's output: stream and length."""
+_ENGINE_STDOUT: Final = 1
+_ERROR_BYTES = 2000
+_STREAMS: dict[bytes, Stream] = {supervisor.STDOUT: "stdout", supervisor.STDERR: "stderr"}
+_SUPERVISOR_GRACE_S = 5.0
+"""Seconds after the time-out at which the supervisor ends a command that the runner has not ended."""
+
+
+class ExitReport(BaseModel):
+    exit_code: int | None
+    killed_reason: KilledReason | None
+    failure: str | None
+    reusable: bool
+    """False if the command has left something that only the end of the container removes."""
+
+
+@dataclass(slots=True, eq=False)
+class ContainerCall:
+    output: CapturedOutput
+    on_output: OnOutput | None
+    stop: Stop
+    max_output_bytes: int
+    ended: asyncio.Event
+    """Set when no process of the command is left, or the container is lost."""
+    report: ExitReport | None = None
+    failure: str | None = None
+
+    def add(self, stream: Stream, chunk: bytes) -> None:
+        """Add a piece of output; ignore output beyond the limit."""
+        if self.output.total_bytes > self.max_output_bytes:
+            return
+        self.output.add(stream, chunk)
+        if self.on_output is not None:
+            self.on_output(stream, chunk)
+        if self.output.total_bytes > self.max_output_bytes:
+            self.stop.request("output_limit")
+
+    def end(self, *, report: ExitReport | None = None, failure: str | None = None) -> None:
+        self.report, self.failure = report, failure
+        if report is not None and report.killed_reason is not None:
+            self.stop.request(report.killed_reason)
+        self.stop.exited()
+        self.ended.set()
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of the command; None if the runner killed it.
+
+        Raises:
+            SandboxUnavailable: the command could not be started, or its container was lost.
+        """
+        if self.stop.reason is not None:
+            return None
+        if self.report is None or self.report.failure is not None:
+            raise SandboxUnavailable(str(self.report.failure if self.report else self.failure))
+        return self.report.exit_code
+
+
+class Container:
+    """The container of one workspace, connected to its supervisor."""
+
+    def __init__(self, name: str, directory: Path, directory_id: tuple[int, int]) -> None:
+        self.name = name
+        self.directory = directory
+        self._directory_id = directory_id
+        """Device and inode of `directory` when it was mounted."""
+        self._connection: socket.socket | None = None
+        self._frames = _Frames()
+        self._call: ContainerCall | None = None
+        self._hello = asyncio.Event()
+        self._spent = False
+        self._last_used = time.monotonic()
+
+    @property
+    def usable(self) -> bool:
+        """False if the container has ended, or its workspace was replaced by another directory.
+
+        A bind mount still shows the old directory after another one was created at its path.
+        """
+        return (
+            self._connection is not None
+            and not self._spent
+            and self._directory_id == directory_id(self.directory)
+        )
+
+    @property
+    def busy(self) -> bool:
+        return self._call is not None
+
+    @property
+    def idle_s(self) -> float:
+        return 0.0 if self.busy else time.monotonic() - self._last_used
+
+    def connect(self, connection: socket.socket) -> None:
+        """Take ownership of the connection to the supervisor. Call this in the event loop."""
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(connection, self._receive)
+
+    async def ready(self) -> None:
+        """Wait for the first frame of the supervisor.
+
+        Raises:
+            SandboxUnavailable: the container ended instead.
+        """
+        await self._hello.wait()
+        if self._connection is None:
+            raise SandboxUnavailable(
+                f"the container did not start: {self._last_error()}",
+                remedy="Its image needs bash, findutils and Python 3.9 or newer.",
+            )
+
+    def begin(
+        self, limits: SandboxLimits, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
+    ) -> ContainerCall:
+        """Reserve the container for a command; `run` starts it, and `end` releases the container."""
+        self._call = ContainerCall(output, on_output, stop, limits.max_output_bytes, asyncio.Event())
+        return self._call
+
+    async def run(self, command: SandboxCommand, limits: SandboxLimits, stop: Stop) -> None:
+        """Start a command; return when it has ended or must be ended."""
+        request = {
+            "script": command.script,
+            "cpu_s": max(limits.cpu_s, math.ceil(command.timeout_s)),
+            "deadline_s": command.timeout_s + _SUPERVISOR_GRACE_S,
+        }
+        try:
+            async with asyncio.timeout(command.timeout_s):
+                # Inside the time-out: a frozen engine would block the send.
+                await self._send(supervisor.RUN, json.dumps(request).encode())
+                await stop.wait()
+        except TimeoutError:
+            stop.request("timeout")
+
+    async def end(self, wait_s: float) -> bool:
+        """Kill the command; return False if the supervisor does not confirm its end within `wait_s` s."""
+        call = self._call
+        if call is None:
+            return True
+        try:
+            async with asyncio.timeout(wait_s):
+                if not call.ended.is_set():
+                    await self._send(supervisor.KILL)
+                await call.ended.wait()
+        except TimeoutError:
+            call.failure = f"the container did not end its processes within {wait_s:g} s"
+        finally:
+            self._call = None
+            self._last_used = time.monotonic()
+        return call.report is not None
+
+    def close(self) -> None:
+        """Close the connection. The supervisor then ends with all its processes."""
+        self._lose("the sandbox was closed")
+
+    async def _send(self, kind: bytes, payload: bytes = b"") -> None:
+        if self._connection is None:
+            if self._call is not None:
+                self._call.end(failure="the container has ended")
+            return
+        frame = supervisor.HEADER.pack(kind, len(payload)) + payload
+        try:
+            await self._loop.sock_sendall(self._connection, frame)
+        except OSError as error:
+            self._lose(f"the connection to the container is broken: {error}")
+
+    def _receive(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            received = connection.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._lose(f"the connection to the container is broken: {error}")
+            return
+        if not received:
+            self._lose(f"the container or its engine ended: {self._last_error()}")
+            return
+        try:
+            for kind, payload in self._frames.take(received):
+                self._on_frame(kind, payload)
+        except (ValidationError, ValueError) as error:
+            self._lose(f"the container sent an invalid frame: {error}")
+
+    def _on_frame(self, kind: bytes, payload: bytes) -> None:
+        match kind, self._call:
+            case supervisor.HELLO, _:
+                self._hello.set()
+            case ((supervisor.STDOUT | supervisor.STDERR), ContainerCall() as call):
+                call.add(_STREAMS[kind], payload)
+            case supervisor.EXIT, ContainerCall() as call:
+                report = ExitReport.model_validate_json(payload)
+                self._spent = not report.reusable
+                call.end(report=report)
+            case _:
+                raise ValueError(f"unexpected frame {kind!r}")
+
+    def _last_error(self) -> str:
+        errors = self._frames.errors.decode("utf-8", "replace").strip()
+        return errors.rpartition("\n")[2] or "no error output"
+
+    def _lose(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if not self._loop.is_closed():
+            self._loop.remove_reader(connection)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        # Wakes `ready`, which then finds no connection.
+        self._hello.set()
+        if self._call is not None:
+            self._call.end(failure=reason)
+
+
+class _Frames:
+    """Reassembles the supervisor's frames from the pieces that the engine sends.
+
+    Memory is bounded, because a frame longer than `MAX_FRAME_BYTES` is refused.
+    """
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+        self._stdout = bytearray()
+        self.errors = b""
+        """The last bytes on standard error, from the supervisor or from the runtime that should have started
+        it."""
+
+    def take(self, received: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Add bytes from the engine; yield the complete frames. Raise ValueError if one is too long."""
+        self._received += received
+        self._unwrap()
+        while len(self._stdout) >= supervisor.HEADER.size:
+            kind, length = supervisor.HEADER.unpack_from(self._stdout)
+            if length > supervisor.MAX_FRAME_BYTES:
+                raise ValueError(f"a frame of {length} bytes")
+            end = supervisor.HEADER.size + length
+            if len(self._stdout) < end:
+                return
+            payload = bytes(self._stdout[supervisor.HEADER.size : end])
+            del self._stdout[:end]
+            yield kind, payload
+
+    def _unwrap(self) -> None:
+        while len(self._received) >= _ENGINE_HEADER.size:
+            stream, length = _ENGINE_HEADER.unpack_from(self._received)
+            end = _ENGINE_HEADER.size + length
+            if len(self._received) < end:
+                return
+            piece = bytes(self._received[_ENGINE_HEADER.size : end])
+            del self._received[:end]
+            if stream == _ENGINE_STDOUT:
+                self._stdout += piece
+            else:
+                self.errors = (self.errors + piece)[-_ERROR_BYTES:]
+
+
+def directory_id(directory: Path) -> tuple[int, int] | None:
+    """Return device and inode of a directory; None if it does not exist."""
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

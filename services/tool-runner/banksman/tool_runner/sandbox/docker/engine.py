@@ -1,0 +1,220 @@
+"""The Docker engine, and the paths of the runner's directories on its host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import docker
+import requests
+from docker import errors
+
+from banksman.contracts.wire import JsonObject
+from banksman.tool_runner.sandbox.base import SandboxUnavailable
+
+_UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
+_POLL_S = 0.05
+_CONFLICT = 409
+_STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+_OWN_FILES = re.compile(r"/containers/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf)\b")
+"""Files that an engine mounts into each container, as `/proc/self/mountinfo` lists them."""
+
+
+class _Client(Protocol):
+    """The methods of `docker.APIClient` that are used here. `_requesting` translates their exceptions."""
+
+    def info(self) -> JsonObject: ...
+    def inspect_image(self, image: str) -> JsonObject: ...
+    def inspect_container(self, container: str) -> JsonObject: ...
+    def create_container_from_config(self, config: JsonObject, name: str) -> dict[str, str]: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_version(self) -> str: ...
+    def post(
+        self, url: str, *, params: Mapping[str, int], headers: Mapping[str, str], stream: bool
+    ) -> requests.Response: ...
+    def start(self, container: str) -> None: ...
+    def remove_container(self, container: str, *, v: bool, force: bool) -> None: ...
+    def containers(
+        self, *, all: bool, quiet: bool, filters: Mapping[str, Sequence[str]]
+    ) -> list[dict[str, str]]: ...
+    def close(self) -> None: ...
+
+
+class _BoundedClient(docker.APIClient):
+    def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        options.setdefault("timeout", self.timeout)
+        return super().request(*arguments, **options)
+
+
+class Engine:
+    """A client of a Docker engine. Each method blocks for at most a few times the time-out of one request.
+
+    Each method raises `SandboxUnavailable` if the engine refuses or does not respond in time.
+    """
+
+    def __init__(self, timeout_s: int) -> None:
+        """Connect to the engine of `DOCKER_HOST`, or of this machine."""
+        self._timeout_s = timeout_s
+        self.address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        with self._requesting("connect"):
+            client = _BoundedClient(base_url=self.address, version="auto", timeout=timeout_s)
+        self._client = cast(_Client, client)
+
+    def runtimes(self) -> frozenset[str]:
+        with self._requesting("info"):
+            return frozenset(cast(dict[str, object], self._client.info().get("Runtimes") or {}))
+
+    def image(self, image: str) -> JsonObject | None:
+        with self._requesting(f"inspect image {image}"), contextlib.suppress(errors.NotFound):
+            return self._client.inspect_image(image)
+        return None
+
+    def container(self, container: str) -> JsonObject | None:
+        """Inspect a container; None if it does not exist."""
+        with self._requesting("inspect a container"), contextlib.suppress(errors.NotFound):
+            return self._client.inspect_container(container)
+        return None
+
+    def labelled(self, label: str) -> list[str]:
+        """Return the ids of all containers with the label `name=value`, running or not."""
+        with self._requesting("list containers"):
+            found = self._client.containers(all=True, quiet=True, filters={"label": [label]})
+        return [container["Id"] for container in found]
+
+    def create(self, name: str, config: JsonObject) -> None:
+        with self._requesting("create a container"):
+            self._client.create_container_from_config(config, name)
+
+    def attach(self, container: str) -> socket.socket:
+        """Connect to standard input and output of a container; output arrives in the engine's frames."""
+        # The SDK's `attach_socket` stores the response, and with it a second socket that is never closed.
+        url = f"{self._client.base_url}/v{self._client.api_version}/containers/{container}/attach"
+        with self._requesting("attach to a container"):
+            with self._client.post(url, params=_STREAMS, headers=_UPGRADE, stream=True) as response:
+                _raise_for_status(response)
+                connection = socket.socket(fileno=os.dup(response.raw.fileno()))
+        connection.setblocking(False)
+        return connection
+
+    def start(self, container: str) -> None:
+        with self._requesting("start a container"):
+            self._client.start(container)
+
+    def remove(self, container: str) -> None:
+        """Kill and remove a container; do nothing if it is already removed or being removed."""
+        with self._requesting("remove a container"):
+            try:
+                self._client.remove_container(container, v=True, force=True)
+            except errors.NotFound:
+                pass
+            except errors.APIError as error:
+                if error.status_code != _CONFLICT:
+                    raise
+                self._await_removal(container)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _await_removal(self, container: str) -> None:
+        """Wait for a removal that the engine has already started: processes may still run."""
+        deadline = time.monotonic() + self._timeout_s
+        with contextlib.suppress(errors.NotFound):
+            while time.monotonic() < deadline:
+                self._client.inspect_container(container)
+                time.sleep(_POLL_S)
+            raise SandboxUnavailable(
+                f"the Docker engine has not removed {container} within {self._timeout_s} s"
+            )
+
+    def _check_socket(self) -> None:
+        """Try to connect to a local engine first: the SDK leaks its socket if the connection fails."""
+        scheme, _, path = self.address.partition("://")
+        if scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(self._timeout_s)
+                probe.connect(path)
+
+    @contextlib.contextmanager
+    def _requesting(self, action: str) -> Generator[None]:
+        try:
+            self._check_socket()
+            yield
+        except errors.APIError as error:
+            raise SandboxUnavailable(
+                f"the Docker engine refused to {action}: {_explanation(error)}",
+                remedy="Fix the engine, or change tool_runner.docker.",
+            ) from error
+        except (errors.DockerException, requests.RequestException, OSError) as error:
+            raise SandboxUnavailable(
+                f"the Docker engine at {self.address} does not respond ({action}): {_first_line(error)}",
+                remedy="Start the engine, or set DOCKER_HOST to another one; let this user use its socket.",
+            ) from error
+
+
+def _raise_for_status(response: requests.Response) -> None:
+    try:
+        response.raise_for_status()
+    except requests.HTTPError as error:
+        errors.create_api_error_from_http_exception(error)
+
+
+def _explanation(error: errors.APIError) -> str:
+    return str(cast(object, error.explanation) or error)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+@dataclass(frozen=True, slots=True)
+class HostDirectory:
+    """One directory by its path for the runner and its path on the engine's host."""
+
+    path: Path
+    host_path: Path
+
+    def of(self, directory: Path) -> Path:
+        return self.host_path / directory.resolve().relative_to(self.path)
+
+
+def find_host_directory(root: Path, host_dir: Path | None, own: JsonObject | None) -> HostDirectory:
+    """Return the location of `root` on the engine's host.
+
+    It is `host_dir` if set. Otherwise it is found in `own`, the engine's description of the runner's own
+    container. Outside of a container, it is the same path.
+
+    Raises:
+        SandboxUnavailable: `root` is not on a volume of the runner's container, so no other container can
+            mount it.
+    """
+    path = root.resolve()
+    if host_dir is not None:
+        return HostDirectory(path, host_dir)
+    if own is None:
+        return HostDirectory(path, path)
+    mounts = cast(list[dict[str, str]], own.get("Mounts") or [])
+    holding = [mount for mount in mounts if path.is_relative_to(mount["Destination"])]
+    if not holding:
+        raise SandboxUnavailable(
+            f"the workspaces in {path} are not on a volume of the runner's container",
+            remedy="Mount a volume or a directory of the host there.",
+        )
+    mount = max(holding, key=lambda mount: len(mount["Destination"]))
+    return HostDirectory(path, Path(mount["Source"]) / path.relative_to(mount["Destination"]))
+
+
+def own_container(engine: Engine) -> JsonObject | None:
+    """Inspect the container that this process runs in; None if the engine runs no such container."""
+    with contextlib.suppress(OSError):
+        found = _OWN_FILES.search(Path("/proc/self/mountinfo").read_text(encoding="utf-8"))
+        return engine.container(found[1]) if found else None
+    return None

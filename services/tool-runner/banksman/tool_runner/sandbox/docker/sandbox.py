@@ -1,0 +1,303 @@
+"""The Docker backend."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TypeVar, cast
+
+from banksman.contracts.ids import new_id
+from banksman.tool_runner.concurrency import run_until
+from banksman.tool_runner.identity import SandboxIdentity
+from banksman.tool_runner.limits import SandboxLimits
+from banksman.tool_runner.sandbox.base import (
+    OnOutput,
+    SandboxCommand,
+    SandboxOutcome,
+    SandboxUnavailable,
+    Stop,
+)
+from banksman.tool_runner.sandbox.docker.container import Container, directory_id
+from banksman.tool_runner.sandbox.docker.engine import Engine, find_host_directory, own_container
+from banksman.tool_runner.sandbox.docker.recipe import INSTALLATION_LABEL, ContainerRecipe
+from banksman.tool_runner.sandbox.output import CapturedOutput
+from banksman.tool_runner.settings import DockerSettings
+
+log = logging.getLogger(__name__)
+
+_DEFAULT_IMAGE = "python:3.11-slim-bookworm"
+_SWEEP_INTERVAL_S = 1.0
+_CLOSE_WAIT_S = 5.0
+_ENGINE_THREADS = 8
+_Result = TypeVar("_Result")
+
+
+class DockerSandbox:
+    """Runs commands in one container per workspace. The first command starts the container.
+
+    The Docker SDK blocks, so requests to the engine run in threads. Output is read in the event loop.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        identity: SandboxIdentity,
+        limits: SandboxLimits,
+        settings: DockerSettings,
+        *,
+        max_output_chars: int = 10_000,
+    ) -> None:
+        """Connect to the engine and remove containers of an earlier process for the workspaces below `root`.
+
+        Blocks for at most a few times `settings.engine_timeout_s`.
+
+        Raises:
+            SandboxUnavailable: the engine does not meet a requirement; the message names it.
+        """
+        self._limits = limits
+        self._settings = settings
+        self._max_output_chars = max_output_chars
+        self._engine = Engine(settings.engine_timeout_s)
+        own = own_container(self._engine)
+        self._host_directory = find_host_directory(root, settings.host_dir, own)
+        own_image = _DEFAULT_IMAGE if own is None else str(own["Image"])
+        self._recipe = ContainerRecipe(
+            image=_checked_image(self._engine, settings.image or own_image),
+            runtime=_checked_runtime(self._engine, settings.runtime),
+            cpus=settings.cpus,
+            identity=identity,
+            limits=limits,
+            installation=hashlib.sha256(os.fsencode(self._host_directory.host_path)).hexdigest()[:16],
+            instance=new_id("i"),
+        )
+        _remove_orphans(self._engine, f"{INSTALLATION_LABEL}={self._recipe.installation}")
+        self._threads = ThreadPoolExecutor(_ENGINE_THREADS, "docker")
+        self._in_use: set[Path] = set()
+        """Workspaces with a running command."""
+        self._starting: dict[Path, asyncio.Task[Container]] = {}
+        self._live: dict[Path, Container] = {}
+        self._condemned: dict[str, Path] = {}
+        """Workspaces by the name of a container that must be removed. Until then, the workspace gets no other
+        container: two containers could run commands in it at once."""
+
+    def close(self) -> None:
+        """Remove every container within seconds. Containers that remain end with this process."""
+        for task in self._starting.values():
+            task.cancel()
+        for container in list(self._live.values()):
+            self._condemn(container)
+        removals = [self._threads.submit(self._engine.remove, name) for name in self._condemned]
+        wait(removals, _CLOSE_WAIT_S)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._engine.close()
+
+    async def run(
+        self, command: SandboxCommand, *, on_output: OnOutput | None = None, stop: Stop | None = None
+    ) -> SandboxOutcome:
+        stop = stop or Stop()
+        output = CapturedOutput(self._max_output_chars, self._limits.max_stored_output_bytes)
+        try:
+            with self._using(command.workspace):
+                return await self._run(command, output, on_output, stop)
+        except BaseException:
+            # Without an outcome, the caller cannot close the output.
+            output.close()
+            raise
+
+    @contextlib.contextmanager
+    def _using(self, workspace: Path) -> Generator[None]:
+        """Mark a workspace as in use for the block, so that its container is not removed as idle."""
+        if workspace in self._in_use:
+            # A container runs one command at a time; the caller serialises the calls of a workspace.
+            raise SandboxUnavailable(f"another command runs in {workspace}")
+        self._in_use.add(workspace)
+        try:
+            yield
+        finally:
+            self._in_use.discard(workspace)
+
+    async def _run(
+        self, command: SandboxCommand, output: CapturedOutput, on_output: OnOutput | None, stop: Stop
+    ) -> SandboxOutcome:
+        container = None if stop.reason is not None else await self._container(command.workspace, stop)
+        if container is None:
+            return SandboxOutcome(None, output, stop.reason, 0)
+        started = time.monotonic()
+        call = container.begin(self._limits, output, on_output, stop)
+        try:
+            await container.run(command, self._limits, stop)
+        finally:
+            if not await container.end(self._limits.kill_wait_s):
+                await self._end(container)
+        duration_ms = round((time.monotonic() - started) * 1000)
+        return SandboxOutcome(call.exit_code(), output, stop.reason, duration_ms)
+
+    async def sweep(self) -> None:
+        """Every second, remove idle containers and retry failed removals, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            for container in self._idle():
+                if container.idle_s > self._settings.idle_s or not container.usable:
+                    self._condemn(container)
+            await self._remove_condemned(list(self._condemned))
+
+    async def _container(self, workspace: Path, stop: Stop) -> Container | None:
+        """Return the container of a workspace, or None if `stop` comes first.
+
+        A container that is still starting then serves the next command.
+
+        Raises:
+            SandboxUnavailable: the container did not start in time.
+        """
+        container = self._live.get(workspace)
+        if container is not None:
+            if container.usable:
+                return container
+            self._condemn(container)
+        if workspace not in self._starting:
+            self._starting[workspace] = asyncio.create_task(self._start(workspace))
+            self._starting[workspace].add_done_callback(lambda _: self._starting.pop(workspace))
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                return await run_until(_uncancelled(self._starting[workspace]), stop.wait())
+        except TimeoutError:
+            limit_s = self._settings.start_timeout_s
+            raise SandboxUnavailable(
+                f"the Docker engine started no container within {limit_s:g} s",
+                remedy="Check the load of the engine, or raise tool_runner.docker.start_timeout_s.",
+            ) from None
+
+    async def _start(self, workspace: Path) -> Container:
+        self._free_container_slot()
+        await self._remove_condemned([name for name, of in self._condemned.items() if of == workspace])
+        if workspace in self._condemned.values():
+            raise SandboxUnavailable(
+                "the Docker engine has not removed the previous container of the workspace"
+            )
+        mounted = directory_id(workspace)
+        if mounted is None:
+            raise SandboxUnavailable(f"{workspace} does not exist")
+        container = Container(f"banksman-{self._recipe.installation}-{new_id('w')}", workspace, mounted)
+        try:
+            container.connect(await self._opened(container))
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                await container.ready()
+        except BaseException:
+            self._condemn(container)
+            raise
+        self._live[workspace] = container
+        return container
+
+    async def _opened(self, container: Container) -> socket.socket:
+        opening = self._threads.submit(self._open, container)
+        try:
+            return await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            # The thread continues, also while the event loop ends; nothing else has its connection.
+            opening.add_done_callback(_close_result)
+            raise
+
+    def _open(self, container: Container) -> socket.socket:
+        """Create, attach and start a container, in this order: its supervisor sends the first frame."""
+        source = self._host_directory.of(container.directory)
+        workspace = source.relative_to(self._host_directory.host_path)
+        self._engine.create(container.name, self._recipe.config(source, str(workspace)))
+        connection = self._engine.attach(container.name)
+        try:
+            self._engine.start(container.name)
+        except SandboxUnavailable:
+            connection.close()
+            raise
+        return connection
+
+    def _free_container_slot(self) -> None:
+        """Condemn the longest idle containers until there is room for one more."""
+        excess = len(self._live) + len(self._starting) - self._settings.max_containers
+        longest_first = sorted(self._idle(), key=lambda container: container.idle_s, reverse=True)
+        for container in longest_first[: max(0, excess)]:
+            self._condemn(container)
+
+    def _idle(self) -> list[Container]:
+        """Return the containers that no command uses or waits for."""
+        return [container for container in self._live.values() if container.directory not in self._in_use]
+
+    async def _end(self, container: Container) -> None:
+        """Remove a container that does not end its command; `sweep` retries a failed removal."""
+        self._condemn(container)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.kill_wait_s):
+                await self._remove_condemned([container.name])
+        if container.name in self._condemned:
+            log.warning("%s was killed, but its end is not confirmed", container.name)
+
+    def _condemn(self, container: Container) -> None:
+        container.close()
+        self._condemned[container.name] = container.directory
+        if self._live.get(container.directory) is container:
+            del self._live[container.directory]
+
+    async def _remove_condemned(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await self._in_thread(lambda name=name: self._engine.remove(name))
+            except SandboxUnavailable as error:
+                log.warning("%s cannot be removed: %s", name, error)
+                return
+            self._condemned.pop(name, None)
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _close_result(opening: Future[socket.socket]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+async def _uncancelled(task: asyncio.Task[Container]) -> Container:
+    """Wait for a task without cancelling it when the caller is cancelled."""
+    await asyncio.wait([task])
+    return task.result()
+
+
+def _checked_image(engine: Engine, image: str) -> str:
+    found = engine.image(image)
+    if found is None:
+        raise SandboxUnavailable(
+            f"the Docker engine has no image {image}",
+            remedy=f"Run `docker pull {image}`, or set tool_runner.docker.image to another image.",
+        )
+    config = cast(dict[str, dict[str, object] | None], found.get("Config") or {})
+    if volumes := config.get("Volumes"):
+        raise SandboxUnavailable(
+            f"the image {image} declares volumes ({', '.join(volumes)}), which commands could fill",
+            remedy="Set tool_runner.docker.image to another image.",
+        )
+    return image
+
+
+def _checked_runtime(engine: Engine, runtime: str | None) -> str | None:
+    # The engine does not list the names of shims, such as io.containerd.runsc.v1, but accepts them.
+    if runtime is None or "." in runtime or runtime in (known := engine.runtimes()):
+        return runtime
+    raise SandboxUnavailable(
+        f"the Docker engine does not know the runtime {runtime!r}; it knows {', '.join(sorted(known))}",
+        remedy="Add it to the engine's daemon.json, or remove tool_runner.docker.runtime.",
+    )
+
+
+def _remove_orphans(engine: Engine, label: str) -> None:
+    """Remove the containers of an earlier process. The caller has claimed the directory."""
+    orphans = engine.labelled(label)
+    for orphan in orphans:
+        engine.remove(orphan)
+    if orphans:
+        log.warning("%d containers of an earlier runner were removed", len(orphans))
