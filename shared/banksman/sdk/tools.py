@@ -23,10 +23,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.tools import ErrorKind, ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.sdk.docstrings import Docstring
-from banksman.sdk.parameters import Parameters, ToolContext
-from banksman.sdk.processes import in_process
-from banksman.sdk.threads import in_thread
+from banksman.sdk.blocking import in_process, in_thread
+from banksman.sdk.parameters import Docstring, Parameters, ToolContext
 
 P = ParamSpec("P")
 R = TypeVar("R")

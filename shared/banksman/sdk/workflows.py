@@ -27,8 +27,7 @@ from pydantic import Field
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workflow_turns import DAY_S, StepResult
-from banksman.sdk.docstrings import Docstring
-from banksman.sdk.parameters import Parameters
+from banksman.sdk.parameters import Docstring, Parameters
 
 
 class WorkflowFailed(Exception):

@@ -22,7 +22,7 @@ from banksman.contracts.event_frames import detail_of, event_frame
 from banksman.contracts.events import ApprovalRequested, Event, MessageCompleted, RunFinished
 from banksman.sdk import Client, EventFrame, RemoteError, connect
 from banksman.sdk.events import LEVELS
-from banksman.sdk.websocket import ConnectionEnded
+from banksman.sdk.transports.websocket import ConnectionEnded
 
 EVENTS = [Event(seq=1, ts=TS, data=body) for body in BODIES]
 

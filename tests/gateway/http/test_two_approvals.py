@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus
 from banksman.contracts.work import ApprovalRequest
 from banksman.runs.approvals import problem
 from banksman.sdk.client import Client
-from banksman.sdk.nats_transport import NatsTransport
+from banksman.sdk.transports.nats import NatsTransport
 
 
 @dataclass

@@ -23,7 +23,7 @@ from banksman.contracts.work import DeadLetter
 from banksman.gateway.nats_api.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
-from banksman.sdk.nats_transport import NatsTransport
+from banksman.sdk.transports.nats import NatsTransport
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from banksman.contracts.built_workflows import (
 from banksman.contracts.registry import STORED_SERVER, WorkflowDefinition
 from banksman.contracts.wire import JsonValue
 from banksman.contracts.workflow_turns import TurnReply, WorkflowTurn
-from banksman.sdk.turns import take_turn
+from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 from banksman.workflows.built.references import Values
 

@@ -36,7 +36,7 @@ WAITING_COMMITS = 1_000
 """Maximum live commits that wait for a slow reader. Further commits are read from the log later."""
 
 
-class Feed:
+class LiveCommits:
     """The live commits of one conversation, and whether some may be missing."""
 
     def __init__(self, conversation_id: str) -> None:
@@ -114,8 +114,8 @@ async def follow(
 
 
 @asynccontextmanager
-async def _subscribed(bus: Bus, tenant: str, conversation_id: str, live: bool) -> AsyncGenerator[Feed]:
-    feed = Feed(conversation_id)
+async def _subscribed(bus: Bus, tenant: str, conversation_id: str, live: bool) -> AsyncGenerator[LiveCommits]:
+    feed = LiveCommits(conversation_id)
     subject = subjects.live(tenant, conversation_id)
     async with AsyncExitStack() as stack:
         subscription = await bus.subscribe(subject, feed.received)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -15,13 +15,11 @@ from banksman.contracts.frames import Ack, ConversationCreate, Detail, InputRepl
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
-from banksman.sdk.addresses import websocket_url
 from banksman.sdk.events import EventFrame, LiveFrame
-from banksman.sdk.http import HttpApi, HttpFiles
-from banksman.sdk.inbox import Inbox
-from banksman.sdk.subscriptions import Subscriptions
-from banksman.sdk.transport import RequestFrame
-from banksman.sdk.websocket import Frame, Websocket
+from banksman.sdk.transports.base import RequestFrame
+from banksman.sdk.transports.http import HttpApi, HttpFiles, websocket_url
+from banksman.sdk.transports.subscriptions import SharedSubscriptions
+from banksman.sdk.transports.websocket import JsonFrame, Websocket
 
 BUDGET_S = 30.0
 """Seconds for which a request is retried. All attempts have the same id, so the request has one effect."""
@@ -51,7 +49,7 @@ class WebTransport:
             on_welcome=self._welcomed,
             on_frame=self._received,
         )
-        self._subscriptions = Subscriptions(self._websocket)
+        self._subscriptions = SharedSubscriptions(self._websocket)
         self._inbox = Inbox(self._websocket, self._open_approvals)
 
     @classmethod
@@ -147,7 +145,7 @@ class WebTransport:
         self._subscriptions.resume()
         self._inbox.resume()
 
-    def _received(self, frame: Frame) -> None:
+    def _received(self, frame: JsonFrame) -> None:
         if frame["type"] == "approvals.changed":
             self._inbox.changed()
         else:
@@ -168,3 +166,49 @@ class WebTransport:
                 await self._websocket.welcomed()
         except TimeoutError as error:
             raise Unavailable(f"no gateway within {timeout_s:g} s: {self._websocket.problem}") from error
+
+
+ReadOpen = Callable[[], Awaitable[tuple[ApprovalRequest, ...]]]
+"""Returns the tenant's open approval requests, oldest first."""
+
+
+class Inbox:
+    """The readers of one websocket that wait for new approval requests."""
+
+    def __init__(self, websocket: Websocket, read_open: ReadOpen) -> None:
+        self._websocket = websocket
+        self._read_open = read_open
+        self._readers: set[asyncio.Event] = set()
+
+    @asynccontextmanager
+    async def new(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
+        """Receive each request that is opened after the start of the context once."""
+        known = {request.approval_id for request in await self._read_open()}
+        changed = asyncio.Event()
+        self._readers.add(changed)
+        try:
+            self.resume()
+            yield self._follow(changed, known)
+        finally:
+            self._readers.discard(changed)
+
+    def resume(self) -> None:
+        """Subscribe on a new connection, and read the requests opened while there was none."""
+        if self._readers:
+            self._websocket.post({"type": "approvals.subscribe", "id": new_id("f")})
+            self.changed()
+
+    def changed(self) -> None:
+        """Make all readers read the list."""
+        for reader in self._readers:
+            reader.set()
+
+    async def _follow(self, changed: asyncio.Event, known: set[str]) -> AsyncIterator[ApprovalRequest]:
+        while True:
+            await changed.wait()
+            changed.clear()
+            found = await self._read_open()
+            for request in found:
+                if request.approval_id not in known:
+                    yield request
+            known = {request.approval_id for request in found}

@@ -20,7 +20,7 @@ BUDGET_S = 30.0
 PAUSE_S = 0.5
 
 
-class Registry:
+class RegistryClient:
     """Requests of one server. All raise `Unavailable` if the registry does not respond within 30 seconds."""
 
     def __init__(self, bus: Bus, server: str) -> None:

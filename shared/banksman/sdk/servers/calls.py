@@ -1,4 +1,4 @@
-"""Calls to one process of a tool server. Each request gets an immediate reply; its call runs in a task."""
+"""ServedCalls to one process of a tool server. Each request gets an immediate reply; its call runs in a task."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from faststream.nats import NatsRouter
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
+from banksman.bus.control import Received
 from banksman.bus.messages import Message
+from banksman.bus.shared_broker import NoReply
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     PRESENCE,
@@ -23,10 +26,11 @@ from banksman.contracts.calls import (
     CancelCall,
 )
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
+from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolResult
 from banksman.runs.lease import Lease, LeaseLost
 from banksman.runs.runner import RunnerCalls
-from banksman.sdk.execution import Stop, execute
+from banksman.sdk.servers.execution import Stop, execute
 from banksman.sdk.tools import AnyTool
 
 logger = logging.getLogger(__name__)
@@ -38,7 +42,7 @@ KILL_S = 5.0
 
 
 @dataclass
-class Calls:
+class ServedCalls:
     """The calls of one process while it has its lease."""
 
     bus: Bus
@@ -171,3 +175,27 @@ def _check_subject(subject: str, tenant: str, last: str) -> None:
     """Refuse a body that does not match its subject: permissions apply to the subject."""
     if subject.split(".")[3:] != [tenant, last]:
         raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")
+
+
+def tool_router(server: str, calls: ServedCalls) -> NatsRouter:
+    """Return the handlers of one process."""
+    router = NatsRouter()
+
+    # One worker, because both handlers return at once, and more workers cost a task and a queue per message.
+    @router.subscriber(subjects.tool_call(server, ANY, ANY), title="tool.call")
+    async def call(request: CallRequest, message: Received) -> CallReply:
+        """Run a call once. The reply states whether it is accepted; its result is published as an event."""
+        return _unless_none(calls.on_call(request, message))
+
+    @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")
+    async def cancel(request: CancelCall, message: Received) -> CallReply:
+        """End a call and store its result."""
+        return _unless_none(calls.on_cancel(request, message.subject))
+
+    return router
+
+
+def _unless_none(reply: CallReply | None) -> CallReply:
+    if reply is None:
+        raise NoReply
+    return reply

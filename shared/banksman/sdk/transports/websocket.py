@@ -19,7 +19,7 @@ from banksman.bus.envelope import RemoteError
 from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 from banksman.contracts.frames import SUBPROTOCOL, ErrorFrame, Welcome
 from banksman.contracts.ids import new_id
-from banksman.sdk.addresses import is_local
+from banksman.sdk.transports.http import is_local
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
 """The lowest HTTP status of a server error."""
 
-Frame = Mapping[str, Any]
+JsonFrame = Mapping[str, Any]
 
 
 class ConnectionEnded(BanksmanError):
@@ -45,14 +45,14 @@ class ConnectionEnded(BanksmanError):
         super().__init__(f"the gateway ended the connection ({close_code}): {reason or 'without a reason'}")
 
 
-class ConnectionLost(Unavailable):
+class WebsocketLost(Unavailable):
     """The connection was lost before the reply to a request that is not repeated."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    frame: Frame
-    reply: asyncio.Future[Frame]
+    frame: JsonFrame
+    reply: asyncio.Future[JsonFrame]
     resend: bool
 
 
@@ -67,7 +67,7 @@ class Websocket:
         reconnect_s: tuple[float, float],
         *,
         on_welcome: Callable[[], None],
-        on_frame: Callable[[Frame], None],
+        on_frame: Callable[[JsonFrame], None],
     ) -> None:
         """Create a connection.
 
@@ -144,28 +144,28 @@ class Websocket:
             if not waiting.reply.done():
                 waiting.reply.set_exception(error)
 
-    async def request(self, frame: Frame, *, resend: bool = True) -> Frame:
+    async def request(self, frame: JsonFrame, *, resend: bool = True) -> JsonFrame:
         """Send a frame with an id and return its reply.
 
         Raises:
             RemoteError: The reply is an error.
-            ConnectionLost: The connection was lost, and `resend` is False.
+            WebsocketLost: The connection was lost, and `resend` is False.
             ConnectionEnded: The gateway refused the client.
         """
         if self.ended.done():
             raise self.ended.result()
-        reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[JsonFrame] = asyncio.get_running_loop().create_future()
         self._waiting[frame["id"]] = _Waiting(frame, reply, resend)
         try:
             if self.ready:
                 await self._send(frame)
             elif not resend:
-                raise ConnectionLost("there is no connection")
+                raise WebsocketLost("there is no connection")
             return await reply
         finally:
             self._waiting.pop(frame["id"], None)
 
-    def post(self, frame: Frame) -> None:
+    def post(self, frame: JsonFrame) -> None:
         """Send a frame without waiting for its reply, if there is a connection."""
         if self.ready:
             task = asyncio.create_task(self._send(frame))
@@ -202,7 +202,7 @@ class Websocket:
         if status < SERVER_ERROR and status != TOO_MANY_REQUESTS:
             self.end(ConnectionEnded(status, self.problem))
 
-    async def _receive(self, frame: Frame) -> None:
+    async def _receive(self, frame: JsonFrame) -> None:
         match frame["type"]:
             case "welcome":
                 await self._welcomed(frame)
@@ -219,7 +219,7 @@ class Websocket:
             waiting.reply.set_result(frame)
         self._on_frame(frame)
 
-    async def _welcomed(self, frame: Frame) -> None:
+    async def _welcomed(self, frame: JsonFrame) -> None:
         self.welcome = Welcome.model_validate(frame)
         pending = [waiting.frame for waiting in self._waiting.values()]
         self._greeted.set()
@@ -227,7 +227,7 @@ class Websocket:
         for request in pending:
             await self._send(request)
 
-    async def _send(self, frame: Frame) -> None:
+    async def _send(self, frame: JsonFrame) -> None:
         if self._connection is None:
             return
         # The reader of a lost connection notices the loss and sends the frame again.
@@ -239,7 +239,7 @@ class Websocket:
         self._connection = None
         for waiting in self._waiting.values():
             if not waiting.resend and not waiting.reply.done():
-                waiting.reply.set_exception(ConnectionLost("the connection was lost"))
+                waiting.reply.set_exception(WebsocketLost("the connection was lost"))
 
     def _pause_s(self, attempt: int, code: int | None) -> float:
         """Return the seconds before the next connection: the server's value, or backoff with full jitter."""

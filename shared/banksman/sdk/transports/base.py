@@ -27,7 +27,7 @@ M = TypeVar("M", bound=BaseModel)
 RequestFrame = ConversationCreate | ChatSend | RunCancel | ApprovalDecision | WorkflowStart | InputReply
 
 
-class Files(Protocol):
+class WorkspaceFiles(Protocol):
     """The files of workspaces."""
 
     async def list(self, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
@@ -47,7 +47,7 @@ class Files(Protocol):
         ...
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """One connection to the gateways. It reconnects, and repeats requests under their ids."""
 
     @property
@@ -56,7 +56,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def files(self) -> Files:
+    def files(self) -> WorkspaceFiles:
         """The files of workspaces."""
         ...
 

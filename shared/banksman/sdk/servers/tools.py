@@ -33,10 +33,9 @@ from banksman.runs.runner import LeasedSlots, RunnerCalls
 from banksman.runtime import event_loop
 from banksman.runtime.concurrency import first_error
 from banksman.runtime.shares import Shares
-from banksman.sdk.calls import Calls
 from banksman.sdk.local import nats_settings
-from banksman.sdk.registry import Registry
-from banksman.sdk.router import tool_router
+from banksman.sdk.servers.calls import ServedCalls, tool_router
+from banksman.sdk.servers.registry import RegistryClient
 from banksman.sdk.tools import DEFAULT_TOOLBOX, AnyTool
 
 logger = logging.getLogger(__name__)
@@ -164,10 +163,10 @@ class ToolServer:
             await self._connected.close()
 
     @property
-    def _registry(self) -> Registry:
+    def _registry(self) -> RegistryClient:
         if self._connected is None:
             raise RuntimeError(f"tool server {self.name!r} is not connected: use it as a context manager")
-        return Registry(self._connected, self.name)
+        return RegistryClient(self._connected, self.name)
 
     @property
     def _inbox(self) -> str:
@@ -219,7 +218,7 @@ class ToolServer:
                 lease.withdraw(DRAINING)
                 await calls.drain(self._drain_s)
 
-    def _calls(self, bus: Bus, epoch: int, lease: Lease, tasks: asyncio.TaskGroup) -> Calls:
+    def _calls(self, bus: Bus, epoch: int, lease: Lease, tasks: asyncio.TaskGroup) -> ServedCalls:
         slots = CallSlots(bus, may_read=False)
         runner_calls = RunnerCalls(
             runner=self.name,
@@ -232,7 +231,7 @@ class ToolServer:
             may_repeat=lambda request: self.tools[request.call.name].definition.idempotent,
             began=lease.call_began,
         )
-        calls = Calls(bus, runner_calls, lease, self.tools, tasks)
+        calls = ServedCalls(bus, runner_calls, lease, self.tools, tasks)
         return calls
 
     async def _keep_registered(self) -> None:

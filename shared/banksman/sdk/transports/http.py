@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -15,7 +16,6 @@ from banksman.contracts.frames import ErrorFrame
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject, Stored
 from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.addresses import is_local
 
 TIMEOUT_S = 30.0
 """Seconds for which a request is retried with the same id."""
@@ -53,7 +53,7 @@ CODES = {
 RETRYABLE = frozenset({429, 502, 503, 504})
 
 
-class FileList(Stored):
+class _FileItems(Stored):
     """The files of a workspace."""
 
     items: tuple[FileEntry, ...]
@@ -115,7 +115,7 @@ class HttpFiles:
         """Return the files below a path."""
         folder = f"/context/conversations/{quote(conversation_id, safe='')}/files"
         response = await self._http.request("GET", folder, params={"path": path})
-        return FileList.model_validate_json(response.content).items
+        return _FileItems.model_validate_json(response.content).items
 
     async def read(self, conversation_id: str, path: str) -> bytes:
         """Return the content of a file."""
@@ -153,3 +153,17 @@ def _refused(response: httpx.Response) -> RemoteError:
 
 def _seconds(value: str | None) -> float | None:
     return float(value) if value is not None and value.isdecimal() else None
+
+
+def is_local(url: str) -> bool:
+    """Return whether the host of a URL is this machine, which is reached without a proxy."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def websocket_url(url: str) -> str:
+    """Return the URL of the websocket of the gateway at `http(s)://…`."""
+    return f"ws{url.rstrip('/').removeprefix('http')}/ws"

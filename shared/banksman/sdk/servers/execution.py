@@ -16,8 +16,8 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ErrorKind, ToolResult
 from banksman.contracts.wire import JsonObject
 from banksman.runtime.redaction import redacted, remember, without_secrets
+from banksman.sdk.blocking import StillRunning
 from banksman.sdk.parameters import ToolContext
-from banksman.sdk.threads import StillRunning
 from banksman.sdk.tools import AnyTool, ToolFailed
 
 logger = logging.getLogger(__name__)

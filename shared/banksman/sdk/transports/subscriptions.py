@@ -15,7 +15,7 @@ from banksman.contracts.errors import BanksmanError
 from banksman.contracts.frames import DETAILS, Detail
 from banksman.contracts.ids import new_id
 from banksman.sdk.events import EventFrame, LiveFrame, LogRestored, is_shown
-from banksman.sdk.websocket import ConnectionLost, Frame, Websocket
+from banksman.sdk.transports.websocket import JsonFrame, Websocket, WebsocketLost
 
 BUFFERED_FRAMES = 1_000
 """Maximum frames that wait for a slow reader, which receives later events from the log."""
@@ -41,7 +41,7 @@ class Follower:
         """The level of detail of its subscription; `full` only if it reads live output."""
         return "steps" if self.detail == "full" and not self.live else self.detail
 
-    def take_event(self, frame: Frame) -> None:
+    def take_event(self, frame: JsonFrame) -> None:
         """Buffer the next stored event; drop an event that it already has."""
         if self._behind or frame["seq"] <= self.seq:
             return
@@ -53,7 +53,7 @@ class Follower:
         if shown:
             self._put(EventFrame.model_validate(frame))
 
-    def take_live(self, frame: Frame) -> None:
+    def take_live(self, frame: JsonFrame) -> None:
         """Buffer live output, which may be dropped."""
         if self.live and is_shown(frame["type"], self.detail) and len(self._buffer) < BUFFERED_FRAMES:
             self._put(LiveFrame.model_validate(frame))
@@ -81,7 +81,7 @@ class Follower:
         self._changed.set()
 
 
-class Subscription:
+class SharedSubscription:
     """The subscription of one websocket to one conversation."""
 
     def __init__(self, websocket: Websocket, conversation_id: str) -> None:
@@ -108,7 +108,7 @@ class Subscription:
         if self._task is not None:
             self._task.cancel()
 
-    def receive(self, frame: Frame) -> None:
+    def receive(self, frame: JsonFrame) -> None:
         """Pass a frame to the followers."""
         match frame["type"]:
             case "resync_required":
@@ -139,7 +139,7 @@ class Subscription:
             frame["log_epoch"] = self._log_epoch
         try:
             await self._websocket.request(frame, resend=False)
-        except ConnectionLost:
+        except WebsocketLost:
             return
         except BanksmanError as error:
             if not error.retryable:
@@ -149,7 +149,7 @@ class Subscription:
             self._task = None
             self.subscribe()
 
-    def _subscribed(self, frame: Frame) -> None:
+    def _subscribed(self, frame: JsonFrame) -> None:
         if frame.get("reply_to") != self._requested:
             return
         self._requested = None
@@ -160,7 +160,7 @@ class Subscription:
             return
         self._log_epoch, self._last_seq = log_epoch, self._after_seq
 
-    def _deliver(self, frame: Frame) -> None:
+    def _deliver(self, frame: JsonFrame) -> None:
         if "seq" not in frame:
             for follower in self.followers:
                 follower.take_live(frame)
@@ -176,12 +176,12 @@ class Subscription:
                 follower.take_event(frame)
 
 
-class Subscriptions:
+class SharedSubscriptions:
     """The subscriptions of one websocket."""
 
     def __init__(self, websocket: Websocket) -> None:
         self._websocket = websocket
-        self._open: dict[str, Subscription] = {}
+        self._open: dict[str, SharedSubscription] = {}
 
     async def follow(
         self, conversation_id: str, after_seq: int, detail: Detail, live: bool
@@ -189,7 +189,9 @@ class Subscriptions:
         """Yield the events of a conversation after `after_seq`, without end."""
         if self._websocket.ended.done():
             raise self._websocket.ended.result()
-        subscription = self._open.setdefault(conversation_id, Subscription(self._websocket, conversation_id))
+        subscription = self._open.setdefault(
+            conversation_id, SharedSubscription(self._websocket, conversation_id)
+        )
         follower = Follower(after_seq, detail, live, subscription.subscribe)
         subscription.followers.add(follower)
         subscription.subscribe()
@@ -205,7 +207,7 @@ class Subscriptions:
         for subscription in self._open.values():
             subscription.subscribe()
 
-    def receive(self, frame: Frame) -> None:
+    def receive(self, frame: JsonFrame) -> None:
         """Pass a frame to the subscription of its conversation."""
         subscription = self._open.get(frame.get("conversation_id") or "")
         if subscription is not None:

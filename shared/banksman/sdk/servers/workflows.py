@@ -28,8 +28,8 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.workflow_turns import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
 from banksman.runtime.event_loop import run
 from banksman.sdk.local import nats_settings
-from banksman.sdk.registry import request_registry
-from banksman.sdk.turns import take_turn
+from banksman.sdk.servers.registry import request_registry
+from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow
 
 logger = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from banksman.contracts.wire import WIRE_VERSION, JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.runtime.backoff import Backoff, retry
 from banksman.sdk.events import EventFrame, LiveFrame, is_shown
-from banksman.sdk.feed import follow
-from banksman.sdk.transport import RequestFrame
+from banksman.sdk.transports.base import RequestFrame
+from banksman.sdk.transports.nats_feed import follow
 
 REPLY_TIMEOUT_S = 10.0
 """Timeout of one request in seconds."""
