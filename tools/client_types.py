@@ -1,7 +1,10 @@
-"""Write the TypeScript types of the websocket's frames from their published JSON Schemas.
+"""Write the parts of the client for JavaScript that follow from the wire models.
 
-tools/client_types.py           write the types of the client for JavaScript
-tools/client_types.py --check   check that they match the schemas (part of `make lint`)
+These are the TypeScript types of the websocket's frames, from their published JSON Schemas, and the table of
+the levels of detail in `following.mjs`.
+
+tools/client_types.py           write them
+tools/client_types.py --check   check that they match the models (part of `make lint`)
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from banksman.contracts.event_frames import LEVELS
 from banksman.gateway.http.documents import websocket_schema
 
-TYPES = (
-    Path(__file__).resolve().parents[1] / "services/gateway/banksman/gateway/page/static/client/frames.d.ts"
-)
+CLIENT = Path(__file__).resolve().parents[1] / "services/gateway/banksman/gateway/page/static/client"
+TYPES = CLIENT / "frames.d.ts"
+FOLLOWING = CLIENT / "following.mjs"
+LEVELS_TABLE = re.compile(r"(?<=\nconst LEVELS = \{\n).*?(?=\};\n)", re.DOTALL)
 GROUPS = {"client": "ClientFrame", "server": "ServerFrame", "events": "EventFrame"}
 """The parts of the document, and the name of the union of each."""
 PLAIN = {
@@ -33,15 +38,34 @@ Schema = Mapping[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check the types; return the exit code."""
-    text = "\n".join(lines(websocket_schema())) + "\n"
+    """Write or check the files; return the exit code."""
+    texts = {
+        TYPES: "\n".join(lines(websocket_schema())) + "\n",
+        FOLLOWING: with_levels(FOLLOWING.read_text(encoding="utf-8")),
+    }
     if arguments != ["--check"]:
-        TYPES.write_text(text, encoding="utf-8")
+        for file, text in texts.items():
+            file.write_text(text, encoding="utf-8")
         return 0
-    if TYPES.exists() and TYPES.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"client types: {TYPES.name} differs from the schemas; run `make docs`", file=sys.stderr)
-    return 1
+    stale = [
+        file for file, text in texts.items() if not file.exists() or file.read_text(encoding="utf-8") != text
+    ]
+    for file in stale:
+        print(f"client: {file.name} differs from the wire models; run `make docs`", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def with_levels(source: str) -> str:
+    """Return the source of `following.mjs` with the current table of the levels of detail.
+
+    Raises:
+        ValueError: The source has no such table.
+    """
+    rows = (f"  '{kind}': '{level}',\n" for kind, level in LEVELS.items() if level != "final")
+    text, found = LEVELS_TABLE.subn("".join(rows), source)
+    if found != 1:
+        raise ValueError(f"{FOLLOWING.name}: one table LEVELS is expected")
+    return text
 
 
 def lines(document: Schema) -> Iterator[str]:

@@ -28,16 +28,14 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
+from banksman.contracts.approvals import ApprovalForgotten, ApprovalItem, Preview
 from banksman.contracts.events import (
-    ApprovalForgotten,
-    ApprovalItem,
     Commit,
     Event,
     EventBody,
     IterationStarted,
     MessageCompleted,
     Owner,
-    Preview,
     RunFinished,
     RunStarted,
     ToolCallRequested,

@@ -30,8 +30,8 @@ MUTANTS = (
         "R19",
         "every client receives every detail of a loop",
         GATEWAY + "service/feed.py",
-        "self._rank = DETAILS.index(detail)",
-        "self._rank = len(DETAILS) - 1",
+        "self._detail: Detail = detail",
+        "self._detail: Detail = 'full'",
         SCENARIOS + "test_interfaces.py::test_a_client_selects_the_level_of_detail",
     ),
     Mutant(
@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "R27",
         "a category of workflows has no title",
-        "shared/banksman/contracts/categories.py",
+        "shared/banksman/contracts/tool_views.py",
         "Category(name=name, title=title, description=description,",
         "Category(name=name, title=name, description=description,",
         SCENARIOS + "test_workflows.py::test_workflows_are_listed_by_category_with_their_forms",

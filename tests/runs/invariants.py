@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     CancelRequested,
     Commit,
     Event,

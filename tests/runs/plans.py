@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 from banksman.agent.compaction import cut
 from banksman.agent.context import Size
+from banksman.contracts.approvals import ApprovalItem, Preview
 from banksman.contracts.assistants import ApprovalTerms, Escalation, Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import (
-    ApprovalItem,
     EventBody,
     HistoryCompacted,
     MessageCompleted,
-    Preview,
     ProtocolRetry,
     ToolCallRequested,
 )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from banksman.contracts.events import ApprovalItem, ItemDecision
+from banksman.contracts.approvals import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.approvals import sign

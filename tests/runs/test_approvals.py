@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from banksman.contracts.events import ApprovalForgotten, ApprovalResolved, ItemDecision, RunFinished
+from banksman.contracts.approvals import ApprovalForgotten, ApprovalResolved, ItemDecision
+from banksman.contracts.events import RunFinished
 from banksman.contracts.work import ApprovalReply, ForgetDecision
 from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.approvals import problem, sign

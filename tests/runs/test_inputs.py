@@ -6,22 +6,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from banksman.contracts.approvals import InputRequested, InputResolved
 from banksman.contracts.assistants import RunSettings, WorkflowInvocation
 from banksman.contracts.events import (
     CancelRequested,
     Event,
     EventBody,
-    InputRequested,
-    InputResolved,
     IterationStarted,
     MessageCompleted,
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
 )
-from banksman.contracts.fitting import json_bytes
 from banksman.contracts.tools import ToolCall
-from banksman.contracts.wire import JsonValue
+from banksman.contracts.wire import JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.approvals import SYSTEM, input_digests, open_requests, problem, resolution, sign
 from banksman.runs.fold import apply_events

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.contracts.events import ItemDecision
+from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import RenameConversation
 from banksman.gateway.service.decisions import SubmittedDecision

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from banksman.contracts.events import ApprovalEscalated, ApprovalResolved, ItemDecision
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalResolved, ItemDecision
 from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
 from banksman.gateway.service.decisions import SubmittedDecision
 from banksman.runs.approvals import problem, sign

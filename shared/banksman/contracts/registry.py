@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, OnReject, RunSettings
-from banksman.contracts.built_workflows import Built
-from banksman.contracts.categories import Category
+from banksman.contracts.tool_views import Category
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
+from banksman.contracts.workflows import Built
 
 
 class RegisterTool(Stored):

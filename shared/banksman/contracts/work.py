@@ -6,15 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, InputRequested, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms, Branch, RunSettings
-from banksman.contracts.events import (
-    ApprovalItem,
-    ApprovalOutcome,
-    InputRequested,
-    ItemDecision,
-    Outcome,
-    Remember,
-)
+from banksman.contracts.events import Outcome
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonValue, Stored, Text, Timestamp, Token
 

@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Preview
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
-from banksman.contracts.events import ApprovalItem, ApprovalRequested, Preview
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue

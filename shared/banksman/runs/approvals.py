@@ -13,19 +13,17 @@ from datetime import datetime
 
 from pydantic.main import IncEx
 
-from banksman.contracts.events import (
+from banksman.contracts.approvals import (
     ApprovalOutcome,
     ApprovalRequested,
     ApprovalResolved,
-    EventBody,
     InputRequested,
     InputResolved,
-    ToolCallCompleted,
 )
-from banksman.contracts.fitting import json_bytes
+from banksman.contracts.events import EventBody, ToolCallCompleted
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolResult, failed
-from banksman.contracts.wire import JsonValue
+from banksman.contracts.wire import JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.runs.first_approvals import unconfirmed
 from banksman.runs.outcome import RESULT_BYTES

@@ -10,20 +10,22 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import assert_never
 
-from banksman.contracts.assistants import Branch
-from banksman.contracts.events import (
+from banksman.contracts.approvals import (
     ApprovalEscalated,
     ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
+    InputRequested,
+    InputResolved,
+)
+from banksman.contracts.assistants import Branch
+from banksman.contracts.events import (
     CancelRequested,
     Commit,
     ConversationUpdated,
     Event,
     HistoryCompacted,
     HistoryCut,
-    InputRequested,
-    InputResolved,
     IterationStarted,
     MessageCompleted,
     ProtocolRetry,

@@ -6,10 +6,9 @@ compare-and-set, does not change ownership, and repeats its last step until the 
 
 from __future__ import annotations
 
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalForgotten
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
-    ApprovalEscalated,
-    ApprovalForgotten,
     CancelRequested,
     ConversationUpdated,
     EventBody,

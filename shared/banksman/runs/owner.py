@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.errors import CallerMistake, Fenced, Refused
 from banksman.contracts.events import (
-    ApprovalRequested,
     Commit,
     Event,
     EventBody,
-    InputRequested,
     IterationStarted,
     Owner,
     RunFinished,

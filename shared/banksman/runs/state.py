@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     CancelRequested,
     HistoryCompacted,
-    InputRequested,
     Owner,
     RunStatus,
     TrackedCall,

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import EventBody, IterationStarted, RunStarted, ToolCallCompleted
-from banksman.contracts.fitting import first_fitting
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
+from banksman.contracts.wire import first_fitting
 from banksman.runs.outcome import Ending, answer_text, finished
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
 

@@ -12,9 +12,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import ConversationSettings, RunOverrides
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.contracts.events import ItemDecision, Remember, RunFinished
+from banksman.contracts.events import RunFinished
 from banksman.contracts.frames import (
     Ack,
     ApprovalDecision,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.assistant_requests import (
     AssistantBody,
     AssistantList,
@@ -11,11 +12,9 @@ from banksman.contracts.assistant_requests import (
     NewAssistant,
 )
 from banksman.contracts.assistants import Assistant, ConversationRecord
-from banksman.contracts.call_pages import CallPage
 from banksman.contracts.calls import FileEntry
-from banksman.contracts.events import ApprovalItem
 from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.tool_views import CallPage, ToolView, ToolViews
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.sdk.transports.base import ClientTransport

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.contracts.workflow_turns import DAY_S, StepResult
+from banksman.contracts.workflows import DAY_S, StepResult
 from banksman.sdk.parameters import Docstring, Parameters
 
 

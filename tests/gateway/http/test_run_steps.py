@@ -7,11 +7,8 @@ from typing import Any
 import httpx
 from tests.gateway.conftest import TOKENS, Agent, Served
 
+from banksman.contracts.approvals import ApprovalResolved, InputRequested, InputResolved, ItemDecision
 from banksman.contracts.events import (
-    ApprovalResolved,
-    InputRequested,
-    InputResolved,
-    ItemDecision,
     IterationStarted,
     MessageCompleted,
     ProtocolRetry,

@@ -19,7 +19,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOK_QUEUE
-from banksman.contracts.events import InputRequested
+from banksman.contracts.approvals import InputRequested
 from banksman.gateway.service.webhooks.sending import PrivateAddress, PublicHosts
 
 PATH = "/context/webhooks"

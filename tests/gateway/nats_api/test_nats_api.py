@@ -16,9 +16,9 @@ from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.calls import Delta
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.work import DeadLetter
 from banksman.gateway.nats_api.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun

@@ -11,8 +11,8 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
+from banksman.contracts.approvals import InputRequested
 from banksman.contracts.errors import BadInput
-from banksman.contracts.events import InputRequested
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.service.conversations import Conversations

@@ -12,9 +12,9 @@ from datetime import datetime
 from banksman.bus.connection import Bus
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.fitting import first_fitting, json_bytes
 from banksman.contracts.mcp import HttpServer
 from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.wire import first_fitting, json_bytes
 from banksman.contracts.workspace_tools import BASH, WEB_FETCH
 from banksman.runs.lease import LeaseLost
 from banksman.runs.runner import RunnerCalls

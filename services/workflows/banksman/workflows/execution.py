@@ -15,7 +15,7 @@ from banksman.contracts.events import EventBody, MessageCompleted
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.tools import ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.workflow_turns import InputStep, RunStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
+from banksman.contracts.workflows import InputStep, RunStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.schemas import SchemaChecker

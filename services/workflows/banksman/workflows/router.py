@@ -27,7 +27,7 @@ from banksman.contracts.registry import (
     WorkflowRegistration,
 )
 from banksman.contracts.subjects import ANY
-from banksman.contracts.workflow_turns import ProgressReported, ReportProgress
+from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.runs.schemas import SchemaChecker
 from banksman.workflows.built.checks import check_built, value_forms
 from banksman.workflows.categories import by_category

@@ -18,7 +18,7 @@ from banksman.contracts.events import WorkflowLinked
 from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowDefinition
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, StartRun
-from banksman.contracts.workflow_turns import TurnReply, WorkflowTurn
+from banksman.contracts.workflows import TurnReply, WorkflowTurn
 from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue
 from banksman.runs.loop import drive

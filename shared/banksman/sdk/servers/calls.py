@@ -1,4 +1,4 @@
-"""ServedCalls to one process of a tool server. Each request gets an immediate reply; its call runs in a task."""
+"""The calls that one process of a tool server executes. Each request gets an immediate reply."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import call_digest
 from banksman.contracts.wire import JsonObject, JsonValue, strict_json
-from banksman.contracts.workflow_turns import (
+from banksman.contracts.workflows import (
     DAY_S,
     MAX_REPORTS,
     PROGRESS_INTERVAL_S,

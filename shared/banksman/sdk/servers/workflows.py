@@ -25,7 +25,7 @@ from banksman.contracts.errors import BadInput, NotFound, Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
 from banksman.contracts.subjects import ANY
-from banksman.contracts.workflow_turns import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
 from banksman.runtime.event_loop import run
 from banksman.sdk.local import nats_settings
 from banksman.sdk.servers.registry import request_registry

@@ -15,15 +15,16 @@ from banksman.bus.connection import Bus
 from banksman.bus.envelope import checked_reply
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.calls import FileEntry
+from banksman.contracts.event_frames import is_shown
 from banksman.contracts.frames import Ack, Detail, InputReply
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, Stored
 from banksman.contracts.work import ApprovalRequest
 from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.events import EventFrame, LiveFrame, is_shown
+from banksman.sdk.events import EventFrame, LiveFrame
 from banksman.sdk.transports.base import RequestFrame
 from banksman.sdk.transports.nats_feed import follow
 

@@ -17,10 +17,10 @@ from banksman.bus.errors import NoResponders, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects
+from banksman.contracts.api import Replay
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.events import Commit
-from banksman.contracts.nats_api import Replay
 from banksman.sdk.events import EventFrame, EventGap, EventSequence, LiveFrame, frames_of
 
 logger = logging.getLogger(__name__)

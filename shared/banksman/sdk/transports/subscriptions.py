@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from banksman.contracts.errors import BanksmanError
+from banksman.contracts.event_frames import is_shown
 from banksman.contracts.frames import DETAILS, Detail
 from banksman.contracts.ids import new_id
-from banksman.sdk.events import EventFrame, LiveFrame, LogRestored, is_shown
+from banksman.sdk.events import EventFrame, LiveFrame, LogRestored
 from banksman.sdk.transports.websocket import JsonFrame, Websocket, WebsocketLost
 
 BUFFERED_FRAMES = 1_000

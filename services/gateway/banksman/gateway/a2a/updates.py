@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from banksman.contracts.events import ApprovalRequested, InputRequested
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.gateway.a2a.tasks import (
     OWN,
     agent_message,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from banksman.contracts.rights import Right
+from banksman.contracts.api import Right
 from banksman.contracts.wire import Stored
 from banksman.gateway.asgi.dependencies import AdminDep
 from banksman.gateway.asgi.routing import router

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
-from banksman.contracts.events import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.frames import Ack
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token

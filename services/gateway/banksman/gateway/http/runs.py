@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 
-from banksman.contracts.call_pages import CallPage
 from banksman.contracts.frames import ChatSend, Detail, RunCancel
+from banksman.contracts.tool_views import CallPage
 from banksman.gateway.asgi.dependencies import CallerDep, RequestId, ServiceDep
 from banksman.gateway.asgi.routing import StrictBody, router
 from banksman.gateway.asgi.streaming import Stream

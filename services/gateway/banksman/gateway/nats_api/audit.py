@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field
 
 from banksman.bus.control import Received
 from banksman.bus.messages import Message
-from banksman.contracts.nats_api import REQUEST_ID
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.wire import Timestamp, Wire
 from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, tenant_of
 from banksman.gateway.service.audited import BY_NATS

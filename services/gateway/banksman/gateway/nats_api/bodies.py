@@ -8,6 +8,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from banksman.bus.control import Decode
 from banksman.bus.messages import Message
+from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import (
     ApprovalDecision,
@@ -18,7 +19,6 @@ from banksman.contracts.frames import (
     WorkflowStart,
 )
 from banksman.contracts.ids import conversation_of
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.service.idempotency import unrepeated_id
 from banksman.gateway.service.request_checks import Request

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from banksman.bus.control import Received
+from banksman.contracts.api import Replay
 from banksman.contracts.assistants import ConversationRecord
-from banksman.contracts.call_pages import CallPage
 from banksman.contracts.errors import ErrorCode
-from banksman.contracts.nats_api import Replay
+from banksman.contracts.tool_views import CallPage
 from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, request_id_of, tenant_of
 from banksman.gateway.nats_api.messages import Deleted, ListCalls, ListConversations, ListPending, ReadRun
 from banksman.gateway.nats_api.replays import Replays

@@ -16,10 +16,10 @@ from banksman.bus.connection import Bus
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
 from banksman.gateway.nats_api.failures import Failures
 from banksman.gateway.service.auth import Caller

@@ -7,16 +7,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalItem, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms, ConversationRecord
-from banksman.contracts.events import (
-    ApprovalItem,
-    ItemDecision,
-    Outcome,
-    Remember,
-    RunError,
-    RunStatus,
-    TrackedCall,
-)
+from banksman.contracts.events import Outcome, RunError, RunStatus, TrackedCall
 from banksman.contracts.messages import ToolProtocol, Usage
 from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS, SecretServers
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, TypeVar
 
+from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
-from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
 from banksman.contracts.wire import JsonObject

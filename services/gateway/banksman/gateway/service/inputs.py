@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from banksman.contracts.approvals import InputOutcome, InputRequested
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Poison
-from banksman.contracts.events import InputOutcome, InputRequested
-from banksman.contracts.fitting import json_bytes
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.service.decisions import Decisions
 from banksman.gateway.service.stored_replies import ApprovalSlots, open_again, readable, valid_reply

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.contracts.call_pages import CallPage, ListedCall
+from banksman.contracts.tool_views import CallPage, ListedCall
 from banksman.gateway.service.auth import Caller
 from banksman.gateway.service.bodies import (
     ApprovalPage,

@@ -11,18 +11,18 @@ const BUFFERED_FRAMES = 1000;
 const RETRY_S = 1;
 const DETAILS = ['final', 'steps', 'full'];
 
-/** The lowest detail at which a frame is sent; `final` for types that are not listed. */
+/** The lowest detail at which a frame is sent; `final` for types that are not listed. `make docs` writes the table. */
 const LEVELS = {
+  'run.cancel_requested': 'steps',
   'iteration.started': 'steps',
+  'reasoning.delta': 'full',
   'protocol.retry': 'steps',
   'tool_call.requested': 'steps',
   'tool_call.started': 'steps',
+  'tool_call.output': 'full',
   'tool_call.completed': 'steps',
   'workspace.changed': 'steps',
-  'run.cancel_requested': 'steps',
   'history.compacted': 'steps',
-  'reasoning.delta': 'full',
-  'tool_call.output': 'full',
 };
 
 const rankOf = (type) => DETAILS.indexOf(LEVELS[type] ?? 'final');

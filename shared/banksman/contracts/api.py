@@ -1,17 +1,33 @@
-"""The NATS API: headers and request bodies in addition to the frames of `frames.py`.
+"""The rights of API keys, and the NATS API in addition to the frames of `frames.py`.
 
-A request is sent to `subjects.api(tenant, ...)`. Its body is the JSON of a client frame. The reply is an
-`ack` or an `error` frame.
+A request over NATS is sent to `subjects.api(tenant, ...)`. Its body is the JSON of a client frame. The reply
+is an `ack` or an `error` frame.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 from pydantic import Field
 
 from banksman.contracts.frames import Detail
 from banksman.contracts.wire import Wire
+
+Right = Literal["chat", "approve", "admin", "operator"]
+"""
+chat      use conversations, files, assistants, prompts, workflows and the model APIs
+approve   decide approval requests, provide what workflows request, and read the conversations for it
+admin     manage the tenant's API keys, webhooks, MCP servers and secrets, and list its tools
+operator  manage the API keys of every tenant, read the state of the system, and replay dead letters
+"""
+
+RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
+DEFAULT_RIGHTS: Final[tuple[Right, ...]] = ("chat", "approve")
+"""The rights of a key that is created without a list of rights."""
+
+CONTEXT_FILE = "nats-context.json"
+"""File in the data directory with the address of the NATS server and the seed file of local services, in the
+format of the `nats` command."""
 
 REQUEST_ID: Final = "Banksman-Request-Id"
 """Header with the idempotency key of a request; if it is missing, the body's `id` is the key."""

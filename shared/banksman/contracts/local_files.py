@@ -1,5 +1,0 @@
-"""Files with which programs on this machine find a system started with `banksman up`."""
-
-CONTEXT_FILE = "nats-context.json"
-"""File in the data directory with the address of the NATS server and the seed file of local services, in the
-format of the `nats` command."""
