@@ -15,7 +15,7 @@ from banksman.contracts.approvals import (
 from banksman.contracts.assistants import ApprovalRule, Decision
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
-from banksman.runs.approval_policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
+from banksman.runs.approval.policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
 from banksman.runs.state import OpenApproval
 
 NEEDS_APPROVAL = frozenset({"bash", "write_file"})

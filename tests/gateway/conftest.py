@@ -46,8 +46,8 @@ from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
 from banksman.gateway.identity_settings import ApiKey
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
-from banksman.runs.approval_policy import approval_requested
-from banksman.runs.approvals import resolution
+from banksman.runs.approval.policy import approval_requested
+from banksman.runs.approval.requests import resolution
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
 

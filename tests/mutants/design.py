@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant(
         "R29",
         "an approval request does not show the arguments of its calls",
-        RUNS + "approval_policy.py",
+        RUNS + "approval/policy.py",
         "        arguments=call.arguments,\n        digest=call.digest,\n",
         "        arguments={},\n        digest=call.digest,\n",
         SCENARIOS + "test_structure.py::test_a_frontend_needs_only_messages_approval_requests_and_outcomes",
@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "R32",
         "a malformed call is not logged",
-        RUNS + "journal.py",
+        RUNS + "conversation_log.py",
         '            logger.warning("the model\'s call could not be read", extra=extra)\n',
         "",
         SCENARIOS + "test_faults.py::test_three_malformed_attempts_are_logged_and_end_the_run",

@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "R89",
         "the number of an iteration is not logged",
-        "shared/banksman/runs/journal.py",
+        "shared/banksman/runs/conversation_log.py",
         '"iteration": iteration, "calls": count}',
         '"calls": count}',
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "R91",
         "the number of calls is not logged",
-        "shared/banksman/runs/journal.py",
+        "shared/banksman/runs/conversation_log.py",
         '"iteration": iteration, "calls": count}',
         '"iteration": iteration}',
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",

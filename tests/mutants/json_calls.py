@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "R12",
         "calls that need approval run at once",
-        RUNS + "approval_policy.py",
+        RUNS + "approval/policy.py",
         'return "ask" if definition.requires_approval else "auto"',
         'return "auto"',
         "tests/scenarios/test_approvals.py::test_a_call_that_needs_approval_waits_for_the_decision",

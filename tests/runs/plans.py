@@ -22,7 +22,7 @@ from banksman.contracts.events import (
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject
-from banksman.runs.approval_policy import approval_requested
+from banksman.runs.approval.policy import approval_requested
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build
 from banksman.runs.ports import Clock

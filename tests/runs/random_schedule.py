@@ -19,7 +19,7 @@ from datetime import timedelta
 from banksman.contracts.approvals import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.gateway.service.decisions import SubmittedDecision
-from banksman.runs.approvals import sign
+from banksman.runs.approval.requests import sign
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.processes import Process, Task
 from tests.runs.situations import EXPECTED, SituationCounter

@@ -21,7 +21,7 @@ from banksman.contracts.events import (
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.runs.approvals import SYSTEM, input_digests, open_requests, problem, resolution, sign
+from banksman.runs.approval.requests import SYSTEM, input_digests, open_requests, problem, resolution, sign
 from banksman.runs.fold import apply_events
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.state import Conversation

@@ -42,10 +42,9 @@ from banksman.contracts.events import (
     WorkspaceRestored,
 )
 from banksman.contracts.messages import AssistantMessage, UserMessage
-from banksman.runs.branches import Paths
 from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
 from banksman.runs.fold_claims import owner_changes
-from banksman.runs.history import compacted, restored_note, user_message_ids
+from banksman.runs.history import Paths, compacted, restored_note, user_message_ids
 from banksman.runs.state import (
     Conversation,
     Measured,

@@ -28,7 +28,7 @@ from banksman.contracts.work import (
     ResumeRun,
     SteerRun,
 )
-from banksman.runs.approvals import (
+from banksman.runs.approval.requests import (
     SYSTEM,
     close_request,
     open_approval_request,

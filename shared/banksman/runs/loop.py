@@ -12,7 +12,7 @@ from typing import Protocol, assert_never
 
 from banksman.contracts.errors import CallerMistake, Refused
 from banksman.contracts.events import EventBody
-from banksman.runs.approvals import close_request, open_request, publish_requests, resolution
+from banksman.runs.approval.requests import close_request, open_request, publish_requests, resolution
 from banksman.runs.coordinator import ToolCallCoordinator
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Draft, Ownership, nothing

@@ -23,7 +23,7 @@ from banksman.contracts.events import (
     RunFinished,
     RunStarted,
 )
-from banksman.runs.approvals import publish_requests
+from banksman.runs.approval.requests import publish_requests
 from banksman.runs.fold import apply_events
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run, replace

@@ -23,7 +23,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import Content, Message, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.branches import LeftPath
+from banksman.runs.history import LeftPath
 
 T = TypeVar("T")
 

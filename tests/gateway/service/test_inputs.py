@@ -20,7 +20,7 @@ from banksman.gateway.service.decisions import Decisions
 from banksman.gateway.service.inputs import Inputs
 from banksman.gateway.service.views import Views
 from banksman.runs.outcome import RESULT_BYTES
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 KEY = b"k" * 32
 UNUSED = cast(Any, None)

@@ -11,8 +11,8 @@ from banksman.agent.protocols.base import RequestedCall
 from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.tools import ToolDefinition
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import ArgumentProblem, SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation
 
 MAX_DIFF_BYTES = 100_000

@@ -23,7 +23,7 @@ from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
-from banksman.runs.approval_policy import (
+from banksman.runs.approval.policy import (
     Pattern,
     approval_item,
     approval_requested,
@@ -33,7 +33,7 @@ from banksman.runs.approval_policy import (
     treated,
 )
 from banksman.runs.outcome import Ending, finished
-from banksman.runs.schemas import ArgumentProblem
+from banksman.runs.schema_checks.checker import ArgumentProblem
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import MAX_MALFORMED
 from banksman.runtime.redaction import redacted

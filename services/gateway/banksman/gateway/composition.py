@@ -63,9 +63,9 @@ from banksman.gateway.service.workflow_texts import WorkflowTexts
 from banksman.gateway.service.workflows import Workflows
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 
 async def compose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from banksman.contracts.calls import CallRequest
-from banksman.runs.lease import Lease
+from banksman.runs.runners.lease import Lease
 from banksman.tool_runner.tools.toolbox import ToolBox
 from banksman.tool_runner.workspaces.registry import WorkspaceRegistry
 

@@ -16,8 +16,8 @@ from banksman.contracts.mcp import HttpServer
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import first_fitting, json_bytes
 from banksman.contracts.workspace_tools import BASH, WEB_FETCH
-from banksman.runs.lease import LeaseLost
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
+from banksman.runs.runners.lease import LeaseLost
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
 from banksman.tool_runner.admission import Admission

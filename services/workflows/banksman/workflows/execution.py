@@ -18,7 +18,7 @@ from banksman.contracts.wire import JsonObject
 from banksman.contracts.workflows import InputStep, RunStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import Conversation
 from banksman.runs.steps import RequestModel, deadline_of, next_step
 from banksman.sdk.workflows import WorkflowFailed

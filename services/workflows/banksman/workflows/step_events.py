@@ -34,7 +34,7 @@ from banksman.contracts.workflows import (
     TurnReply,
     call_of,
 )
-from banksman.runs.approval_policy import (
+from banksman.runs.approval.policy import (
     approval_item,
     approval_requested,
     decide,

@@ -25,7 +25,7 @@ from banksman.runs.loop import drive
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.tracing import traced
 from banksman.sdk.workflows import WorkflowFailed

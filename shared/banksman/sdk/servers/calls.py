@@ -28,8 +28,8 @@ from banksman.contracts.calls import (
 from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolResult
-from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
+from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.sdk.servers.execution import Stop, execute
 from banksman.sdk.tools import AnyTool
 

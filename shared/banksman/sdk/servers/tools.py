@@ -28,8 +28,8 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import check_token
 from banksman.contracts.registry import ListedTool
 from banksman.contracts.subjects import ANY
-from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.runner import LeasedSlots, RunnerCalls
+from banksman.runs.runners.calls import LeasedSlots, RunnerCalls
+from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime import event_loop
 from banksman.runtime.concurrency import first_error
 from banksman.runtime.shares import Shares

@@ -20,9 +20,9 @@ from banksman.gateway.service.first_approvals import confirming, first_approval
 from banksman.gateway.service.remembered import RememberedDecisions
 from banksman.gateway.service.stored_replies import ApprovalSlots, open_again, readable, valid_reply
 from banksman.gateway.service.tools import Tools
-from banksman.runs.approvals import sign
+from banksman.runs.approval.requests import sign
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""

@@ -20,7 +20,7 @@ from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import EnhancedPrompt, enhance
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Run
 
 NEXT_MESSAGE = "next"

@@ -11,10 +11,10 @@ from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.service.decisions import Decisions
 from banksman.gateway.service.stored_replies import ApprovalSlots, open_again, readable, valid_reply
-from banksman.runs.approvals import input_digests, sign
+from banksman.runs.approval.requests import input_digests, sign
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from banksman.gateway.service.model_catalog import model_name
 from banksman.gateway.service.policies import GovernedAssistants
 from banksman.gateway.service.request_checks import check_content
 from banksman.gateway.service.views import Views
-from banksman.runs.branches import Paths
+from banksman.runs.history import Paths
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import current, valid
 

@@ -15,7 +15,7 @@ from banksman.contracts.workspaces import (
     WorkspaceReport,
     WorkspaceReportReply,
 )
-from banksman.runs.workspaces import LocalWorkspace
+from banksman.runs.runners.workspaces import LocalWorkspace
 from banksman.runtime.shares import SharedPlaces, Shares
 from banksman.tool_runner.workspaces.entry import WorkspaceEntry, WorkspaceMoved, WorkspaceRecords
 from banksman.tool_runner.workspaces.installing import Installer

@@ -1,7 +1,7 @@
 """Check tool arguments against the tool's JSON Schema, and check such schemas.
 
 Schemas of this project are applied in the process. Schemas of tool servers are applied in separate processes
-with limits, because tenants choose them, unless `plain_schemas` confirms that the arguments fit.
+with limits, because tenants choose them, unless `plain` confirms that the arguments fit.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.runs.plain_schemas import certainly_fits
+from banksman.runs.schema_checks.plain import certainly_fits
 
 if TYPE_CHECKING:
-    from banksman.runs.schema_process import Reply, Request
+    from banksman.runs.schema_checks.process import Reply, Request
 
 MAX_REMEMBERED = 1_000
 """Maximum number of schemas remembered as too expensive, and of schemas remembered as valid."""
@@ -68,7 +68,7 @@ def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProbl
     if certainly_fits(schema, arguments):
         return None
     # Imported on first use: the library takes long to load, and many processes check no arguments.
-    from banksman.runs.schema_process import reply_to
+    from banksman.runs.schema_checks.process import reply_to
 
     return _problem(reply_to({"schema": json.dumps(schema), "value": arguments}), arguments)
 
@@ -79,7 +79,7 @@ def check_schema(schema: JsonObject) -> None:
     Raises:
         BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside itself.
     """
-    from banksman.runs.schema_process import reply_to
+    from banksman.runs.schema_checks.process import reply_to
 
     _raise_fault(reply_to({"schema": json.dumps(schema)}), schema)
 
@@ -179,7 +179,7 @@ class SchemaChecker:
                 sys.executable,
                 "-I",
                 "-m",
-                "banksman.runs.schema_process",
+                "banksman.runs.schema_checks.process",
                 str(self._limits.cpu_s),
                 str(self._limits.memory_bytes),
                 stdin=asyncio.subprocess.PIPE,

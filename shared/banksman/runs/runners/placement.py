@@ -2,7 +2,7 @@
 
 A workspace stays at its runner while that runner is alive or may return. Its place is one key in KV `owners`,
 written by compare-and-set. A runner that restarts has the same id, and so the same workspaces.
-`banksman.runs.workspaces` decides when a workspace moves.
+`banksman.runs.runners.workspaces` decides when a workspace moves.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
 from banksman.runs.ports import Clock, Placement
-from banksman.runs.runner_choice import RunnerLoads, ToolServerProcess, least_loaded
-from banksman.runs.workspaces import decide_placement, place_of
+from banksman.runs.runners.choice import RunnerLoads, ToolServerProcess, least_loaded
+from banksman.runs.runners.workspaces import decide_placement, place_of
 from banksman.runtime.settings import Section
 
 CALL_TIMEOUT_S = 2.0

@@ -1,7 +1,7 @@
 """The rules for JSON Schemas of tools and forms, and the check of values against them.
 
 Patterns run in linear time (the `regex` crate), and references are never fetched. The module imports
-little of this project, so that `schema_process` starts quickly.
+little of this project, so that `process` starts quickly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import jsonschema_rs
 
-from banksman.runs.schema_texts import MAX_TEXT_CHARS, Fault, Path, fault_of
+from banksman.runs.schema_checks.texts import MAX_TEXT_CHARS, Fault, Path, fault_of
 
 MAX_SCHEMA_BYTES = 64 * 1024
 """Maximum size of a schema, in bytes of JSON."""

@@ -15,8 +15,8 @@ import signal
 import sys
 from typing import Any, NotRequired, TypedDict
 
-from banksman.runs.schema_rules import Fault, UnusableSchema, schema_fault, value_fault
-from banksman.runs.schema_texts import Path
+from banksman.runs.schema_checks.rules import Fault, UnusableSchema, schema_fault, value_fault
+from banksman.runs.schema_checks.texts import Path
 
 _PR_SET_PDEATHSIG = 1
 

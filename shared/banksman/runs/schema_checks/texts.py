@@ -1,7 +1,7 @@
 """Plain English texts for the JSON Schema rules that a value violates.
 
 The texts complete "`field` …, got `value`", like all other errors. The module imports nothing of this
-project, so that `schema_process` starts quickly.
+project, so that `process` starts quickly.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 An approval request lists calls, and its reply decides them. An input request describes a value, and its reply
 holds the value. Both have the same slots, timers and signatures.
+
+If two users must approve, the first approval decides nothing by itself, and the reply of the second user
+contains it. The signatures of a first approval and of a reply cover different prefixes, so neither is valid
+as the other.
 """
 
 from __future__ import annotations
@@ -24,8 +28,7 @@ from banksman.contracts.events import EventBody, ToolCallCompleted
 from banksman.contracts.ids import digest
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.wire import JsonValue, json_bytes
-from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.runs.first_approvals import unconfirmed
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Ports
 from banksman.runs.state import Conversation, Run
@@ -225,3 +228,50 @@ def _system_reply(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutco
         by=SYSTEM,
         decided_at=ports.clock.now(),
     )
+
+
+_SIGNED_FIRST: IncEx = {
+    **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "by"), True),
+    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
+    **dict.fromkeys(("remember", "digests", "decided_at"), True),
+}
+
+
+def sign_first(first: FirstApproval, key: bytes) -> FirstApproval:
+    """Return a first approval with the gateway's signature."""
+    return first.model_copy(update={"signature": _first_mac(first, key)})
+
+
+def is_signed_first(first: FirstApproval, key: bytes) -> bool:
+    """Return whether a gateway with `key` signed this first approval."""
+    return hmac.compare_digest(first.signature, _first_mac(first, key))
+
+
+def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> str | None:
+    """Return why a reply lacks a valid first approval; None if it has one or needs none.
+
+    Both users must have made the same decision about the same calls with the same arguments.
+    """
+    if request.approvers == 1 or reply.outcome not in ("approved", "mixed"):
+        return None
+    first = reply.first
+    if first is None:
+        return "only one of two users approved"
+    if not is_signed_first(first, key):
+        return "the first approval is not signed by a gateway"
+    if first.by == reply.by:
+        return "one user approved twice"
+    if _approved(first) != _approved(reply):
+        return "the two users did not make the same decision"
+    return None
+
+
+def _approved(given: ApprovalReply | FirstApproval) -> tuple[object, ...]:
+    """Return the fields that must be equal in both approvals."""
+    target = (given.tenant, given.conversation_id, given.run_id, given.approval_id)
+    return (*target, given.decisions, given.remember, given.digests)
+
+
+def _first_mac(first: FirstApproval, key: bytes) -> str:
+    text = f"first approval\n{first.model_dump_json(include=_SIGNED_FIRST)}"
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
