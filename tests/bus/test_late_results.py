@@ -59,6 +59,7 @@ def call_request(tenant: str, tickets: CallTickets | None = None, *, idempotent:
         digest=call.digest,
         runner_epoch=1,
         deadline=now(),
+        left_s=0,
     )
 
 

@@ -33,6 +33,7 @@ async def call(tool: AnyTool, *, timeout_s: float = 30.0, stop: Stop | None = No
         call=ToolCall(id="k1", name=tool.name, timeout_s=timeout_s),
         digest="",
         deadline=now + timedelta(seconds=60),
+        left_s=60,
     )
     return await execute(tool, request, "server", stop or asyncio.get_running_loop().create_future())
 

@@ -86,6 +86,7 @@ class Agent:
             digest=call.digest,
             runner_epoch=at.runner_epoch,
             deadline=datetime.now(UTC) + timedelta(seconds=30),
+            left_s=30,
         )
 
     async def place(self, server: str) -> Placement:

@@ -198,6 +198,7 @@ def starting(tenant: str, parameters: dict[str, Any], **more: Any) -> StartWorkf
         "message_id": new_id("m"),
         "parameters": parameters,
         "user": "ada",
+        "tools": {"rules": [{"action": "auto"}]},
     }
     return StartWorkflow.model_validate(values | more)
 

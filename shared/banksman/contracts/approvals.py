@@ -117,9 +117,9 @@ class InputRequested(Stored):
     message: str
     schema_: JsonObject = Field(alias="schema")
     """JSON Schema of the value; the page shows a form for it."""
-    tool_call_id: Token | None = Field(default=None, exclude_if=lambda call: call is None)
+    tool_call_id: Token
     """The workflow's step that waits for the value, which becomes the step's result."""
-    expires_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
+    expires_at: Timestamp
 
 
 InputOutcome = Literal["provided", "expired", "cancelled"]

@@ -82,7 +82,7 @@ class RenameConversation(Stored):
     tenant: Token
     conversation_id: Token
     title: str = Field(max_length=200)
-    request_id: Token | None = None
+    request_id: Token
     """Identifies a repeated request, even after another rename."""
 
 

@@ -166,7 +166,13 @@ BODIES: tuple[events.EventBody, ...] = (
         output=TableOutput(title="Files", columns=("file", "ok"), rows=(("a.py", True),)),
     ),
     approvals.InputRequested.model_validate(
-        {"request_id": "i1", "message": "How many?", "schema": {"type": "integer"}}
+        {
+            "request_id": "i1",
+            "message": "How many?",
+            "schema": {"type": "integer"},
+            "tool_call_id": "k1",
+            "expires_at": LATER,
+        }
     ),
     approvals.InputResolved(request_id="i1", value=3, by="ann"),
     events.ConversationUpdated(title="Pumps", status="deleted", request_id="rename-1"),

@@ -35,7 +35,11 @@ async def test_a_value_above_the_limit_of_results_is_refused_with_its_size(
     async with BrokerClock(bus) as clock, SchemaChecker() as schemas:
         expires_at = clock.now() + timedelta(hours=1)
         wanted = InputRequested(
-            request_id=request_id, message="Text?", schema={"type": "string"}, expires_at=expires_at
+            request_id=request_id,
+            message="Text?",
+            schema={"type": "string"},
+            tool_call_id="w1",
+            expires_at=expires_at,
         )
         request = ApprovalRequest(
             tenant=tenant,

@@ -136,6 +136,7 @@ def bash_request(command: str) -> CallRequest:
         digest=call.digest,
         runner_epoch=1,
         deadline=datetime.now(UTC) + timedelta(seconds=60),
+        left_s=60,
     )
 
 

@@ -127,6 +127,7 @@ class Platform:
             digest=call.digest,
             runner_epoch=placement.runner_epoch,
             deadline=datetime.now(UTC) + timedelta(seconds=120),
+            left_s=120,
             place=placement.place,
         )
 

@@ -130,11 +130,11 @@ def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBod
 
 
 def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[EventBody, ...]:
-    step, value = request.tool_call_id or "", reply.value
+    step, value = request.tool_call_id, reply.value
     match reply.outcome:
         case "approved" if (size := json_bytes(value)) > RESULT_BYTES:
-            # Gateways refuse such a value, but an older one may have stored it. A commit that holds it twice,
-            # in the reply and in the result, would be too large: the run could neither continue nor end.
+            # Checked here too, although gateways refuse such a value: a commit that holds it twice, in the
+            # reply and in the result, would be too large, and the run could neither continue nor end.
             text = f"The provided value has {size} bytes of JSON; at most {RESULT_BYTES} are stored."
             outcome, value, result = "provided", None, failed(step, "output_limit", text)
         case "approved":
@@ -156,10 +156,7 @@ def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
     approvals = (run.approval.request,) if run.undecided and run.approval is not None else ()
     return (
         *(_request(state, run, one.approval_id, one.expires_at, calls=one) for one in approvals),
-        *(
-            _request(state, run, one.request_id, one.expires_at or run.started_at, wanted=one)
-            for one in run.open_inputs
-        ),
+        *(_request(state, run, one.request_id, one.expires_at, wanted=one) for one in run.open_inputs),
     )
 
 

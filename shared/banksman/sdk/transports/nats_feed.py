@@ -163,7 +163,7 @@ async def _replay(bus: Bus, tenant: str, conversation_id: str, after_seq: int) -
     """
     subject = subjects.api(tenant, "replay", conversation_id)
     replies: asyncio.Queue[Message | BanksmanError] = asyncio.Queue()
-    # Gateways of earlier versions refuse unknown fields, so fields with default values are omitted.
+    # A gateway refuses fields that its version does not know, so fields with default values are omitted.
     body = Replay(after_seq=after_seq).model_dump_json(exclude_defaults=True).encode()
     with bus.replies.expect(subject, replies.put_nowait, replies.put_nowait, until_reconnect=True) as inbox:
         await bus.replies.send(subject, body, inbox)

@@ -291,8 +291,8 @@ export type InputRequested = {
   message: string;
   schema: Record<string, JsonValue>;
   /** The workflow's step that waits for the value, which becomes the step's result. */
-  tool_call_id?: string | null;
-  expires_at?: string | null;
+  tool_call_id: string;
+  expires_at: string;
 };
 
 /** The value that a user provided, or the reason why no value was provided. */
