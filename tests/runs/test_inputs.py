@@ -25,7 +25,7 @@ from banksman.runs.approval.requests import SYSTEM, input_digests, open_requests
 from banksman.runs.fold import apply_events
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.state import Conversation
-from banksman.runs.steps import CloseApproval, Park, Record, next_step
+from banksman.runs.steps import CloseApproval, Park, RecordEvents, next_step
 
 KEY = b"k" * 32
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -145,4 +145,4 @@ def test_a_cancelled_run_closes_its_request_before_it_ends() -> None:
     )
 
     assert closing == CloseApproval(WANTED.request_id)
-    assert isinstance(next_step(folded(CancelRequested(by="ann"), *closed), NOW), Record)
+    assert isinstance(next_step(folded(CancelRequested(by="ann"), *closed), NOW), RecordEvents)

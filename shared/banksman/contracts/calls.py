@@ -38,7 +38,7 @@ class CallRequest(Stored):
     place: WorkspacePlacement = WorkspacePlacement()
     """The state of the workspace that the owner knows. A tool server ignores it."""
     ticket: str | None = None
-    """Proves that the call was sent to this runner; its start, its result and a late result repeat it. None until
+    """Proves that the call was sent to this runner, which repeats it in its start and its results. None until
     the request is sent."""
     mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
     """For a tool of an MCP server: the server's configuration with its secrets. No event contains it."""
@@ -125,8 +125,8 @@ class LateResult(Stored):
 
 
 PRESENCE = "presence"
-"""The attempt that a cancel request names to end no call: its reply shows an agent that the holder of a lease
-is connected. Processes of a tool server reply to this request although they have no such call."""
+"""The attempt of a cancel request that ends no call. The reply shows that the process which holds a lease is
+connected; every process of a tool server sends it."""
 
 
 class CancelCall(Stored):
@@ -137,7 +137,7 @@ class CancelCall(Stored):
 
 
 PROGRESS_AFTER_S = 0.2
-"""Seconds that a call runs before its progress is published; the result of a shorter call is soon enough."""
+"""Seconds after which the progress of a call is published. Shorter calls publish only their result."""
 
 
 class CallProgress(Stored):

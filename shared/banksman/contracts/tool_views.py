@@ -1,4 +1,4 @@
-"""Views of the tools that a tenant's models may call, for clients."""
+"""What clients read about tools: those that models may call, their categories, and the calls of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,47 @@ from banksman.contracts.events import TrackedCall
 from banksman.contracts.mcp import mcp_server_of
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, Stored, Token
+
+OTHER_ORDER = 100
+"""The order of a category that the platform does not define."""
+
+
+class Category(Stored):
+    """A category of workflows and tools."""
+
+    name: Token
+    title: str
+    description: str = ""
+    order: int = 0
+    """Position in lists; categories with the same order are sorted by title."""
+    icon: str = ""
+    """Name of an icon."""
+
+
+_KNOWN = (
+    ("project", "Project", "Create projects and their first files.", "folder-plus"),
+    ("code", "Code", "Search, change and test code.", "code"),
+    ("research", "Research", "Read pages and write reports.", "book"),
+    ("conversation", "Conversation", "Work with what was said.", "message"),
+    ("workspace", "Workspace", "Read and write files, and run commands.", "terminal"),
+    ("web", "Web", "Fetch pages.", "globe"),
+)
+
+
+def category_of(name: str) -> Category:
+    """Return a category by name. An unknown category gets a title derived from its name."""
+    for order, (known, title, description, icon) in enumerate(_KNOWN, start=1):
+        if known == name:
+            return Category(name=name, title=title, description=description, icon=icon, order=order)
+    title = name.replace("_", " ").replace("-", " ").capitalize()
+    return Category(name=name, title=title, order=OTHER_ORDER)
+
+
+def categories_of(names: Iterable[str]) -> tuple[Category, ...]:
+    """Return the categories with these names, each once, in their order."""
+    found = (category_of(name) for name in set(names))
+    return tuple(sorted(found, key=lambda category: (category.order, category.title)))
+
 
 BUILTIN_OWNER = "builtin"
 """The owner of the tools that every runner serves."""
@@ -75,44 +116,3 @@ class CallPage(Stored):
     """`after` of the next page; null at the end."""
     total: int
     """Number of calls with a result."""
-
-
-OTHER_ORDER = 100
-"""The order of a category that the platform does not define."""
-
-
-class Category(Stored):
-    """A category of workflows and tools."""
-
-    name: Token
-    title: str
-    description: str = ""
-    order: int = 0
-    """Position in lists; categories with the same order are sorted by title."""
-    icon: str = ""
-    """Name of an icon."""
-
-
-_KNOWN = (
-    ("project", "Project", "Create projects and their first files.", "folder-plus"),
-    ("code", "Code", "Search, change and test code.", "code"),
-    ("research", "Research", "Read pages and write reports.", "book"),
-    ("conversation", "Conversation", "Work with what was said.", "message"),
-    ("workspace", "Workspace", "Read and write files, and run commands.", "terminal"),
-    ("web", "Web", "Fetch pages.", "globe"),
-)
-
-
-def category_of(name: str) -> Category:
-    """Return a category by name. An unknown category gets a title derived from its name."""
-    for order, (known, title, description, icon) in enumerate(_KNOWN, start=1):
-        if known == name:
-            return Category(name=name, title=title, description=description, icon=icon, order=order)
-    title = name.replace("_", " ").replace("-", " ").capitalize()
-    return Category(name=name, title=title, order=OTHER_ORDER)
-
-
-def categories_of(names: Iterable[str]) -> tuple[Category, ...]:
-    """Return the categories with these names, each once, in their order."""
-    found = (category_of(name) for name in set(names))
-    return tuple(sorted(found, key=lambda category: (category.order, category.title)))

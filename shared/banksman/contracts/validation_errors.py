@@ -1,4 +1,9 @@
-"""Describe pydantic's validation errors in plain English."""
+"""Mistakes in requests: pydantic's errors in plain English, without secrets, and unknown fields.
+
+A field is secret if its model declares it with `repr=False`. Models that are also stored ignore unknown
+fields, because a newer version may have written them; in a request an unknown field is a mistake at every
+level.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base classes of wire models, and the functions that parse bytes into them."""
+"""The base classes of wire models, the functions that parse bytes into them, and the size of their JSON."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ class Stored(Described):
 
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 def has_lone_surrogate(text: str) -> bool:
@@ -187,9 +188,6 @@ def depth_of(value: JsonValue) -> int:
         children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         stack.extend((child, level + 1) for child in children)
     return deepest
-
-
-T = TypeVar("T")
 
 
 def json_bytes(value: object) -> int:

@@ -1,8 +1,14 @@
-"""Workflow turns: requests of the workflows service to a workflow server process, and the replies.
+"""Workflows: the turns of functions that a workflow server serves, and the steps of workflows without code.
 
-A turn runs the workflow's function from its beginning. A step in the log returns its recorded result, and the
+A turn runs a workflow's function from its beginning. A step in the log returns its recorded result, and the
 turn ends at the first steps that are not in the log, or at the end of the function. A process therefore has
 no state between two turns, and any process of the same server may take the next one.
+
+The steps of a workflow without code are data, which the workflows service executes one after the other. Texts
+may refer to values that are known when their step begins: `{{parameters.topic}}` is a parameter of the form,
+and `{{steps.outline}}` the value of an earlier step. A path selects a value in objects and lists
+(`{{steps.search.matches.0.path}}`), and `{{parameters.tone|friendly}}` has a default for a missing value.
+Nothing else is evaluated.
 """
 
 from __future__ import annotations
@@ -192,13 +198,12 @@ MAX_STEPS = 50
 MAX_TEMPLATE_CHARS = 20_000
 MAX_BUILT_BYTES = 64 * 1024
 """Maximum bytes of the JSON of a workflow's definition with its steps."""
-_DAY_S = 86_400.0
 
 BuiltStepName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
 """The name of a step, by which later steps refer to its value; unique within the workflow."""
 Template = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEMPLATE_CHARS)]
 """Text with references to parameters and to earlier steps."""
-Expiry = Annotated[float, Field(gt=0, le=365 * _DAY_S)]
+Expiry = Annotated[float, Field(gt=0, le=365.0 * DAY_S)]
 """Seconds until a request to the user expires, which ends the run as failed."""
 
 
@@ -240,7 +245,7 @@ class RequestStep(Stored):
     message: Template
     form: JsonObject = Field(default_factory=lambda: {"type": "string"})
     """JSON Schema of the value."""
-    expires_s: Expiry = 7 * _DAY_S
+    expires_s: Expiry = 7.0 * DAY_S
 
 
 class ApprovalStep(Stored):
@@ -249,7 +254,7 @@ class ApprovalStep(Stored):
     type: Literal["approval"]
     name: BuiltStepName
     message: Template
-    expires_s: Expiry = 7 * _DAY_S
+    expires_s: Expiry = 7.0 * DAY_S
 
 
 BuiltStep = Annotated[PromptStep | ToolCallStep | RequestStep | ApprovalStep, Field(discriminator="type")]

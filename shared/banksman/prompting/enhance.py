@@ -47,7 +47,6 @@ class EnhancedPrompt:
 
     @property
     def estimated_tokens(self) -> int:
-        """The estimated number of tokens of `text`."""
         return estimated_tokens(self.text)
 
 
@@ -92,7 +91,6 @@ def enhance(
 
 
 def estimated_tokens(text: str) -> int:
-    """Return the estimated number of tokens of a text."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 

@@ -67,7 +67,6 @@ class CallAttempt:
 
     @property
     def call_id(self) -> str:
-        """The id of the call."""
         return self.open_call.call.id
 
     @property

@@ -136,7 +136,6 @@ class ConversationLog:
         return Conversation(tenant, conversation_id)
 
     def forget(self, tenant: str, conversation_id: str) -> None:
-        """Drop the cached fold: the next read folds the log."""
         self._folds.pop((tenant, conversation_id), None)
 
     async def _folded(self, state: Conversation) -> Conversation:

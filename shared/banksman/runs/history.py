@@ -37,7 +37,6 @@ def compacted(
 
 
 def user_message_ids(messages: Iterable[Message]) -> tuple[str, ...]:
-    """Return the ids of the user messages."""
     return tuple(message.message_id for message in messages if isinstance(message, UserMessage))
 
 

@@ -17,7 +17,7 @@ from banksman.runs.coordinator import ToolCallCoordinator
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Draft, Ownership, nothing
 from banksman.runs.state import Conversation
-from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, Record, RequestModel, next_step
+from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, RecordEvents, RequestModel, next_step
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ async def drive(owned: Ownership, model: Model) -> None:
                     await calls.execute(step)
                 case CloseApproval(approval_id):
                     await _close_approval(owned, approval_id)
-                case Record() | Park() | Idle():
+                case RecordEvents() | Park() | Idle():
                     await owned.commit(nothing)
                 case _:
                     assert_never(step)

@@ -46,7 +46,6 @@ class UnreadableSnapshot(Exception):
 
 
 def is_due(state: Conversation) -> bool:
-    """Return whether a snapshot is due after the commit that led to `state`."""
     count = state.since_snapshot
     wanted = count >= SNAPSHOT_EVERY and (count - SNAPSHOT_EVERY) % RETRY_EVERY == 0
     # Not right after a claim, because the snapshot would conflict with the owner's first commit. Not for a
@@ -55,7 +54,6 @@ def is_due(state: Conversation) -> bool:
 
 
 def snapshot_of(state: Conversation) -> Snapshot:
-    """Return the packed state."""
     data = zlib.compress(_states().dump_json(state), _COMPRESSION_LEVEL)
     return Snapshot(form=snapshot_form(), state=base64.b64encode(data).decode())
 
@@ -176,7 +174,6 @@ class SnapshotStore:
         return found if found.stream_seq > state.stream_seq else state
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
-        """Remove the snapshot of a deleted conversation that is stored as an object."""
         await self._objects.delete(object_name(tenant, conversation_id))
 
     async def _restored(self, state: Conversation, last: StoredCommit, stream_seq: int) -> Conversation:

@@ -109,7 +109,6 @@ def _received(receiving: connection.Connection) -> Any:
 
 
 def _kill(pid: int | None) -> None:
-    """Kill a process and its session."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if pid is not None:

@@ -4,12 +4,11 @@
     def get_current_weather(location: str) -> dict[str, object]:
         \"\"\"Get the current weather for a location.
 
-Args:
-            location: City and state, such as "San Francisco, CA".
+        :param location: City and state, such as "San Francisco, CA".
         \"\"\"
 
-The schema comes from the annotations, the descriptions from the docstring. `tool` adds each tool to the
-default toolbox, which a `ToolServer` serves.
+The schema comes from the annotations, the descriptions from the docstring (Google, NumPy or Sphinx style).
+`tool` adds each tool to the default toolbox, which a `ToolServer` serves.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
     async def tag_release(context: WorkflowContext, version: str) -> str:
         \"\"\"Tag a release.
 
-Args:
-            version: Such as 1.2.3.
+        :param version: Such as 1.2.3.
         \"\"\"
         await context.tool("bash", {"command": f"git tag {version}"}, step="tag")
         return f"Tagged {version}."

@@ -91,7 +91,6 @@ def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
 
 
 def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
-    """Return the pattern that a call matches."""
     subject = None
     if tool == BASH:
         subject = arguments.get("command")
@@ -212,7 +211,6 @@ def approval_requested(
     now: datetime,
     expires_at: datetime,
 ) -> ApprovalRequested:
-    """Return the approval request of these calls, under the terms of the run's assistant."""
     after_s = None if terms.escalation is None else terms.escalation.after_s
     return ApprovalRequested(
         approval_id=approval_id,

@@ -41,12 +41,10 @@ DECIDED = frozenset({"approved", "rejected", "mixed"})
 
 
 def sign(reply: ApprovalReply, key: bytes) -> ApprovalReply:
-    """Return the reply with the gateway's signature."""
     return reply.model_copy(update={"signature": _mac(reply, key)})
 
 
 def is_signed(reply: ApprovalReply, key: bytes) -> bool:
-    """Return whether a gateway with `key` signed this reply."""
     return hmac.compare_digest(reply.signature, _mac(reply, key))
 
 
@@ -183,12 +181,10 @@ def _request(
 
 
 def open_request(state: Conversation, approval_id: str) -> ApprovalRequest | None:
-    """Return the open request with this id; None if no open request has it."""
     return next((one for one in open_requests(state) if one.approval_id == approval_id), None)
 
 
 def open_approval_request(state: Conversation) -> ApprovalRequest | None:
-    """Return the open approval request of a run; None when none is open."""
     return next((one for one in open_requests(state) if one.input is None), None)
 
 
@@ -235,12 +231,10 @@ _SIGNED_FIRST: IncEx = {
 
 
 def sign_first(first: FirstApproval, key: bytes) -> FirstApproval:
-    """Return a first approval with the gateway's signature."""
     return first.model_copy(update={"signature": _first_mac(first, key)})
 
 
 def is_signed_first(first: FirstApproval, key: bytes) -> bool:
-    """Return whether a gateway with `key` signed this first approval."""
     return hmac.compare_digest(first.signature, _first_mac(first, key))
 
 

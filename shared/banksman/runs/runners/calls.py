@@ -30,7 +30,7 @@ class RunnerSlots(Protocol):
     """The slots as a runner may use them: it writes them and never reads them."""
 
     async def start(self, tenant: str, started: CallStarted) -> bool:
-        """Store the start; return True only if this very call stored it."""
+        """Store the start; return True only if this invocation stored it, and not an earlier one."""
         ...
 
     async def finish(self, tenant: str, finished: CallFinished) -> bool:
@@ -192,9 +192,9 @@ class LeasedSlots:
         self._holds = holds
 
     async def start(self, tenant: str, started: CallStarted) -> bool:
-        """Store the start; return True only if this very call stored it.
+        """Store the start; return True only if this invocation stored it, and not an earlier one.
 
-        The write is retried while the broker is unavailable. If this process gave up after an attempt that
+        The write is retried while the broker is unavailable. If this process gave up after a write that
         stored the start, the call would never run, and owners would wait for its result until its time limit.
 
         Raises:
@@ -242,7 +242,6 @@ class LateResults:
         self._bus = bus
 
     async def store(self, late: LateResult) -> None:
-        """Store a late result as a note."""
         logger.warning("%s: ended after another result was stored for it; stored as a note", late.attempt)
         try:
             await store_late_result(self._bus, late)

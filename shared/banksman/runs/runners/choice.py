@@ -42,7 +42,6 @@ class ToolServerProcess:
 
 
 def least_loaded(processes: Iterable[ToolServerProcess]) -> Placement | None:
-    """Return one of the processes with the least load; None when none accepts calls."""
     serving = [process for process in processes if process.serving]
     if not serving:
         return None
@@ -71,7 +70,6 @@ class RunnerLoads:
         return random.choice([entry.value for entry in accepting if loads[entry.key] == least])
 
     def add(self, runner: str) -> None:
-        """Count a workspace that was placed at a runner."""
         revision, count = self._placed.get(runner, (0, 0))
         self._placed[runner] = (revision, count + 1)
 

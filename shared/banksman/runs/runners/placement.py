@@ -130,7 +130,6 @@ class Placements:
         await self._leases.__aexit__(kind, error, trace)
 
     def leases(self) -> list[RunnerLease]:
-        """Return the leases of the live runners."""
         return [entry.value for entry in self._leases.entries() if "." not in entry.key]
 
     def on_lease_end(self, callback: Callable[[], None]) -> None:
@@ -158,7 +157,6 @@ class Placements:
         return asyncio.get_running_loop().time() - max(self._ended_at.get(head, 0.0), self._began_at)
 
     async def alive(self, placement: Placement) -> bool:
-        """Return whether the process of a runner or tool server still holds its lease."""
         entry = self._leases.get(placement.runner)
         if entry is not None and entry.value.runner_epoch == placement.runner_epoch:
             return True
@@ -264,7 +262,6 @@ class Placements:
         return request.model_copy(update={"secrets": values})
 
     async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
-        """Send the runner a cancel of a started attempt, best effort."""
         subject = subjects.tool_cancel(placement.runner, tenant, attempt)
         try:
             await self._bus.publish(subject, CancelCall(attempt=attempt).model_dump_json().encode())

@@ -134,7 +134,6 @@ def _is_newer(snapshot: SnapshotRef, known: SnapshotRef | None) -> bool:
 
 
 def place_of(record: WorkspaceOwner) -> WorkspacePlacement:
-    """Return the placement of a workspace for a request."""
     return WorkspacePlacement(
         term=record.term,
         generation=record.generation,

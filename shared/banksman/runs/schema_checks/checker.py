@@ -24,7 +24,7 @@ from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.runs.schema_checks.plain import certainly_fits
 
 if TYPE_CHECKING:
-    from banksman.runs.schema_checks.process import Reply, Request
+    from banksman.runs.schema_checks.process import CheckReply, CheckRequest
 
 MAX_REMEMBERED = 1_000
 """Maximum number of schemas remembered as too expensive, and of schemas remembered as valid."""
@@ -110,7 +110,7 @@ class SchemaChecker:
             return None
         if tool in WORKSPACE_TOOLS:
             return argument_problem(tool.input_schema, arguments)
-        request: Request = {"schema": json.dumps(tool.input_schema), "value": arguments}
+        request: CheckRequest = {"schema": json.dumps(tool.input_schema), "value": arguments}
         try:
             return _problem(await self._checked(tenant, request), arguments)
         except Unavailable as error:
@@ -145,7 +145,7 @@ class SchemaChecker:
         while self._idle:
             await _end(self._idle.pop())
 
-    async def _checked(self, tenant: str, request: Request) -> Reply:
+    async def _checked(self, tenant: str, request: CheckRequest) -> CheckReply:
         known_as = f"{tenant}.{digest(request['schema'].encode())}"
         turn = self._turns.setdefault(tenant, asyncio.Lock())
         async with turn, self._slots:
@@ -215,7 +215,7 @@ def _forget_first(remembered: dict[str, Any]) -> None:
         del remembered[next(iter(remembered))]
 
 
-async def _exchange(process: asyncio.subprocess.Process, request: Request) -> Reply | None:
+async def _exchange(process: asyncio.subprocess.Process, request: CheckRequest) -> CheckReply | None:
     """Send one request; return its reply, or None if the process ended instead."""
     assert process.stdin is not None and process.stdout is not None
     with contextlib.suppress(ConnectionError):
@@ -223,7 +223,7 @@ async def _exchange(process: asyncio.subprocess.Process, request: Request) -> Re
         await process.stdin.drain()
         line = await process.stdout.readline()
         if line.endswith(b"\n"):
-            reply: Reply = json.loads(line)
+            reply: CheckReply = json.loads(line)
             return reply
     # The process has ended. `kill` would hide its exit status: `Popen.kill` reaps it before asyncio does.
     await process.wait()
@@ -241,7 +241,7 @@ def _ending(process: asyncio.subprocess.Process) -> str:
     return signal.Signals(-status).name if status < 0 else f"exit code {status}"
 
 
-def _problem(reply: Reply, arguments: JsonObject) -> ArgumentProblem | None:
+def _problem(reply: CheckReply, arguments: JsonObject) -> ArgumentProblem | None:
     if "unusable" in reply:
         return ArgumentProblem("arguments", None, f"the tool's schema cannot be applied: {reply['unusable']}")
     if "expected" not in reply:
@@ -251,7 +251,7 @@ def _problem(reply: Reply, arguments: JsonObject) -> ArgumentProblem | None:
     return ArgumentProblem(parameter, _at(arguments, path), reply["expected"])
 
 
-def _raise_fault(reply: Reply, schema: JsonObject) -> None:
+def _raise_fault(reply: CheckReply, schema: JsonObject) -> None:
     if "expected" in reply:
         path = reply.get("path", [])
         field = ".".join(["input_schema", *(str(part) for part in path)])

@@ -3,7 +3,8 @@
 A schema may be cheap to parse and still need hours for a value. Unlike a thread, a process can be killed at
 any time, whatever the library does.
 
-Each line of the input is a `Request`, each line of the output a `Reply`. The program ends with its input.
+Each line of the input is a `CheckRequest`, each line of the output a `CheckReply`. The program ends when its
+input does.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import signal
 import sys
 from typing import Any, NotRequired, TypedDict
 
-from banksman.runs.schema_checks.rules import Fault, UnusableSchema, schema_fault, value_fault
-from banksman.runs.schema_checks.texts import Path
+from banksman.runs.schema_checks.rules import UnusableSchema, schema_fault, value_fault
+from banksman.runs.schema_checks.texts import Path, SchemaFault
 
 _PR_SET_PDEATHSIG = 1
 
@@ -25,7 +26,7 @@ MAX_PATH_CHARS = 1_000
 reads a line of at most 64 KiB."""
 
 
-class Request(TypedDict):
+class CheckRequest(TypedDict):
     """One check."""
 
     schema: str
@@ -34,7 +35,7 @@ class Request(TypedDict):
     """The value that must fit; omitted to check the schema itself."""
 
 
-class Reply(TypedDict, total=False):
+class CheckReply(TypedDict, total=False):
     """The result of one check; empty if there is no fault."""
 
     path: list[str | int]
@@ -69,8 +70,7 @@ def confine(memory_bytes: int) -> None:
         resource.setrlimit(limit, (most, most))
 
 
-def reply_to(request: Request) -> Reply:
-    """Return the result of one check."""
+def reply_to(request: CheckRequest) -> CheckReply:
     try:
         if "value" in request:
             fault = value_fault(request["schema"], request["value"])
@@ -81,7 +81,7 @@ def reply_to(request: Request) -> Reply:
     return _described(fault)
 
 
-def _described(fault: Fault | None) -> Reply:
+def _described(fault: SchemaFault | None) -> CheckReply:
     return {} if fault is None else {"path": _shortened(fault.path), "expected": fault.expected}
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import jsonschema_rs
 
-from banksman.runs.schema_checks.texts import MAX_TEXT_CHARS, Fault, Path, fault_of
+from banksman.runs.schema_checks.texts import MAX_TEXT_CHARS, Path, SchemaFault, fault_of
 
 MAX_SCHEMA_BYTES = 64 * 1024
 """Maximum size of a schema, in bytes of JSON."""
@@ -51,15 +51,15 @@ class UnusableSchema(Exception):
     """A schema cannot be applied. The message states why."""
 
 
-def schema_fault(schema: Schema) -> Fault | None:
+def schema_fault(schema: Schema) -> SchemaFault | None:
     """Return the first fault of a schema; None if a tool may have it."""
     size = len(json.dumps(schema, ensure_ascii=False).encode())
     if size > MAX_SCHEMA_BYTES:
-        return Fault((), f"at most {MAX_SCHEMA_BYTES} bytes of JSON, not {size}")
+        return SchemaFault((), f"at most {MAX_SCHEMA_BYTES} bytes of JSON, not {size}")
     if not _within_depth(schema):
-        return Fault((), f"at most {MAX_SCHEMA_DEPTH} nested objects and lists")
+        return SchemaFault((), f"at most {MAX_SCHEMA_DEPTH} nested objects and lists")
     if schema.get("type", "object") != "object":
-        return Fault(("type",), "'object'")
+        return SchemaFault(("type",), "'object'")
     plain = _plain(schema)
     try:
         _compile(plain)
@@ -71,17 +71,17 @@ def schema_fault(schema: Schema) -> Fault | None:
     for path, node in _subschemas(plain):
         for word in _REFUSED:
             if word in node:
-                return Fault((*path, word), "only '$ref' refers to other parts of a schema")
+                return SchemaFault((*path, word), "only '$ref' refers to other parts of a schema")
         reference = node.get("$ref", "#")
         # Anchors (`#name`) are refused too: `_Rules` follows only pointers.
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            return Fault((*path, "$ref"), "a reference within the schema: '#/$defs/...'")
+            return SchemaFault((*path, "$ref"), "a reference within the schema: '#/$defs/...'")
     if rules > MAX_RULES:
-        return Fault((), f"at most {MAX_RULES} subschemas for one value, with each $ref replaced")
+        return SchemaFault((), f"at most {MAX_RULES} subschemas for one value, with each $ref replaced")
     return None
 
 
-def value_fault(schema: str, value: Any) -> Fault | None:
+def value_fault(schema: str, value: Any) -> SchemaFault | None:
     """Return the most useful reason why a value does not fit a schema; None if it fits.
 
     Args:
@@ -117,11 +117,11 @@ def _compile(schema: Schema) -> jsonschema_rs.Validator:
     return jsonschema_rs.Draft202012Validator(schema, pattern_options=_PATTERNS, offline=True)
 
 
-def _compile_fault(error: jsonschema_rs.ValidationError) -> Fault:
+def _compile_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
     path = tuple(error.instance_path)
     if path and (path[-1] == "pattern" or "patternProperties" in path[-2:]):
-        return Fault(path, "a short pattern without look-around and back-references")
-    return fault_of(error) if path else Fault(("$ref",), fault_of(error).expected)
+        return SchemaFault(path, "a short pattern without look-around and back-references")
+    return fault_of(error) if path else SchemaFault(("$ref",), fault_of(error).expected)
 
 
 def _plain(schema: Schema) -> Schema:

@@ -52,24 +52,24 @@ _REFUSED: Final = {"additionalProperties": "must have no fields", "items": "must
 """The texts by keyword."""
 
 
-class Fault(NamedTuple):
+class SchemaFault(NamedTuple):
     """The first path in a value that violates a rule."""
 
     path: Path
     expected: str
 
 
-def fault_of(error: ValidationError) -> Fault:
+def fault_of(error: ValidationError) -> SchemaFault:
     """Return the path of an error and the expected value."""
     path = tuple(error.instance_path)
     kind = cast(Any, error.kind)
     match error.kind.name:
         case "required":
-            return Fault((*path, kind.property), "is required")
+            return SchemaFault((*path, kind.property), "is required")
         case "additionalProperties" | "unevaluatedProperties":
-            return Fault((*path, kind.unexpected[0]), "is not a known field")
+            return SchemaFault((*path, kind.unexpected[0]), "is not a known field")
         case _:
-            return Fault(path, _expected(error)[:MAX_TEXT_CHARS])
+            return SchemaFault(path, _expected(error)[:MAX_TEXT_CHARS])
 
 
 def _expected(error: ValidationError) -> str:

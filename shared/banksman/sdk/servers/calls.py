@@ -148,7 +148,6 @@ class ServedCalls:
         self.tasks.create_task(self._publish_start(request))
 
     async def _publish_start(self, request: CallRequest) -> None:
-        """Publish that the call has started; lossy."""
         if not request.progress:
             return
         progress = CallProgress(
@@ -178,7 +177,6 @@ def _check_subject(subject: str, tenant: str, last: str) -> None:
 
 
 def tool_router(server: str, calls: ServedCalls) -> NatsRouter:
-    """Return the handlers of one process."""
     router = NatsRouter()
 
     # One worker, because both handlers return at once, and more workers cost a task and a queue per message.

@@ -98,28 +98,23 @@ class TurnContext:
 
     @property
     def tenant(self) -> str:
-        """See `WorkflowContext`."""
         return self.turn.tenant
 
     @property
     def run_id(self) -> str:
-        """See `WorkflowContext`."""
         return self.turn.run_id
 
     @property
     def user(self) -> str:
-        """See `WorkflowContext`."""
         return self.turn.user
 
     async def tool(self, name: str, arguments: JsonObject, *, step: str) -> StepResult:
-        """See `WorkflowContext`."""
         strict_json(json.dumps(arguments), what="arguments")
         return await self._step(ToolStep(step=step, tool=name, arguments=arguments))
 
     async def input(
         self, message: str, schema: JsonObject | None = None, *, step: str, expires_s: float = 7.0 * DAY_S
     ) -> JsonValue:
-        """See `WorkflowContext`."""
         form: JsonObject = {"type": "string"} if schema is None else schema
         result = await self._step(InputStep(step=step, message=message, schema=form, expires_s=expires_s))
         if result.is_error:
@@ -136,7 +131,6 @@ class TurnContext:
         max_iterations: int | None = None,
         with_conversation: bool = False,
     ) -> StepResult:
-        """See `WorkflowContext`."""
         return await self._step(
             RunStep(
                 step=step,
@@ -149,23 +143,19 @@ class TurnContext:
         )
 
     def progress(self, step: int, total: int, message: str = "") -> None:
-        """See `WorkflowContext`."""
         # Until all recorded steps have been repeated, the log already has the progress.
         if self.turn.results.keys() <= self._used:
             self.reports.append(Progress(step=step, total=total, message=message))
             self.reported.set()
 
     def text(self, markdown: str) -> None:
-        """See `WorkflowContext`."""
         self.outputs.append(TextOutput(text=markdown))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[JsonValue]], *, title: str = "") -> None:
-        """See `WorkflowContext`."""
         cells = tuple(tuple(row) for row in rows)
         self.outputs.append(TableOutput(title=title, columns=tuple(columns), rows=cells))
 
     def file(self, path: str, *, title: str = "") -> None:
-        """See `WorkflowContext`."""
         self.outputs.append(FileOutput(path=path, title=title))
 
     async def _step(self, step: ToolStep | InputStep | RunStep) -> StepResult:
@@ -195,7 +185,6 @@ async def _report(context: TurnContext, report: Report) -> None:
 
 
 async def _end_of(workflow: Workflow, context: TurnContext) -> TurnEnd:
-    """Return the end of a function."""
     given: WorkflowContext = context
     try:
         # A function may return any type, whatever its annotation.

@@ -106,27 +106,21 @@ class HttpApi:
 
 
 class HttpFiles:
-    """The files of workspaces."""
-
     def __init__(self, http: HttpApi) -> None:
         self._http = http
 
     async def list(self, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
-        """Return the files below a path."""
         folder = f"/context/conversations/{quote(conversation_id, safe='')}/files"
         response = await self._http.request("GET", folder, params={"path": path})
         return _FileItems.model_validate_json(response.content).items
 
     async def read(self, conversation_id: str, path: str) -> bytes:
-        """Return the content of a file."""
         return (await self._http.request("GET", _file(conversation_id, path))).content
 
     async def write(self, conversation_id: str, path: str, data: bytes) -> None:
-        """Store a file."""
         await self._http.request("PUT", _file(conversation_id, path), content=data)
 
     async def delete(self, conversation_id: str, path: str) -> None:
-        """Delete a file."""
         await self._http.request("DELETE", _file(conversation_id, path))
 
 
@@ -165,5 +159,4 @@ def is_local(url: str) -> bool:
 
 
 def websocket_url(url: str) -> str:
-    """Return the URL of the websocket of the gateway at `http(s)://…`."""
     return f"ws{url.rstrip('/').removeprefix('http')}/ws"

@@ -54,31 +54,22 @@ class _Done(Stored):
 
 
 class NatsTransport:
-    """Requests of a tenant over NATS."""
-
     def __init__(self, bus: Bus, tenant: str) -> None:
         self._bus = bus
         self._tenant = tenant
 
     @property
     def tenant(self) -> str:
-        """The tenant of the requests."""
         return self._tenant
 
     @property
     def files(self) -> NatsFiles:
-        """The files of workspaces."""
         return NatsFiles(self)
 
     async def ready(self, timeout_s: float) -> None:
-        """Make a round trip to the server.
-
-        Afterwards it has processed all earlier messages of this connection.
-        """
         await self._bus.ready(timeout_s)
 
     async def send(self, frame: RequestFrame, name: str | None = None) -> Ack:
-        """Send a frame on its subject."""
         # A requested value may be null.
         body = frame.model_dump_json(exclude_none=not isinstance(frame, InputReply)).encode()
         names = () if name is None else (name,)
@@ -92,14 +83,12 @@ class NatsTransport:
         body: JsonObject | None = None,
         request_id: str | None = None,
     ) -> M:
-        """Call an operation on its subject."""
         tokens = (*operation.split("."), *names)
         return await self._request(tokens, to_json(body or {}), request_id or new_id("q"), reply)
 
     async def follow(
         self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        """Yield events, from replays and from the live subject."""
         events = follow(self._bus, self._tenant, conversation_id, after_seq, live=live)
         async with aclosing(events) as frames:
             async for frame in frames:
@@ -108,7 +97,6 @@ class NatsTransport:
 
     @asynccontextmanager
     async def approvals(self) -> AsyncGenerator[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests."""
         requests: asyncio.Queue[ApprovalRequest] = asyncio.Queue()
 
         async def received(message: Message) -> None:
@@ -147,7 +135,6 @@ class NatsFiles:
         self._transport = transport
 
     async def list(self, conversation_id: str, path: str) -> tuple[FileEntry, ...]:
-        """Return the files below a path."""
         found: tuple[FileEntry, ...] = ()
         after: str | None = ""
         while after is not None:
@@ -157,7 +144,6 @@ class NatsFiles:
         return found
 
     async def read(self, conversation_id: str, path: str) -> bytes:
-        """Return the content of a file."""
         content = bytearray()
         more = True
         while more:
@@ -168,7 +154,6 @@ class NatsFiles:
         return bytes(content)
 
     async def write(self, conversation_id: str, path: str, data: bytes) -> None:
-        """Store a file."""
         upload = new_id("u")
         for offset in range(0, max(len(data), 1), SLICE_BYTES):
             end = offset + SLICE_BYTES
@@ -182,7 +167,6 @@ class NatsFiles:
             await self._transport.call("file.write", _Done, conversation_id, body=body)
 
     async def delete(self, conversation_id: str, path: str) -> None:
-        """Delete a file."""
         await self._transport.call("file.delete", _Done, conversation_id, body={"path": path})
 
 

@@ -45,7 +45,6 @@ class LiveCommits:
         self._replay_requested = True
 
     async def received(self, message: Message) -> None:
-        """Add a stored commit."""
         try:
             commit = Commit.model_validate_json(message.data)
             self._commits.put_nowait(frames_of(commit, self._conversation_id))
@@ -79,7 +78,6 @@ class LiveCommits:
 
 
 def live_frame(delta: Delta) -> LiveFrame:
-    """Return the frame of a piece of an unfinished message."""
     return LiveFrame(
         type=f"{delta.kind}.delta",
         ts=datetime.now(UTC),

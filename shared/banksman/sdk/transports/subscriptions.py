@@ -65,7 +65,6 @@ class Follower:
         self._changed.set()
 
     async def next(self) -> EventFrame | LiveFrame:
-        """Return the next frame."""
         while not self._buffer:
             if self._failure is not None:
                 raise self._failure
@@ -105,12 +104,10 @@ class SharedSubscription:
             self._task = asyncio.create_task(self._request(self._requested), name=self._conversation_id)
 
     def close(self) -> None:
-        """Stop waiting for a reply."""
         if self._task is not None:
             self._task.cancel()
 
     def receive(self, frame: JsonFrame) -> None:
-        """Pass a frame to the followers."""
         match frame["type"]:
             case "resync_required":
                 self.fail(LogRestored(self._conversation_id))
@@ -178,8 +175,6 @@ class SharedSubscription:
 
 
 class SharedSubscriptions:
-    """The subscriptions of one websocket."""
-
     def __init__(self, websocket: Websocket) -> None:
         self._websocket = websocket
         self._open: dict[str, SharedSubscription] = {}
@@ -187,7 +182,6 @@ class SharedSubscriptions:
     async def follow(
         self, conversation_id: str, after_seq: int, detail: Detail, live: bool
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        """Yield the events of a conversation after `after_seq`, without end."""
         if self._websocket.ended.done():
             raise self._websocket.ended.result()
         subscription = self._open.setdefault(
@@ -204,18 +198,15 @@ class SharedSubscriptions:
             self.release(conversation_id)
 
     def resume(self) -> None:
-        """Subscribe again on a new connection."""
         for subscription in self._open.values():
             subscription.subscribe()
 
     def receive(self, frame: JsonFrame) -> None:
-        """Pass a frame to the subscription of its conversation."""
         subscription = self._open.get(frame.get("conversation_id") or "")
         if subscription is not None:
             subscription.receive(frame)
 
     def fail(self, error: BanksmanError) -> None:
-        """End all followers with an error."""
         for subscription in self._open.values():
             subscription.close()
             subscription.fail(error)

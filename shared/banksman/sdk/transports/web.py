@@ -37,8 +37,6 @@ class ClientClosed(BanksmanError):
 
 
 class WebTransport:
-    """Requests to one gateway."""
-
     def __init__(self, url: str, token: str | None, name: str, reconnect_s: tuple[float, float]) -> None:
         self._http = HttpApi(url, token)
         self._websocket = Websocket(
@@ -76,17 +74,14 @@ class WebTransport:
 
     @property
     def tenant(self) -> str:
-        """The tenant of the key."""
         welcome = self._websocket.welcome
         return "" if welcome is None else welcome.tenant
 
     @property
     def files(self) -> HttpFiles:
-        """The files of workspaces."""
         return HttpFiles(self._http)
 
     async def ready(self, timeout_s: float) -> None:
-        """Make a round trip to the gateway."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._websocket.request({"type": "ping", "id": new_id("p")})
@@ -124,17 +119,14 @@ class WebTransport:
         body: JsonObject | None = None,
         request_id: str | None = None,
     ) -> M:
-        """Call an operation over HTTP."""
         return reply.model_validate_json(await self._http.call(operation, names, body, request_id))
 
     def follow(
         self, conversation_id: str, after_seq: int, detail: Detail, *, live: bool
     ) -> AsyncGenerator[EventFrame | LiveFrame]:
-        """Yield events of a subscription."""
         return self._subscriptions.follow(conversation_id, after_seq, detail, live)
 
     def approvals(self) -> AbstractAsyncContextManager[AsyncIterator[ApprovalRequest]]:
-        """Receive the tenant's new approval requests."""
         return self._inbox.new()
 
     async def _open_approvals(self) -> tuple[ApprovalRequest, ...]:
@@ -199,7 +191,6 @@ class Inbox:
             self.changed()
 
     def changed(self) -> None:
-        """Make all readers read the list."""
         for reader in self._readers:
             reader.set()
 

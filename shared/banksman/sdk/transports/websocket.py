@@ -166,7 +166,6 @@ class Websocket:
             self._waiting.pop(frame["id"], None)
 
     def post(self, frame: JsonFrame) -> None:
-        """Send a frame without waiting for its reply, if there is a connection."""
         if self.ready:
             task = asyncio.create_task(self._send(frame))
             self._sending.add(task)
