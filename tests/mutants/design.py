@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "R20",
         "the prompt does not demand the object alone",
-        PROMPTING + "call_format.py",
+        PROMPTING + "instructions.py",
         "output ONLY one JSON object",
         "output a JSON object",
         "tests/prompting/test_enhance.py::test_json_text_prompt_explains_the_format_and_terminate",

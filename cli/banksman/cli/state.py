@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from banksman.cli.processes import ProcessIdentity
-from banksman.contracts.api import CONTEXT_FILE
+from banksman.contracts.local_files import CONTEXT_FILE
 
 _TRAVERSE_ONLY = 0o711
 """A runner that was started as root gives workspaces to another user, who must be able to reach them."""

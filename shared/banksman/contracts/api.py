@@ -25,10 +25,6 @@ RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 DEFAULT_RIGHTS: Final[tuple[Right, ...]] = ("chat", "approve")
 """The rights of a key that is created without a list of rights."""
 
-CONTEXT_FILE = "nats-context.json"
-"""File in the data directory with the address of the NATS server and the seed file of local services, in the
-format of the `nats` command."""
-
 REQUEST_ID: Final = "Banksman-Request-Id"
 """Header with the idempotency key of a request; if it is missing, the body's `id` is the key."""
 SCHEMA_VERSION: Final = "Banksman-Schema-Version"

@@ -12,8 +12,7 @@ from typing import assert_never, cast
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.prompting.builtin import HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
-from banksman.prompting.call_format import HOW_TO_CALL_AS_TEXT
+from banksman.prompting.instructions import HOW_TO_CALL_AS_TEXT, HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
 from banksman.prompting.relevance import Needs, ranks
 
 DEFAULT_BUDGET_TOKENS = 8_000

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from banksman.bus.settings import NatsSettings
-from banksman.contracts.api import CONTEXT_FILE
 from banksman.contracts.errors import Unavailable
+from banksman.contracts.local_files import CONTEXT_FILE
 
 URL_VARIABLE = "NATS_URL"
 """Variable with the address of a server, or the addresses of a cluster separated by commas."""

@@ -44,8 +44,8 @@ from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
-from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import enhance
+from banksman.prompting.instructions import DEFAULT_PROMPT
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
 from banksman.runs.outcome import Ending

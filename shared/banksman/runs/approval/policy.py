@@ -60,15 +60,10 @@ def decide(
     message_text: str,
     fetched_hosts: frozenset[str],
 ) -> Decision:
-    """Return the decision of the policy about a call.
+    """Return the decision of the policy about a call with the arguments that would be executed.
 
-    Args:
-        call: The call, with the arguments that would be executed.
-        definition: The tool that it names.
-        rules: The assistant's approval policy.
-        remembered: See `remembered_decisions`.
-        message_text: The text of the user's message in this run.
-        fetched_hosts: See `hosts_fetched`.
+    `message_text` is the text of the user's message in this run. For `remembered` and `fetched_hosts`, see
+    `remembered_decisions` and `hosts_fetched`.
     """
     ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
     decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled

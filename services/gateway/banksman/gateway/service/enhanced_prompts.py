@@ -16,8 +16,8 @@ from banksman.gateway.service.tenant_store import TenantStore
 from banksman.gateway.service.tools import Tools
 from banksman.gateway.service.views import Views
 from banksman.gateway.settings import OfferSettings
-from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import EnhancedPrompt, enhance
+from banksman.prompting.instructions import DEFAULT_PROMPT
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
 from banksman.runs.runners.placement import Placements
