@@ -35,9 +35,9 @@ from banksman.contracts.errors import BanksmanError
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult, failed
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import enhance
-from banksman.runs.schemas import argument_problem
+from banksman.prompting.instructions import DEFAULT_PROMPT
+from banksman.runs.schema_checks.checker import argument_problem
 
 MAX_REPLIES = 8
 MAX_MALFORMED = 3

@@ -5,11 +5,17 @@ from typing import Any, Literal
 
 import pytest
 
+from banksman.contracts.approvals import (
+    ApprovalItem,
+    ApprovalRequested,
+    ApprovalResolved,
+    ItemDecision,
+    Preview,
+)
 from banksman.contracts.assistants import ApprovalRule, Decision
-from banksman.contracts.events import ApprovalItem, ApprovalRequested, ApprovalResolved, ItemDecision, Preview
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
-from banksman.runs.approval_policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
+from banksman.runs.approval.policy import decide, host_of, hosts_fetched, pattern_of, remembered_decisions
 from banksman.runs.state import OpenApproval
 
 NEEDS_APPROVAL = frozenset({"bash", "write_file"})

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from banksman.contracts.events import Preview
+from banksman.contracts.approvals import Preview
 from banksman.contracts.tools import ToolCall
-from banksman.runs.approval_policy import MAX_PREVIEW_CHARS, preview, visible
+from banksman.runs.approval.policy import MAX_PREVIEW_CHARS, preview, visible
 
 
 def shown(name: str, **arguments: Any) -> Preview:

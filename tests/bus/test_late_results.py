@@ -20,7 +20,7 @@ from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.work import DeadLetter
 from banksman.deployment.users import AGENT, OPERATOR
 from banksman.runs.call_attempt import unknown_outcome
-from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
+from banksman.runs.runners.calls import LateResults, LeasedSlots, RunnerCalls
 from banksman.runtime.shares import Shares
 from tests.bus.builders import finished, now
 from tests.support.fixtures import SecuredNats
@@ -59,6 +59,7 @@ def call_request(tenant: str, tickets: CallTickets | None = None, *, idempotent:
         digest=call.digest,
         runner_epoch=1,
         deadline=now(),
+        left_s=0,
     )
 
 

@@ -11,7 +11,7 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.slots import CallSlots
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.tools import ToolResult
-from banksman.runs.runner import Execute, RunnerCalls
+from banksman.runs.runners.calls import Execute, RunnerCalls
 from tests.bus.builders import finished
 from tests.bus.test_late_results import call_request, runner_calls
 from tests.support.lossy import lossy_wire

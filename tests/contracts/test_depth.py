@@ -7,17 +7,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from banksman.contracts.assistants import RunSettings
-from banksman.contracts.errors import BadInput
-from banksman.contracts.events import (
+from banksman.contracts.approvals import (
     ApprovalItem,
     ApprovalRequested,
     ApprovalResolved,
+    ItemDecision,
+    Preview,
+)
+from banksman.contracts.assistants import RunSettings
+from banksman.contracts.errors import BadInput
+from banksman.contracts.events import (
     Commit,
     Event,
     EventBody,
-    ItemDecision,
-    Preview,
     RunFinished,
     RunStarted,
     ToolCallCompleted,

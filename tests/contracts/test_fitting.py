@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from banksman.contracts.fitting import first_fitting, json_bytes
+from banksman.contracts.wire import first_fitting, json_bytes
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,14 @@ from banksman.bus.jetstream import last_message
 from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import RUNS
 from banksman.contracts import subjects
+from banksman.contracts.approvals import ApprovalForgotten, ApprovalItem, Preview
 from banksman.contracts.events import (
-    ApprovalForgotten,
-    ApprovalItem,
     Commit,
     Event,
     EventBody,
     IterationStarted,
     MessageCompleted,
     Owner,
-    Preview,
     RunFinished,
     RunStarted,
     ToolCallRequested,
@@ -48,8 +46,8 @@ from banksman.contracts.work import ApprovalRequest, StartRun
 from banksman.gateway.app import Running, serving
 from banksman.gateway.identity_settings import ApiKey
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
-from banksman.runs.approval_policy import approval_requested
-from banksman.runs.approvals import resolution
+from banksman.runs.approval.policy import approval_requested
+from banksman.runs.approval.requests import resolution
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ApprovalSettings
 

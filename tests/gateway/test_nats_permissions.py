@@ -26,7 +26,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
-from banksman.contracts.registry import StartWorkflow
+from banksman.contracts.registry import StartWorkflow, ToolPolicy
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
 from banksman.contracts.work import CancelRun
@@ -239,6 +239,7 @@ async def workflow_start(http: AsyncClient, operator: Bus, tenant: str) -> Start
         message_id=new_id("m"),
         parameters={},
         user="ann",
+        tools=ToolPolicy(),
     )
     await RunQueue(operator).start_workflow(start)
     return start

@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "R89",
         "the number of an iteration is not logged",
-        "shared/banksman/runs/journal.py",
+        "shared/banksman/runs/conversation_log.py",
         '"iteration": iteration, "calls": count}',
         '"calls": count}',
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         "R91",
         "the number of calls is not logged",
-        "shared/banksman/runs/journal.py",
+        "shared/banksman/runs/conversation_log.py",
         '"iteration": iteration, "calls": count}',
         '"iteration": iteration}',
         NATIVE + "test_the_loop_executes_calls_and_reports_their_history",
@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         "R104",
         "a result with `success: false` counts as a success",
-        "shared/banksman/sdk/execution.py",
+        "shared/banksman/sdk/servers/execution.py",
         '"tool_error" if content["success"] is False else None',
         "None",
         "tests/sdk/test_tool_server.py::test_result_with_success_false_is_an_error_with_its_content",

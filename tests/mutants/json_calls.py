@@ -10,7 +10,7 @@ MUTANTS = (
     Mutant(
         "R1",
         "the tool's name is read from another key",
-        "shared/banksman/prompting/call_format.py",
+        "shared/banksman/prompting/instructions.py",
         'TOOL_KEY = "tool"',
         'TOOL_KEY = "name"',
         JSON_CALLS + "test_results_go_back_to_the_model_until_it_replies_in_text",
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "R12",
         "calls that need approval run at once",
-        RUNS + "approval_policy.py",
+        RUNS + "approval/policy.py",
         'return "ask" if definition.requires_approval else "auto"',
         'return "auto"',
         "tests/scenarios/test_approvals.py::test_a_call_that_needs_approval_waits_for_the_decision",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     CancelRequested,
     Commit,
     Event,
@@ -19,7 +18,7 @@ from banksman.contracts.events import (
     ToolCallRequested,
 )
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.approvals import DECIDED, problem
+from banksman.runs.approval.requests import DECIDED, problem
 from banksman.runs.state import Conversation
 from banksman.runs.steps import Idle, Park, next_step
 from tests.runs.plans import calls_without_result

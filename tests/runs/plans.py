@@ -8,21 +8,20 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from banksman.agent.model.context import Size, cut
+from banksman.contracts.approvals import ApprovalItem, Preview
 from banksman.contracts.assistants import ApprovalTerms, Escalation, Limits, RunSettings, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import (
-    ApprovalItem,
     EventBody,
     HistoryCompacted,
     MessageCompleted,
-    Preview,
     ProtocolRetry,
     ToolCallRequested,
 )
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, Usage
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.wire import JsonObject
-from banksman.runs.approval_policy import approval_requested
+from banksman.runs.approval.policy import approval_requested
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build
 from banksman.runs.ports import Clock

@@ -9,7 +9,7 @@ from typing import Any
 
 from banksman.bus.slots import AttemptSlots
 from banksman.contracts.errors import BanksmanError, Fenced, Overloaded, Unavailable
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.state import Conversation
 
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from banksman.contracts.events import ApprovalItem, ItemDecision
+from banksman.contracts.approvals import ApprovalItem, ItemDecision
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
 from banksman.gateway.approvals.decisions import SubmittedDecision
-from banksman.runs.approvals import sign
+from banksman.runs.approval.requests import sign
 from tests.runs.plans import CallPlan, Plan, Reply
 from tests.runs.processes import Process, Task
 from tests.runs.situations import EXPECTED, SituationCounter

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from banksman.contracts.events import ApprovalRequested, EventBody, RunFinished
+from banksman.contracts.approvals import ApprovalRequested
+from banksman.contracts.events import EventBody, RunFinished
 from banksman.contracts.tools import ToolResult
 from banksman.gateway.approvals.decisions import SubmittedDecision
 from banksman.runs.state import Conversation, Run

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     CancelRequested,
     Commit,
     ConversationUpdated,

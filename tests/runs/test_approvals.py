@@ -6,10 +6,11 @@ import random
 
 import pytest
 
-from banksman.contracts.events import ApprovalForgotten, ApprovalResolved, ItemDecision, RunFinished
+from banksman.contracts.approvals import ApprovalForgotten, ApprovalResolved, ItemDecision
+from banksman.contracts.events import RunFinished
 from banksman.contracts.work import ApprovalReply, ForgetDecision
 from banksman.gateway.approvals.decisions import SubmittedDecision
-from banksman.runs.approvals import problem, sign
+from banksman.runs.approval.requests import problem, sign
 from tests.runs.plans import CallPlan, Plan, calls, needing_approval
 from tests.runs.random_schedule import forged
 from tests.runs.scenario import Scenario

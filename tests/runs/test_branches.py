@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.branches import MAX_LEFT_PATHS, Paths
+from banksman.runs.history import MAX_LEFT_PATHS, Paths
 
 
 def _with_messages(paths: Paths, *ids: str) -> Paths:

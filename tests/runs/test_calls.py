@@ -394,6 +394,7 @@ def test_a_runner_checks_epoch_and_digest(change: dict[str, object], answer: str
         digest=call.digest,
         runner_epoch=runner.generation,
         deadline=scenario.now,
+        left_s=0,
     )
     assert runner.calls.admit(request.model_copy(update=change))[0].answer == answer
 

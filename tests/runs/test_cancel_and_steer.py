@@ -500,7 +500,9 @@ def test_a_redelivered_rename_does_not_restore_an_older_title() -> None:
 def test_a_title_is_set_in_every_state_of_the_run() -> None:
     scenario = Scenario()
     working(scenario)
-    scenario.signal("rename", RenameConversation(tenant="acme", conversation_id="c", title="Pumps"))
+    scenario.signal(
+        "rename", RenameConversation(tenant="acme", conversation_id="c", title="Pumps", request_id="r1")
+    )
     scenario.run()
     assert scenario.state.title == "Pumps"
     assert scenario.open_run.cancel is None

@@ -6,28 +6,26 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from banksman.contracts.approvals import InputRequested, InputResolved
 from banksman.contracts.assistants import RunSettings, WorkflowInvocation
 from banksman.contracts.events import (
     CancelRequested,
     Event,
     EventBody,
-    InputRequested,
-    InputResolved,
     IterationStarted,
     MessageCompleted,
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
 )
-from banksman.contracts.fitting import json_bytes
 from banksman.contracts.tools import ToolCall
-from banksman.contracts.wire import JsonValue
+from banksman.contracts.wire import JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply, ApprovalRequest
-from banksman.runs.approvals import SYSTEM, input_digests, open_requests, problem, resolution, sign
+from banksman.runs.approval.requests import SYSTEM, input_digests, open_requests, problem, resolution, sign
 from banksman.runs.fold import apply_events
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.state import Conversation
-from banksman.runs.steps import CloseApproval, Park, Record, next_step
+from banksman.runs.steps import CloseApproval, Park, RecordEvents, next_step
 
 KEY = b"k" * 32
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -147,4 +145,4 @@ def test_a_cancelled_run_closes_its_request_before_it_ends() -> None:
     )
 
     assert closing == CloseApproval(WANTED.request_id)
-    assert isinstance(next_step(folded(CancelRequested(by="ann"), *closed), NOW), Record)
+    assert isinstance(next_step(folded(CancelRequested(by="ann"), *closed), NOW), RecordEvents)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.runs.plain_schemas import certainly_fits
-from banksman.runs.schema_rules import value_fault
-from banksman.runs.schemas import SchemaChecker, SchemaLimits
+from banksman.runs.schema_checks.checker import SchemaChecker, SchemaLimits
+from banksman.runs.schema_checks.plain import certainly_fits
+from banksman.runs.schema_checks.rules import value_fault
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([1.0, 2.5]) | st.sampled_from("abé")

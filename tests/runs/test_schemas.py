@@ -12,7 +12,7 @@ import pytest
 from banksman.contracts.errors import BadInput
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.schemas import SchemaChecker, SchemaLimits, argument_problem, check_schema
+from banksman.runs.schema_checks.checker import SchemaChecker, SchemaLimits, argument_problem, check_schema
 from tests.support.deep_values import deep
 from tests.support.polling import eventually
 from tests.support.system import descendants

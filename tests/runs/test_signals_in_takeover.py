@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.contracts.events import ItemDecision
+from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.messages import UserMessage
 from banksman.contracts.work import RenameConversation
 from banksman.gateway.approvals.decisions import SubmittedDecision
@@ -83,7 +83,9 @@ def test_a_cancel_during_a_takeover_ends_the_run_once(died_at: str, arrives_at: 
 @handled
 def test_a_rename_during_a_takeover_takes_effect_once(died_at: str, arrives_at: str, handler: str) -> None:
     scenario, _ = taken_over(died_at, arrives_at)
-    scenario.signal("rename", RenameConversation(tenant="acme", conversation_id="c", title="Pumps"))
+    scenario.signal(
+        "rename", RenameConversation(tenant="acme", conversation_id="c", title="Pumps", request_id="r1")
+    )
     handle_signal(scenario, handler)
     scenario.end()
     assert scenario.state.title == "Pumps"

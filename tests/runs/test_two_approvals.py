@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from banksman.contracts.events import ApprovalEscalated, ApprovalResolved, ItemDecision
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalResolved, ItemDecision
 from banksman.contracts.work import ApprovalReply, EscalateApproval, FirstApproval
 from banksman.gateway.approvals.decisions import SubmittedDecision
-from banksman.runs.approvals import problem, sign
-from banksman.runs.first_approvals import sign_first
+from banksman.runs.approval.requests import problem, sign, sign_first
 from tests.runs.plans import Plan, calls, needing_approval
 from tests.runs.scenario import Scenario
 from tests.runs.world import KEY, TENANT

@@ -21,8 +21,8 @@ from banksman.contracts.workspaces import (
     WorkspaceReportReply,
 )
 from banksman.runs.outcome import losses
+from banksman.runs.runners.workspaces import LocalWorkspace, apply_report, decide_placement, place_of
 from banksman.runs.state import Conversation
-from banksman.runs.workspaces import LocalWorkspace, apply_report, decide_placement, place_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 WAIT_S = 60.0

@@ -41,7 +41,7 @@ from banksman.runs.loop import drive
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
 from banksman.runs.ports import Placement, Ports
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.state import Conversation
 from banksman.runtime.shares import Shares
 from tests.runs.broker import TENANT, Broker

@@ -41,8 +41,8 @@ from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings
 from banksman.gateway.usage.passthrough import PassthroughUsage
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.heads import LogHeads
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings

@@ -15,13 +15,13 @@ from banksman.bus.envelope import error_envelope
 from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID, Replay
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.event_frames import event_frame
 from banksman.contracts.events import Commit, Event, EventBody, MessageCompleted, RunFinished, RunStarted
 from banksman.contracts.frames import CLIENT_FRAME, Ack, ClientFrame
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID, Replay
 from banksman.contracts.wire import parse
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -17,7 +17,7 @@ from banksman.contracts.calls import CallRequest
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.sdk import Toolbox, ToolFailed
-from banksman.sdk.execution import Stop, execute
+from banksman.sdk.servers.execution import Stop, execute
 from banksman.sdk.tools import AnyTool
 from tests.support.polling import eventually
 
@@ -33,6 +33,7 @@ async def call(tool: AnyTool, *, timeout_s: float = 30.0, stop: Stop | None = No
         call=ToolCall(id="k1", name=tool.name, timeout_s=timeout_s),
         digest="",
         deadline=now + timedelta(seconds=60),
+        left_s=60,
     )
     return await execute(tool, request, "server", stop or asyncio.get_running_loop().create_future())
 

@@ -35,9 +35,9 @@ from banksman.contracts.calls import PRESENCE, CallFinished, CallReply, CallRequ
 from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.sdk import Toolbox, ToolContext, ToolFailed, ToolServer
 from tests.support.nats import NatsServer
 from tests.support.polling import eventually
@@ -86,6 +86,7 @@ class Agent:
             digest=call.digest,
             runner_epoch=at.runner_epoch,
             deadline=datetime.now(UTC) + timedelta(seconds=30),
+            left_s=30,
         )
 
     async def place(self, server: str) -> Placement:

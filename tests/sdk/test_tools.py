@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.tools import ToolDefinition
-from banksman.runs.schemas import check_schema
+from banksman.runs.schema_checks.checker import check_schema
 from banksman.sdk import Tool, Toolbox, ToolContext
 
 

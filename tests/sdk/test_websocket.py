@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from banksman.contracts.frames import ConnectionLimits, Subscribed, Welcome
 from banksman.sdk import Client, LogRestored, RemoteError, connect
-from banksman.sdk.subscriptions import BUFFERED_FRAMES
+from banksman.sdk.transports.subscriptions import BUFFERED_FRAMES
 from tests.sdk.fake_gateway import first
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

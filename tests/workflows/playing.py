@@ -27,7 +27,7 @@ from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY, SERVED
 from banksman.contracts.tools import PathChange, ToolResult, failed
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
 from banksman.runtime.shares import Shares
 from banksman.sdk.workflows import Workflow
 from banksman.workflows import app
@@ -198,6 +198,7 @@ def starting(tenant: str, parameters: dict[str, Any], **more: Any) -> StartWorkf
         "message_id": new_id("m"),
         "parameters": parameters,
         "user": "ada",
+        "tools": {"rules": [{"action": "auto"}]},
     }
     return StartWorkflow.model_validate(values | more)
 

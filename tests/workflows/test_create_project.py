@@ -30,8 +30,8 @@ from banksman.runs.claim import accept
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.handlers import on_cancel, on_delete
 from banksman.runs.notifications import OwnerNotifications
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Ports
+from banksman.runs.runners.placement import Placements
 from banksman.runtime.service import ServiceProcess
 from tests.support.timeouts import WAIT_TIMEOUT_S
 from tests.workflows.playing import (

@@ -7,7 +7,7 @@ import pytest
 from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import Forms, check_form, described
 
 FORM: JsonObject = {

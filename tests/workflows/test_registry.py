@@ -19,7 +19,7 @@ from banksman.contracts.registry import (
     WorkflowList,
     WorkflowName,
 )
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.service import ServiceProcess
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.categories import by_category

@@ -11,7 +11,7 @@ from banksman.bus.connection import Bus
 from banksman.contracts.events import WorkflowProgress
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.work import CancelRun
-from banksman.contracts.workflow_turns import TURN_S, Progress, ReportProgress
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress
 from banksman.runs.handlers import on_cancel
 from banksman.runtime.service import ServiceProcess
 from banksman.sdk import WorkflowContext, WorkflowServer, workflow

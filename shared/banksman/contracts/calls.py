@@ -30,16 +30,16 @@ class CallRequest(Stored):
     """The runner epoch at which the owner placed the workspace. Another epoch replies `wrong_epoch`."""
     deadline: Timestamp
     """Time at which the run times out, by the clock of the sender; see `with_local_deadline`."""
-    left_s: float | None = None
-    """Seconds until `deadline` when the request was sent; None in requests of older agents."""
+    left_s: float
+    """Seconds until `deadline` when the request was sent."""
     progress: bool = True
     workspace: Token | None = None
     """The conversation whose workspace the call uses; None means `conversation_id`."""
     place: WorkspacePlacement = WorkspacePlacement()
     """The state of the workspace that the owner knows. A tool server ignores it."""
     ticket: str | None = None
-    """Proves that this runner was sent the call; the start, the result and a late result repeat it.
-    None in requests of older agents."""
+    """Proves that the call was sent to this runner, which repeats it in its start and its results. None until
+    the request is sent."""
     mcp: McpTarget | None = Field(default=None, exclude_if=lambda target: target is None, repr=False)
     """For a tool of an MCP server: the server's configuration with its secrets. No event contains it."""
 
@@ -57,8 +57,6 @@ class CallRequest(Stored):
 
     def with_local_deadline(self, now: datetime) -> CallRequest:
         """Return the request with its deadline by the receiver's clock; `now` is the time of receipt."""
-        if self.left_s is None:
-            return self
         return self.model_copy(update={"deadline": now + timedelta(seconds=self.left_s)})
 
 
@@ -93,7 +91,7 @@ class CallStarted(Stored):
     """With `void`: True if another attempt executes the call, False if the call is never executed."""
     ts: Timestamp
     ticket: str | None = None
-    """The ticket of the request; None if `void`, and from older runners."""
+    """The ticket of the request; None if `void`."""
 
 
 class CallFinished(Stored):
@@ -104,7 +102,7 @@ class CallFinished(Stored):
     attempt: Token
     result: ToolResult
     ticket: str | None = None
-    """The ticket of the request; None from owners and older runners."""
+    """The ticket of the request; None from owners."""
 
 
 class LateResult(Stored):
@@ -123,12 +121,12 @@ class LateResult(Stored):
     ended_at: Timestamp
     result: ToolResult
     ticket: str | None = None
-    """The ticket of the request; None from older runners."""
+    """The ticket of the request."""
 
 
 PRESENCE = "presence"
-"""The attempt that a cancel request names to end no call: its reply shows an agent that the holder of a lease
-is connected. Processes of a tool server reply to this request although they have no such call."""
+"""The attempt of a cancel request that ends no call. The reply shows that the process which holds a lease is
+connected; every process of a tool server sends it."""
 
 
 class CancelCall(Stored):
@@ -139,7 +137,7 @@ class CancelCall(Stored):
 
 
 PROGRESS_AFTER_S = 0.2
-"""Seconds that a call runs before its progress is published; the result of a shorter call is soon enough."""
+"""Seconds after which the progress of a call is published. Shorter calls publish only their result."""
 
 
 class CallProgress(Stored):
@@ -194,7 +192,7 @@ class FileList(_FileOperation):
     op: Literal["list"] = "list"
     path: str = ""
     after: str = Field(default="", exclude_if=lambda after: not after)
-    """Lists only paths that sort after this one. Older runners ignore it."""
+    """Lists only paths that sort after this one."""
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 

@@ -14,6 +14,7 @@ BanksmanError
 └── Fault                         this platform or a peer failed
     ├── Poison                    a stored message cannot be decoded: it is dead-lettered
     └── ProviderFailed            a model's API failed after all retries: provider, status, unavailable
+        └── ProviderTimedOut      the reply was not complete within the time that the run has left
 
 Signal (control flow inside `banksman.runs`, not an error)
 └── Fenced                        a higher claim owns the run: stop, neither ack nor nak

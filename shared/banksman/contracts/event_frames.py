@@ -1,76 +1,138 @@
-"""Event frames: the stored events that clients receive."""
+"""Event frames, as clients receive them: their levels of detail, and the shapes of their `data`."""
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from banksman.contracts.assistants import Branch
 from banksman.contracts.events import (
-    ApprovalEscalated,
-    ApprovalForgotten,
-    ApprovalRequested,
-    ApprovalResolved,
-    CancelRequested,
     ConversationUpdated,
     Event,
-    HistoryCompacted,
-    HistoryCut,
-    InputRequested,
-    InputResolved,
-    IterationStarted,
     MessageCompleted,
     ProtocolRetry,
-    RunFinished,
     RunQueued,
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
-    UnknownEvent,
-    WorkflowLinked,
-    WorkflowOutput,
-    WorkflowProgress,
-    WorkspaceChanged,
-    WorkspaceRestored,
 )
-from banksman.contracts.frames import Detail
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.frames import DETAILS, Detail
+from banksman.contracts.messages import Content, ToolProtocol
+from banksman.contracts.wire import JsonObject, Stored
+
+LEVELS: Mapping[str, Detail] = {
+    "run.queued": "final",
+    "run.started": "final",
+    "run.cancel_requested": "steps",
+    "run.finished": "final",
+    "iteration.started": "steps",
+    "message.completed": "final",
+    "message.delta": "final",
+    "reasoning.delta": "full",
+    "protocol.retry": "steps",
+    "tool_call.requested": "steps",
+    "tool_call.started": "steps",
+    "tool_call.output": "full",
+    "tool_call.completed": "steps",
+    "approval.requested": "final",
+    "approval.resolved": "final",
+    "approval.escalated": "final",
+    "approval.forgotten": "final",
+    "input.requested": "final",
+    "input.resolved": "final",
+    "workspace.changed": "steps",
+    "workspace.restored": "final",
+    "history.compacted": "steps",
+    "history.cut": "final",
+    "workflow.progress": "final",
+    "workflow.output": "final",
+    "workflow.linked": "final",
+    "conversation.updated": "final",
+}
+"""The lowest level of detail at which clients receive each type of stored event and of live output."""
 
 
-def detail_of(event: Event) -> Detail:
-    """Return the lowest detail level at which clients receive the event."""
-    match event.data:
-        case (
-            RunQueued()
-            | RunStarted()
-            | MessageCompleted()
-            | ApprovalRequested()
-            | ApprovalResolved()
-            | ApprovalEscalated()
-            | ApprovalForgotten()
-            | RunFinished()
-            | WorkflowProgress()
-            | WorkflowOutput()
-            | WorkflowLinked()
-            | InputRequested()
-            | InputResolved()
-            | WorkspaceRestored()
-            | ConversationUpdated()
-            | HistoryCut()
-            # Only newer versions know the level of this event. Clients ignore unknown types.
-            | UnknownEvent()
-        ):
-            return "final"
-        case (
-            IterationStarted()
-            | ProtocolRetry()
-            | ToolCallRequested()
-            | ToolCallCompleted()
-            | WorkspaceChanged()
-            | CancelRequested()
-            | HistoryCompacted()
-        ):
-            return "steps"
-        case _:
-            assert_never(event.data)
+def is_shown(kind: str, detail: Detail) -> bool:
+    """Return whether clients receive frames of a type at a level of detail.
+
+    Frames of an unknown type are sent at every level: only the newer version that wrote the event knows its
+    level, and clients ignore unknown types.
+    """
+    return DETAILS.index(LEVELS.get(kind, "final")) <= DETAILS.index(detail)
+
+
+class RunLimits(Stored):
+    """The limits of a run."""
+
+    max_iterations: int
+    run_timeout_s: float
+
+
+class RunStartedData(Stored):
+    """The start of a run."""
+
+    message_id: str
+    message: Content
+    """The user's message."""
+    model: str
+    assistant: str
+    assistant_revision: int
+    tool_protocol: ToolProtocol
+    limits: RunLimits
+    branch: Branch | None = None
+    """The message after which the run continues the conversation; omitted for the newest message."""
+    traceparent: str | None = None
+    """The W3C trace context of the request that started it; omitted without one."""
+
+
+class RunQueuedData(RunStartedData):
+    """A run that waits for an earlier one."""
+
+    position: int
+    """Number of runs before it."""
+
+
+class ToolCallRequestedData(Stored):
+    """A call that the model requested."""
+
+    tool_call_id: str
+    name: str
+    arguments: JsonObject
+    terminate: bool
+    requires_approval: bool
+
+
+class ProtocolRetryData(Stored):
+    """The model wrote a call that cannot be parsed, and receives a correction."""
+
+    attempt: int
+    max: int
+    error: str
+    """The rule that the reply violates, and the position."""
+
+
+class TextDelta(Stored):
+    """A piece of an unfinished message. `message.completed` replaces all pieces."""
+
+    message_id: str
+    offset: int
+    """Number of characters of the message before this piece."""
+    text: str
+
+
+class ToolCallStartedData(Stored):
+    """A call began to run."""
+
+    tool_call_id: str
+    runner: str
+
+
+class ToolCallOutputData(Stored):
+    """Output of a running call."""
+
+    tool_call_id: str
+    stream: Literal["stdout", "stderr"] | None
+    text: str
 
 
 def event_frame(event: Event, conversation_id: str, log_epoch: str, prev_seq: int) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from banksman.contracts.approvals import ItemDecision, Remember
 from banksman.contracts.assistants import Branch, ConversationSettings, RunOverrides
 from banksman.contracts.errors import BanksmanError, ErrorCode
-from banksman.contracts.events import ItemDecision, Remember
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Token, Wire
 

@@ -133,7 +133,7 @@ class McpServer(Stored):
     problem: str | None = Field(default=None, exclude_if=lambda problem: problem is None)
     """Why the last listing of its tools or the last sign-in failed."""
     problem_code: McpProblem | None = Field(default=None, exclude_if=lambda code: code is None)
-    """The kind of `problem`; None without a problem, or if an earlier version stored it."""
+    """The kind of `problem`; None without a problem."""
     created_at: Timestamp
     created_by: str
     needs_sign_in: bool = Field(default=False, exclude_if=lambda needs: not needs)

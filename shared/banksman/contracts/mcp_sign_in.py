@@ -63,8 +63,8 @@ class PendingSignIn(Stored):
     state: str
     """SHA-256 of the random part of `state`."""
     user: str
-    browser: str | None = None
-    """SHA-256 of the cookie of the browser that started it; None if an older gateway started it."""
+    browser: str
+    """SHA-256 of the cookie of the browser that started it."""
     expires_at: Timestamp
     sealed: str = Field(repr=False)
     """An encrypted `PendingSecrets`."""

@@ -8,10 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, OnReject, RunSettings
-from banksman.contracts.built_workflows import Built
-from banksman.contracts.categories import Category
+from banksman.contracts.tool_views import Category
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
+from banksman.contracts.workflows import Built
 
 
 class RegisterTool(Stored):
@@ -228,8 +228,8 @@ class StartWorkflow(Stored):
     in_conversation: Token | None = None
     """The conversation in which it was started: its log gets a link event, and its workspace is used.
     None if it was started without a conversation."""
-    tools: ToolPolicy | None = Field(default=None, exclude_if=lambda tools: tools is None)
-    """The policy for its calls; None in messages of earlier versions, whose calls need no approval."""
+    tools: ToolPolicy
+    """The policy for its calls."""
     agent: RunSettings | None = Field(default=None, exclude_if=lambda agent: agent is None)
     """Settings of the agent runs that it starts; None where no model is configured."""
     traceparent: str | None = Field(default=None, exclude_if=lambda trace: trace is None)

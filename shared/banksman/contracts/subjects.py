@@ -183,10 +183,7 @@ def service_state() -> str:
 
 
 def workflow_run(name: str, tenant: str, conversation_id: str) -> str:
-    """Starts and resumes of workflow runs (stream WORKFLOWS).
-
-    The name is `SERVED`, or `create_project` in messages of earlier versions.
-    """
+    """Starts and resumes of workflow runs (stream WORKFLOWS); the name is `SERVED`."""
     return _join("workflow", "run", name, tenant, conversation_id)
 
 

@@ -124,8 +124,7 @@ class UsageTotals(Stored):
     day: UsageCount = UsageCount()
     month: UsageCount = UsageCount()
     stored_bytes: int = Field(default=0, ge=0)
-    """Bytes of the tenant's logs, without those of deleted conversations. Commits that agents of earlier
-    versions counted are missing; 0 for all tenants together."""
+    """Bytes of the tenant's logs, without those of deleted conversations; 0 for all tenants together."""
 
     def with_commit(
         self, stream_seq: int, at: datetime, usage: CommitUsage, stored_bytes: int = 0

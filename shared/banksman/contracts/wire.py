@@ -1,9 +1,14 @@
-"""The base classes of wire models, and the functions that parse bytes into them."""
+"""The base classes of wire models, the functions that parse bytes into them, and the size of their JSON."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import (
@@ -16,13 +21,11 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, to_json
 
-from banksman.contracts.docstrings import field_docstrings
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import TOKEN_PATTERN
-from banksman.contracts.unknown_fields import check_fields
-from banksman.contracts.validation_errors import bad_input
+from banksman.contracts.validation_errors import bad_input, check_fields
 
 WIRE_VERSION = 1
 """Version of the stored and transmitted messages. Readers refuse a higher version."""
@@ -80,6 +83,7 @@ class Stored(Described):
 
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 def has_lone_surrogate(text: str) -> bool:
@@ -184,3 +188,62 @@ def depth_of(value: JsonValue) -> int:
         children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         stack.extend((child, level + 1) for child in children)
     return deepest
+
+
+def json_bytes(value: object) -> int:
+    """Return the length of a value's JSON in bytes of UTF-8.
+
+    Raises:
+        ValueError: The value cannot be written as JSON.
+    """
+    return len(to_json(value))
+
+
+def first_fitting(forms: Iterable[T], max_bytes: int) -> T:
+    """Return the first form whose JSON takes at most `max_bytes` bytes, or the last one if none does.
+
+    Args:
+        forms: The complete value first, then shorter ones; a generator computes only those that are needed.
+        max_bytes: The limit, in bytes of UTF-8.
+
+    Raises:
+        ValueError: `forms` is empty, or a form cannot be written as JSON.
+    """
+    found: T | None = None
+    for form in forms:
+        if json_bytes(form) <= max_bytes:
+            return form
+        found = form
+    if found is None:
+        raise ValueError("forms: at least one is expected")
+    return found
+
+
+def field_docstrings(model: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a class and its bases, by field name."""
+    found: dict[str, str] = {}
+    for one in reversed(model.__mro__):
+        found.update(_of_module(one.__module__).get(one.__qualname__, {}))
+    return found
+
+
+@cache
+def _of_module(name: str) -> dict[str, dict[str, str]]:
+    """Return the docstrings of fields by class; none for a module without source, such as `builtins`."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[name]))
+    except (OSError, TypeError):
+        return {}
+    return {node.name: dict(_of_class(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _of_class(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, text in pairwise(node.body):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(docstring))),
+            ):
+                yield name, inspect.cleandoc(docstring)
+            case _:
+                pass

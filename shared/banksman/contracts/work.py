@@ -6,15 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, InputRequested, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms, Branch, RunSettings
-from banksman.contracts.events import (
-    ApprovalItem,
-    ApprovalOutcome,
-    InputRequested,
-    ItemDecision,
-    Outcome,
-    Remember,
-)
+from banksman.contracts.events import Outcome
 from banksman.contracts.messages import Content
 from banksman.contracts.wire import JsonValue, Stored, Text, Timestamp, Token
 
@@ -88,7 +82,7 @@ class RenameConversation(Stored):
     tenant: Token
     conversation_id: Token
     title: str = Field(max_length=200)
-    request_id: Token | None = None
+    request_id: Token
     """Identifies a repeated request, even after another rename."""
 
 

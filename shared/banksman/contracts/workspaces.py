@@ -128,8 +128,8 @@ class WorkspaceReport(Stored):
     missing: bool = False
     """True if the runner has no files of this term, because the volume with the changes was lost."""
     missing_at: int | None = None
-    """The generation at which the files were missing. The report has no effect after a later change began.
-    None in reports of older versions."""
+    """The generation at which the files were missing; None unless `missing`. The report has no effect after a
+    later change began."""
 
 
 class WorkspaceReportReply(Stored):

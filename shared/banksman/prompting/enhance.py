@@ -12,8 +12,7 @@ from typing import assert_never, cast
 from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.prompting.builtin import HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
-from banksman.prompting.call_format import HOW_TO_CALL_AS_TEXT
+from banksman.prompting.instructions import HOW_TO_CALL_AS_TEXT, HOW_TO_CALL_NATIVELY, MERMAID_INSTRUCTIONS
 from banksman.prompting.relevance import Needs, ranks
 
 DEFAULT_BUDGET_TOKENS = 8_000
@@ -47,7 +46,6 @@ class EnhancedPrompt:
 
     @property
     def estimated_tokens(self) -> int:
-        """The estimated number of tokens of `text`."""
         return estimated_tokens(self.text)
 
 
@@ -92,7 +90,6 @@ def enhance(
 
 
 def estimated_tokens(text: str) -> int:
-    """Return the estimated number of tokens of a text."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 

@@ -10,8 +10,8 @@ from banksman.bus.publish import RunQueue
 from banksman.bus.slots import CallSlots
 from banksman.contracts.ids import new_id
 from banksman.runs.notifications import OwnerNotifications
-from banksman.runs.placement import Placements
 from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports
+from banksman.runs.runners.placement import Placements
 
 
 def bus_ports(

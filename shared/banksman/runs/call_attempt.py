@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from banksman.bus.slots import AttemptSlots
+from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.calls import CallReply, CallStarted
-from banksman.contracts.events import ApprovalItem
 from banksman.contracts.ids import attempt_id
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
 from banksman.runs.outcome import Ending
@@ -67,7 +67,6 @@ class CallAttempt:
 
     @property
     def call_id(self) -> str:
-        """The id of the call."""
         return self.open_call.call.id
 
     @property

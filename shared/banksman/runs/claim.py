@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from banksman.contracts.events import Commit, EventBody, Owner, RunQueued, RunStarted
 from banksman.contracts.work import RunWork, StartRun
-from banksman.runs.approvals import publish_requests
+from banksman.runs.approval.requests import publish_requests
 from banksman.runs.outcome import never_started
 from banksman.runs.owner import Draft, Extent, Ownership, append, append_fitting
 from banksman.runs.ports import Ports

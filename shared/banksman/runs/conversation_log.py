@@ -2,27 +2,35 @@
 
 A process caches recent folds, but checks with the leader of the stream at every read whether more follows. If
 the cached fold ends with a commit that the log no longer has, the log was purged or is damaged: it is folded
-from the start, and damage is reported to every service.
+from the start, and damage is reported to every service. Each stored commit also writes the log lines that
+operators need.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, LogDamaged
 from banksman.bus.log import Conflict, EventLog, StoredCommit
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.events import Commit
+from banksman.contracts.events import (
+    Commit,
+    Event,
+    MessageCompleted,
+    ProtocolRetry,
+    RunFinished,
+    ToolCallRequested,
+)
 from banksman.contracts.ids import new_id
+from banksman.contracts.messages import text_of
 from banksman.log_integrity.damage import DamagedLogs
 from banksman.log_integrity.survey import CONFIRM_S, RECHECK_S
-from banksman.runs import journal, snapshots
 from banksman.runs.fold import apply_commit, complete_commit
-from banksman.runs.snapshot_store import SNAPSHOT_S, SnapshotStore
+from banksman.runs.snapshots import SNAPSHOT_S, SnapshotStore, is_due, snapshot_commit
 from banksman.runs.state import Conversation
 
 logger = logging.getLogger(__name__)
@@ -101,7 +109,7 @@ class ConversationLog:
         if isinstance(stored, Conflict):
             await self._check_end(state, stored)
             return None
-        if not snapshots.is_due(stored):
+        if not is_due(stored):
             return stored
         # The snapshot follows the commit, so that a failure to store it cannot affect the commit.
         return await self._snapshot(stored, commit.ts) or stored
@@ -128,7 +136,6 @@ class ConversationLog:
         return Conversation(tenant, conversation_id)
 
     def forget(self, tenant: str, conversation_id: str) -> None:
-        """Drop the cached fold: the next read folds the log."""
         self._folds.pop((tenant, conversation_id), None)
 
     async def _folded(self, state: Conversation) -> Conversation:
@@ -168,7 +175,7 @@ class ConversationLog:
             after = apply_commit(state, stored, commit)
         else:
             after = complete_commit(state, folded, stored, commit)
-        journal.log_commit(commit, after)
+        log_commit(commit, after)
         return self._remember(after)
 
     async def _snapshot(self, state: Conversation, now: datetime) -> Conversation | None:
@@ -177,7 +184,7 @@ class ConversationLog:
             # A snapshot only makes later folds faster, so it must not stop the run that the caller drives.
             async with asyncio.timeout(SNAPSHOT_S):
                 snapshot = await self._snapshots.store(state)
-                commit = snapshots.snapshot_commit(state, snapshot, new_id("e"), now)
+                commit = snapshot_commit(state, snapshot, new_id("e"), now)
                 stored = await self._append(state, commit)
         except (BanksmanError, TimeoutError) as error:
             logger.warning("%s: no snapshot was written: %s", state.conversation_id, error or "too slow")
@@ -228,3 +235,53 @@ class ConversationLog:
         if len(self._folds) > self._cached:
             self._folds.popitem(last=False)
         return state
+
+
+OUTPUT_CHARS = 2_000
+"""Characters of a model's reply that are logged, at level debug only."""
+
+_EXPECTED = frozenset({"completed", "cancelled", "rejected"})
+"""Outcomes that a user or the model chose; other outcomes are logged as warnings."""
+
+
+def log_commit(commit: Commit, state: Conversation) -> None:
+    """Log the parts of a stored commit that an operator needs (R7, R31, R32, R89, R91).
+
+    A run writes one line when an agent claims it, one for each reply with calls, and one at its end. There
+    are no more, because each line takes 35 µs of an agent's CPU time, and the launcher writes it to a file.
+
+    Args:
+        commit: The commit.
+        state: The state after it.
+    """
+    if commit.claim and state.run is not None:
+        extra = {"run_id": state.run.run_id, "iteration": state.run.iteration}
+        logger.info("this agent drives the run", extra=extra)
+    calls = Counter((e.run_id, e.iteration) for e in commit.events if isinstance(e.data, ToolCallRequested))
+    for (run_id, iteration), count in calls.items():
+        extra = {"run_id": run_id, "iteration": iteration, "calls": count}
+        logger.info("the model requested calls", extra=extra)
+    for event in commit.events:
+        _log_event(event)
+
+
+def _log_event(event: Event) -> None:
+    run_id, data = event.run_id, event.data
+    match data:
+        case RunFinished(status=status, error=error):
+            level = logging.INFO if status in _EXPECTED else logging.WARNING
+            code = error.code.value if error else None
+            extra = {"run_id": run_id, "status": status, "code": code, "iterations": data.iterations}
+            logger.log(level, "the run ended: %s", code or status, extra=extra)
+        case ProtocolRetry(attempt=attempt, error=error, reply=reply):
+            extra = {"run_id": run_id, "iteration": event.iteration, "attempt": attempt, "error": error}
+            logger.warning("the model's call could not be read", extra=extra)
+            _log_output(run_id, reply)
+        case MessageCompleted(role="assistant", content=content) if content is not None:
+            _log_output(run_id, text_of(content))
+        case _:
+            return
+
+
+def _log_output(run_id: str | None, text: str) -> None:
+    logger.debug("the model wrote", extra={"run_id": run_id, "text": text[:OUTPUT_CHARS]})

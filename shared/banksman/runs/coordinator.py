@@ -46,7 +46,6 @@ class ToolCallCoordinator:
 
     @classmethod
     def of(cls, owned: Ownership) -> ToolCallCoordinator:
-        """Return the coordinator of a run that was just claimed."""
         return cls.resumed(owned) if owned.took_over else cls(owned)
 
     @classmethod

@@ -10,20 +10,22 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import assert_never
 
-from banksman.contracts.assistants import Branch
-from banksman.contracts.events import (
+from banksman.contracts.approvals import (
     ApprovalEscalated,
     ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
+    InputRequested,
+    InputResolved,
+)
+from banksman.contracts.assistants import Branch
+from banksman.contracts.events import (
     CancelRequested,
     Commit,
     ConversationUpdated,
     Event,
     HistoryCompacted,
     HistoryCut,
-    InputRequested,
-    InputResolved,
     IterationStarted,
     MessageCompleted,
     ProtocolRetry,
@@ -40,10 +42,9 @@ from banksman.contracts.events import (
     WorkspaceRestored,
 )
 from banksman.contracts.messages import AssistantMessage, UserMessage
-from banksman.runs.branches import Paths
 from banksman.runs.fold_calls import complete_calls, request_call, resolve_approval
 from banksman.runs.fold_claims import owner_changes
-from banksman.runs.history import compacted, restored_note, user_message_ids
+from banksman.runs.history import Paths, compacted, restored_note, user_message_ids
 from banksman.runs.state import (
     Conversation,
     Measured,

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from banksman.contracts.events import (
-    ApprovalResolved,
-    Event,
-    ToolCallCompleted,
-    ToolCallRequested,
-    TrackedCall,
-)
+from banksman.contracts.approvals import ApprovalResolved
+from banksman.contracts.events import Event, ToolCallCompleted, ToolCallRequested, TrackedCall
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ToolResult
 from banksman.runs.state import CLOSED_UNDECIDED, Conversation, OpenCall, Run, replace

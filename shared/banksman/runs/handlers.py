@@ -6,10 +6,9 @@ compare-and-set, does not change ownership, and repeats its last step until the 
 
 from __future__ import annotations
 
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalForgotten
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
-    ApprovalEscalated,
-    ApprovalForgotten,
     CancelRequested,
     ConversationUpdated,
     EventBody,
@@ -29,7 +28,7 @@ from banksman.contracts.work import (
     ResumeRun,
     SteerRun,
 )
-from banksman.runs.approvals import (
+from banksman.runs.approval.requests import (
     SYSTEM,
     close_request,
     open_approval_request,

@@ -12,12 +12,12 @@ from typing import Protocol, assert_never
 
 from banksman.contracts.errors import CallerMistake, Refused
 from banksman.contracts.events import EventBody
-from banksman.runs.approvals import close_request, open_request, publish_requests, resolution
+from banksman.runs.approval.requests import close_request, open_request, publish_requests, resolution
 from banksman.runs.coordinator import ToolCallCoordinator
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Draft, Ownership, nothing
 from banksman.runs.state import Conversation
-from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, Record, RequestModel, next_step
+from banksman.runs.steps import CloseApproval, ExecuteCalls, Idle, Park, RecordEvents, RequestModel, next_step
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ async def drive(owned: Ownership, model: Model) -> None:
                     await calls.execute(step)
                 case CloseApproval(approval_id):
                     await _close_approval(owned, approval_id)
-                case Record() | Park() | Idle():
+                case RecordEvents() | Park() | Idle():
                     await owned.commit(nothing)
                 case _:
                     assert_never(step)

@@ -168,16 +168,13 @@ class OwnerNotifications:
                 await driven.forget(tuple(driven.attempts))
 
     async def slots(self, state: Conversation, attempt: str) -> AttemptSlots:
-        """Return the slots of an attempt as notified since `slots` was first called for it."""
         return await self._driven[state.tenant, state.conversation_id].slots(attempt)
 
     def shown(self, state: Conversation, attempt: str) -> asyncio.Future[None] | None:
-        """Return a future that is done once a start or result was notified; None for an unwatched attempt."""
         watched = self._driven[state.tenant, state.conversation_id].attempts.get(attempt)
         return None if watched is None else watched.shown
 
     async def forget(self, state: Conversation, attempts: Iterable[str]) -> None:
-        """End the notifications for these attempts."""
         await self._driven[state.tenant, state.conversation_id].forget(attempts)
 
     async def wait(self, state: Conversation, until: datetime) -> bool:

@@ -19,10 +19,9 @@ from banksman.contracts.events import (
     WorkspaceChanged,
     WorkspaceRestored,
 )
-from banksman.contracts.fitting import first_fitting, json_bytes
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
-from banksman.contracts.wire import MAX_DEPTH, JsonObject, JsonValue, depth_of
+from banksman.contracts.wire import MAX_DEPTH, JsonObject, JsonValue, depth_of, first_fitting, json_bytes
 from banksman.contracts.workspaces import WorkspaceLoss
 from banksman.runs.state import Conversation, Run
 

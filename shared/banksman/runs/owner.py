@@ -12,23 +12,22 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.errors import CallerMistake, Fenced, Refused
 from banksman.contracts.events import (
-    ApprovalRequested,
     Commit,
     Event,
     EventBody,
-    InputRequested,
     IterationStarted,
     Owner,
     RunFinished,
     RunStarted,
 )
-from banksman.runs.approvals import publish_requests
+from banksman.runs.approval.requests import publish_requests
 from banksman.runs.fold import apply_events
 from banksman.runs.ports import Ports
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, Run, replace
-from banksman.runs.steps import Idle, Park, Record, next_in_queue, next_step
+from banksman.runs.steps import Idle, Park, RecordEvents, next_in_queue, next_step
 
 PAUSE_S = 3.0
 """Seconds without a proof of ownership after which another process may own the run: a frozen process sends no
@@ -84,7 +83,7 @@ class Draft:
         """Append the events that follow from the log alone, as far as `extent` goes."""
         while extent.follows:
             step = next_step(self.state, self.now)
-            if isinstance(step, Record):
+            if isinstance(step, RecordEvents):
                 self.add(step.run_id, step.bodies)
             elif isinstance(step, Idle) and extent.starts_next and (queued := next_in_queue(self.state)):
                 self.add(queued[0], (queued[1],))

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     CancelRequested,
     HistoryCompacted,
-    InputRequested,
     Owner,
     RunStatus,
     TrackedCall,
@@ -25,7 +23,7 @@ from banksman.contracts.events import (
 )
 from banksman.contracts.messages import Content, Message, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.runs.branches import LeftPath
+from banksman.runs.history import LeftPath
 
 T = TypeVar("T")
 
@@ -136,12 +134,10 @@ class Run:
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
-        """Calls that have no result yet."""
         return tuple(call for call in self.calls if call.result is None)
 
     @property
     def undecided(self) -> bool:
-        """True while an approval request is open."""
         return self.approval is not None and self.approval.resolved is None
 
     @property
@@ -233,7 +229,6 @@ class Conversation:
 
     @property
     def deleted(self) -> bool:
-        """True if the log has a tombstone."""
         return self.tombstone > 0
 
     def knows(self, run_id: str) -> bool:
@@ -276,5 +271,4 @@ def with_ids(ids: Mapping[str, datetime], *more: str, at: datetime) -> Mapping[s
 
 
 def without_id(ids: Mapping[str, datetime], removed: str) -> Mapping[str, datetime]:
-    """Return the ids without one of them."""
     return {known: moment for known, moment in ids.items() if known != removed} if removed in ids else ids

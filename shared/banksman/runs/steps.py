@@ -1,7 +1,7 @@
 """The next step of a run. Pure: every agent that folds the same log takes the same next step.
 
 next_step(state) ─┬─ Idle           no run is open
-                  ├─ Record         events that follow from the log alone; they join the commit before them
+                  ├─ RecordEvents   events that follow from the log alone; they join the commit before them
                   ├─ RequestModel   request the model's next reply
                   ├─ ExecuteCalls   execute the calls that may run, or end them when the run must end
                   ├─ CloseApproval  close the open approval request before the run may end
@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import EventBody, IterationStarted, RunStarted, ToolCallCompleted
-from banksman.contracts.fitting import first_fitting
 from banksman.contracts.tools import ErrorKind, ToolResult, failed
+from banksman.contracts.wire import first_fitting
 from banksman.runs.outcome import Ending, answer_text, finished
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation, OpenCall, Run
 
@@ -25,7 +25,6 @@ MAX_MALFORMED = 3
 
 
 def cancelled(reason: str | None) -> Ending:
-    """Return the ending of a cancelled run."""
     return Ending("cancelled", ErrorCode.CANCELLED, reason or "The run was cancelled.", "cancelled")
 
 
@@ -53,7 +52,7 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordEvents:
     """Events that follow from the log alone."""
 
     run_id: str
@@ -88,7 +87,7 @@ class Park:
     """The run waits for a decision and has no owner until then."""
 
 
-Step = Idle | Record | RequestModel | ExecuteCalls | CloseApproval | Park
+Step = Idle | RecordEvents | RequestModel | ExecuteCalls | CloseApproval | Park
 
 
 def next_step(state: Conversation, now: datetime) -> Step:
@@ -101,7 +100,7 @@ def next_step(state: Conversation, now: datetime) -> Step:
         return _wind_down(state, run, ending)
     unrunnable = tuple(_refusal(call) for call in run.open_calls if _cannot_run(call))
     if unrunnable:
-        return Record(run.run_id, unrunnable)
+        return RecordEvents(run.run_id, unrunnable)
     runnable = tuple(call for call in run.open_calls if call.gate in ("free", "approved"))
     if runnable:
         return ExecuteCalls(runnable)
@@ -182,10 +181,10 @@ def _wind_down(state: Conversation, run: Run, ending: Ending) -> Step:
         return CloseApproval(run.open_inputs[0].request_id)
     idle = tuple(call for call in run.open_calls if _never_dispatched(state, call))
     if idle:
-        return Record(run.run_id, tuple(_unexecuted(call, ending) for call in idle))
+        return RecordEvents(run.run_id, tuple(_unexecuted(call, ending) for call in idle))
     if run.open_calls:
         return ExecuteCalls(run.open_calls, ending)
-    return Record(run.run_id, (finished(run, ending.status, ending.message, ending),))
+    return RecordEvents(run.run_id, (finished(run, ending.status, ending.message, ending),))
 
 
 def _never_dispatched(state: Conversation, call: OpenCall) -> bool:
@@ -240,12 +239,12 @@ def _between_iterations(state: Conversation, run: Run) -> Step:
     most = run.settings.tools.max_iterations
     answer = run.final if run.final is not None else _terminating_answer(run)
     if answer is not None and (not run.steering or run.iteration >= most):
-        return Record(run.run_id, (finished(run, "completed", answer, None),))
+        return RecordEvents(run.run_id, (finished(run, "completed", answer, None),))
     if run.iteration >= most:
         text = f"I reached the maximum number of tool calls ({most}) before I could finish."
         ending = Ending("max_iterations", ErrorCode.MAX_ITERATIONS, text, "not_executed")
-        return Record(run.run_id, (finished(run, "max_iterations", text, ending),))
-    return Record(run.run_id, (IterationStarted(n=run.iteration + 1, max=most),))
+        return RecordEvents(run.run_id, (finished(run, "max_iterations", text, ending),))
+    return RecordEvents(run.run_id, (IterationStarted(n=run.iteration + 1, max=most),))
 
 
 def _terminating_answer(run: Run) -> str | None:
@@ -262,7 +261,6 @@ def _terminating_answer(run: Run) -> str | None:
 
 
 def next_in_queue(state: Conversation) -> tuple[str, RunStarted] | None:
-    """Return the id and first event of the next queued run; None while a run is open."""
     if state.run is not None or not state.queue:
         return None
     first = state.queue[0]

@@ -15,13 +15,12 @@ gateways' NATS API and the subjects that a tenant's account may subscribe to; it
 
 from banksman.bus.envelope import RemoteError
 from banksman.contracts.errors import BanksmanError
-from banksman.sdk.client import Client, StartedRun
-from banksman.sdk.connecting import connect
+from banksman.sdk.client import Client, StartedRun, connect
 from banksman.sdk.events import EventFrame, LiveFrame, LogRestored
 from banksman.sdk.parameters import ToolContext
-from banksman.sdk.tool_server import ToolServer
+from banksman.sdk.servers.tools import ToolServer
+from banksman.sdk.servers.workflows import WorkflowServer
 from banksman.sdk.tools import Tool, Toolbox, ToolFailed, tool
-from banksman.sdk.workflow_server import WorkflowServer
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed, hint, workflow
 
 __all__ = [

@@ -7,39 +7,23 @@ from functools import cached_property
 
 from pydantic import BaseModel
 
-from banksman.contracts import event_data, events
+from banksman.contracts import approvals, event_frames, events
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.event_frames import event_frame
-from banksman.contracts.frames import DETAILS, Detail
 from banksman.contracts.tools import ToolResult
 from banksman.contracts.wire import JsonObject, Stored, Timestamp
 
-LEVELS: dict[str, Detail] = {
-    "iteration.started": "steps",
-    "protocol.retry": "steps",
-    "tool_call.requested": "steps",
-    "tool_call.started": "steps",
-    "tool_call.completed": "steps",
-    "workspace.changed": "steps",
-    "run.cancel_requested": "steps",
-    "history.compacted": "steps",
-    "reasoning.delta": "full",
-    "tool_call.output": "full",
-}
-"""The lowest level of detail that includes each type; `final` for other types."""
-
 BODIES: dict[str, type[BaseModel]] = {
-    "run.queued": event_data.RunQueuedData,
-    "run.started": event_data.RunStartedData,
+    "run.queued": event_frames.RunQueuedData,
+    "run.started": event_frames.RunStartedData,
     "message.completed": events.MessageCompleted,
-    "tool_call.requested": event_data.ToolCallRequestedData,
+    "tool_call.requested": event_frames.ToolCallRequestedData,
     "tool_call.completed": ToolResult,
-    "approval.requested": events.ApprovalRequested,
-    "approval.resolved": events.ApprovalResolved,
-    "approval.escalated": events.ApprovalEscalated,
-    "approval.forgotten": events.ApprovalForgotten,
-    "input.requested": events.InputRequested,
-    "input.resolved": events.InputResolved,
+    "approval.requested": approvals.ApprovalRequested,
+    "approval.resolved": approvals.ApprovalResolved,
+    "approval.escalated": approvals.ApprovalEscalated,
+    "approval.forgotten": approvals.ApprovalForgotten,
+    "input.requested": approvals.InputRequested,
+    "input.resolved": approvals.InputResolved,
     "iteration.started": events.IterationStarted,
     "workspace.changed": events.WorkspaceChanged,
     "workspace.restored": events.WorkspaceRestored,
@@ -49,13 +33,13 @@ BODIES: dict[str, type[BaseModel]] = {
     "conversation.updated": events.ConversationUpdated,
     "run.cancel_requested": events.CancelRequested,
     "run.finished": events.RunFinished,
-    "protocol.retry": event_data.ProtocolRetryData,
+    "protocol.retry": event_frames.ProtocolRetryData,
     "history.compacted": events.HistoryCompacted,
     "history.cut": events.HistoryCut,
-    "message.delta": event_data.TextDelta,
-    "reasoning.delta": event_data.TextDelta,
-    "tool_call.started": event_data.CallStarted,
-    "tool_call.output": event_data.CallOutput,
+    "message.delta": event_frames.TextDelta,
+    "reasoning.delta": event_frames.TextDelta,
+    "tool_call.started": event_frames.ToolCallStartedData,
+    "tool_call.output": event_frames.ToolCallOutputData,
 }
 """The model of the data of each type. Other types have none."""
 
@@ -135,14 +119,11 @@ class EventSequence:
         return True
 
 
-def is_shown(kind: str, detail: Detail) -> bool:
-    """Return whether frames of a type are sent at a level of detail."""
-    return DETAILS.index(LEVELS.get(kind, "final")) <= DETAILS.index(detail)
-
-
 def frames_of(commit: events.Commit, conversation_id: str) -> tuple[EventFrame, ...]:
     """Return the event frames of a live commit."""
     return tuple(
-        EventFrame.model_validate(event_frame(event, conversation_id, commit.log_epoch, event.seq - 1))
+        EventFrame.model_validate(
+            event_frames.event_frame(event, conversation_id, commit.log_epoch, event.seq - 1)
+        )
         for event in commit.events
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.assistant_requests import (
     AssistantBody,
     AssistantList,
@@ -11,14 +12,12 @@ from banksman.contracts.assistant_requests import (
     NewAssistant,
 )
 from banksman.contracts.assistants import Assistant, ConversationRecord
-from banksman.contracts.call_pages import CallPage
 from banksman.contracts.calls import FileEntry
-from banksman.contracts.events import ApprovalItem
 from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.tool_views import ToolView, ToolViews
+from banksman.contracts.tool_views import CallPage, ToolView, ToolViews
 from banksman.contracts.usage import UsageReport
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
-from banksman.sdk.transport import Transport
+from banksman.sdk.transports.base import ClientTransport
 
 
 class ConversationPage(Stored):
@@ -29,7 +28,7 @@ class ConversationPage(Stored):
     """`cursor` of the next page; None at the end."""
 
 
-class OpenApproval(Stored):
+class ListedApproval(Stored):
     """An approval request without a decision."""
 
     approval_id: Token
@@ -40,7 +39,7 @@ class OpenApproval(Stored):
 
 
 class _Approvals(Stored):
-    items: tuple[OpenApproval, ...]
+    items: tuple[ListedApproval, ...]
 
 
 class _Workflows(Stored):
@@ -54,7 +53,7 @@ class _Deleted(Stored):
 class Resources:
     """Requests that start no run. All raise `RemoteError` and `Unavailable`, like those of `Client`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: ClientTransport) -> None:
         self._transport = transport
 
     async def conversations(
@@ -79,7 +78,7 @@ class Resources:
         """Delete a conversation, and end its open runs."""
         await self._transport.call("conversation.delete", _Deleted, conversation_id)
 
-    async def open_approvals(self) -> tuple[OpenApproval, ...]:
+    async def open_approvals(self) -> tuple[ListedApproval, ...]:
         """Return the tenant's approval requests without a decision, oldest first, at most 1,000."""
         return (await self._transport.call("approval.list", _Approvals)).items
 

@@ -4,12 +4,11 @@
     def get_current_weather(location: str) -> dict[str, object]:
         \"\"\"Get the current weather for a location.
 
-Args:
-            location: City and state, such as "San Francisco, CA".
+        :param location: City and state, such as "San Francisco, CA".
         \"\"\"
 
-The schema comes from the annotations, the descriptions from the docstring. `tool` adds each tool to the
-default toolbox, which a `ToolServer` serves.
+The schema comes from the annotations, the descriptions from the docstring (Google, NumPy or Sphinx style).
+`tool` adds each tool to the default toolbox, which a `ToolServer` serves.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.tools import ErrorKind, ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.sdk.docstrings import Docstring
-from banksman.sdk.parameters import Parameters, ToolContext
-from banksman.sdk.processes import in_process
-from banksman.sdk.threads import in_thread
+from banksman.sdk.blocking import in_process, in_thread
+from banksman.sdk.parameters import Docstring, Parameters, ToolContext
 
 P = ParamSpec("P")
 R = TypeVar("R")

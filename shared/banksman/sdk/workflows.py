@@ -4,8 +4,7 @@
     async def tag_release(context: WorkflowContext, version: str) -> str:
         \"\"\"Tag a release.
 
-Args:
-            version: Such as 1.2.3.
+        :param version: Such as 1.2.3.
         \"\"\"
         await context.tool("bash", {"command": f"git tag {version}"}, step="tag")
         return f"Tagged {version}."
@@ -26,9 +25,8 @@ from pydantic import Field
 
 from banksman.contracts.registry import WorkflowDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.contracts.workflow_turns import DAY_S, StepResult
-from banksman.sdk.docstrings import Docstring
-from banksman.sdk.parameters import Parameters
+from banksman.contracts.workflows import DAY_S, StepResult
+from banksman.sdk.parameters import Docstring, Parameters
 
 
 class WorkflowFailed(Exception):

@@ -16,7 +16,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.contracts.calls import FileReply, FileRequest, RunnerLease
 from banksman.contracts.errors import Unavailable
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 from banksman.runs.state import Conversation
 
 WRITES = tuple(

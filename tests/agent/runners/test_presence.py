@@ -23,8 +23,8 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CancelCall, RunnerLease
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
-from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.placement import Placements
+from banksman.runs.runners.lease import Lease, LeaseLost
+from banksman.runs.runners.placement import Placements
 
 TAKEOVER_S = 3.0
 """Seconds from the kill of a holder to the end of its lease."""

@@ -19,8 +19,8 @@ from banksman.contracts.registry import ToolRegistration
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.deployment.tenant_room import LEAST
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 FREE_BYTES = 96 * 1024
 

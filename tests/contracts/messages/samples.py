@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from banksman.contracts import calls, events, integrity, usage, work, workspaces
+from banksman.contracts import approvals, calls, events, integrity, usage, work, workspaces
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistants import (
     ApprovalRule,
@@ -27,7 +27,7 @@ from banksman.contracts.assistants import (
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.messages import FilePart, ImagePart, TextPart, Usage
 from banksman.contracts.tools import PathChange, ToolCall, ToolResult
-from banksman.contracts.workflow_turns import TableOutput
+from banksman.contracts.workflows import TableOutput
 
 GOLDEN = Path(__file__).parent / "golden"
 TS = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -88,17 +88,17 @@ USAGE = Usage(
     cost_usd=0.01,
 )
 CONTENT = (TextPart(text="Look"), ImagePart(url="data:,", media_type="image/png"), FilePart(path="a.txt"))
-ITEM = events.ApprovalItem(
+ITEM = approvals.ApprovalItem(
     tool_call_id="k1",
     name="bash",
     arguments={"command": "ls"},
     digest=CALL.digest,
     editable=True,
-    preview=events.Preview(
+    preview=approvals.Preview(
         kind="command", command="ls", url="https://a", path="a.txt", old="1", new="2", text="t"
     ),
 )
-DECISION = events.ItemDecision(
+DECISION = approvals.ItemDecision(
     tool_call_id="k1", decision="approve", arguments={"command": "ls -l"}, reason="ok"
 )
 
@@ -126,12 +126,12 @@ BODIES: tuple[events.EventBody, ...] = (
         usage=USAGE,
     ),
     events.ToolCallRequested(call=CALL, arguments_error="not JSON"),
-    events.ApprovalRequested(approval_id="a1", expires_at=LATER, items=(ITEM,)),
-    events.ApprovalResolved(
+    approvals.ApprovalRequested(approval_id="a1", expires_at=LATER, items=(ITEM,)),
+    approvals.ApprovalResolved(
         approval_id="a1", outcome="approved", by="ann", decisions=(DECISION,), remember="run"
     ),
-    events.ApprovalEscalated(approval_id="a1", users=("eve",), by="ann"),
-    events.ApprovalForgotten(approval_id="a1", by="ann"),
+    approvals.ApprovalEscalated(approval_id="a1", users=("eve",), by="ann"),
+    approvals.ApprovalForgotten(approval_id="a1", by="ann"),
     events.ToolCallCompleted(result=RESULT),
     events.WorkspaceChanged(paths=(PathChange(path="a.txt", change="created"),)),
     events.HistoryCut(first_missing=7, set_aside=4),
@@ -165,10 +165,16 @@ BODIES: tuple[events.EventBody, ...] = (
     events.WorkflowOutput(
         output=TableOutput(title="Files", columns=("file", "ok"), rows=(("a.py", True),)),
     ),
-    events.InputRequested.model_validate(
-        {"request_id": "i1", "message": "How many?", "schema": {"type": "integer"}}
+    approvals.InputRequested.model_validate(
+        {
+            "request_id": "i1",
+            "message": "How many?",
+            "schema": {"type": "integer"},
+            "tool_call_id": "k1",
+            "expires_at": LATER,
+        }
     ),
-    events.InputResolved(request_id="i1", value=3, by="ann"),
+    approvals.InputResolved(request_id="i1", value=3, by="ann"),
     events.ConversationUpdated(title="Pumps", status="deleted", request_id="rename-1"),
 )
 

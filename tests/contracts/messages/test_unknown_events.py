@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from banksman.contracts.event_frames import detail_of, event_frame
+from banksman.contracts.event_frames import event_frame, is_shown
 from banksman.contracts.events import Commit, Event, UnknownEvent
 from banksman.runs.fold import apply_commit
 from banksman.runs.state import Conversation
@@ -31,7 +31,7 @@ def test_event_of_an_unknown_type_is_stored_and_forwarded_unchanged() -> None:
     assert json.loads(event.model_dump_json(by_alias=True))["data"] == NEWER
     frame = event_frame(event, "c", "e", 0)
     assert (frame["type"], frame["data"]) == ("moon.rose", {"phase": 0.5, "seen_from": ["here"]})
-    assert detail_of(event) == "final"
+    assert is_shown(event.data.type, "final")
 
 
 def test_event_of_an_unknown_type_only_advances_seq() -> None:

@@ -19,17 +19,15 @@ import pytest
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
+from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Preview
 from banksman.contracts.assistants import RunSettings, ToolSettings
 from banksman.contracts.events import (
-    ApprovalItem,
-    ApprovalRequested,
     Commit,
     Event,
     EventBody,
     IterationStarted,
     MessageCompleted,
     Owner,
-    Preview,
     RunStarted,
     ToolCallRequested,
 )

@@ -26,7 +26,7 @@ from banksman.contracts.assistants import RunSettings
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalReply, CancelRun, StartRun
 from banksman.model_server import Reply
-from banksman.runs.approvals import sign
+from banksman.runs.approval.requests import sign
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client

@@ -12,7 +12,7 @@ from tests.gateway.clients.drivers import CLIENT
 from tests.gateway.conftest import Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.contracts.event_frames import detail_of
+from banksman.contracts.event_frames import LEVELS
 from banksman.contracts.events import Event
 from banksman.gateway.application import application
 from banksman.gateway.identity.auth import Keys
@@ -64,7 +64,7 @@ async def test_a_refused_token_ends_the_client_with_one_sentence(guarded: Served
 def test_the_client_knows_the_level_of_every_event() -> None:
     listed = dict(re.findall(r'"([a-z_.]+)": "(steps|full)"', (CLIENT / "levels.mjs").read_text("utf-8")))
     live = {"tool_call.started": "steps", "tool_call.output": "full", "reasoning.delta": "full"}
-    stored = {event.data.type: detail_of(event) for event in EVENTS}
+    stored = {event.data.type: LEVELS[event.data.type] for event in EVENTS}
     assert listed == live | {kind: level for kind, level in stored.items() if level != "final"}
 
 

@@ -14,8 +14,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.gateway.audit.audited import ACTIONS, BY_HTTP
 
 TRAIL, EXPORT = "/v1/audit", "/v1/audit/export"

@@ -21,7 +21,7 @@ from banksman.contracts import subjects
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.integrity import DamagedLog
-from banksman.contracts.registry import StartWorkflow
+from banksman.contracts.registry import StartWorkflow, ToolPolicy
 from banksman.contracts.tools import ToolCall, ToolResult
 
 
@@ -124,6 +124,7 @@ async def test_a_workflow_run_is_queued_until_a_service_takes_it(gateway: Served
             message_id=new_id("m"),
             parameters={"name": "demo"},
             user="ann",
+            tools=ToolPolicy(),
         )
         await RunQueue(gateway.bus).start_workflow(start)
         run = await http.get(f"/context/runs/{start.run_id}")

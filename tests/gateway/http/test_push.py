@@ -14,8 +14,9 @@ from tests.gateway.conftest import TOKENS, Agent, GatewayFactory, Served, key_of
 from tests.support.polling import eventually
 from tests.support.push_service import Browser, PushService, base64url, from_base64url, push_service
 
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
 from banksman.contracts.assistants import ApprovalTerms, Escalation
-from banksman.contracts.events import ApprovalEscalated, ApprovalRequested, Event, EventBody
+from banksman.contracts.events import Event, EventBody
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.webhooks.devices import MAX_DEVICES_PER_USER, is_for
 from banksman.gateway.webhooks.models import PushKeys

@@ -14,11 +14,11 @@ from banksman.bus.names import OUTPUTS, WORKFLOWS
 from banksman.bus.objects import Objects
 from banksman.bus.sealing import sealed
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.assistant_requests import AssistantBody
 from banksman.contracts.assistants import Assistant, RunSettings
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.tools import ToolResult
 
 

@@ -7,11 +7,8 @@ from typing import Any
 import httpx
 from tests.gateway.conftest import TOKENS, Agent, Served
 
+from banksman.contracts.approvals import ApprovalResolved, InputRequested, InputResolved, ItemDecision
 from banksman.contracts.events import (
-    ApprovalResolved,
-    InputRequested,
-    InputResolved,
-    ItemDecision,
     IterationStarted,
     MessageCompleted,
     ProtocolRetry,
@@ -163,6 +160,7 @@ async def test_an_input_of_a_workflow_is_one_step_with_its_reply(gateway: Served
                 "message": "Which crane?",
                 "schema": {"type": "string"},
                 "tool_call_id": "w1",
+                "expires_at": "2126-01-31T09:00:00Z",
             }
         )
         asked = MessageCompleted(message_id="m1", role="assistant", content=None, finish_reason="tool_calls")

@@ -13,9 +13,9 @@ from tests.gateway.conftest import SIGNING_KEY, TOKENS, Agent, GatewayFactory, S
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.contracts.work import ApprovalRequest
-from banksman.runs.approvals import problem
+from banksman.runs.approval.requests import problem
 from banksman.sdk.client import Client
-from banksman.sdk.nats_transport import NatsTransport
+from banksman.sdk.transports.nats import NatsTransport
 
 
 @dataclass

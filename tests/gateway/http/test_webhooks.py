@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email import message_from_string, policy
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.names import WEBHOOK_QUEUE
-from banksman.contracts.events import InputRequested
+from banksman.contracts.approvals import InputRequested
 from banksman.gateway.webhooks.sending import PrivateAddress, PublicHosts
 
 PATH = "/context/webhooks"
@@ -165,7 +165,13 @@ async def test_a_request_for_a_value_arrives_with_the_schema_of_its_form(
         start = await agent.started(conversation)
         await agent.begin(start)
         request = f"{start.run_id}-i1"
-        wanted = InputRequested(request_id=request, message="Which crane?", schema=form)
+        wanted = InputRequested(
+            request_id=request,
+            message="Which crane?",
+            schema=form,
+            tool_call_id="w1",
+            expires_at=datetime.now(UTC) + timedelta(hours=1),
+        )
         await agent.commit(conversation, start.run_id, wanted, owned=False)
         headers, body = await receiver.message(1)
     message = Verifier(webhook["secret"]).verify(body, headers)

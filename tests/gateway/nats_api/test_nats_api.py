@@ -16,14 +16,14 @@ from banksman.bus.dead import dead_letters
 from banksman.bus.envelope import RemoteError
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.calls import Delta
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.work import DeadLetter
 from banksman.gateway.interfaces.nats.replays import MAX_FOLLOWING
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.events import EventFrame
-from banksman.sdk.nats_transport import NatsTransport
+from banksman.sdk.transports.nats import NatsTransport
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import USAGE
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.assistants import ModelOptions, ToolSettings
 from banksman.contracts.errors import ErrorCode, Unavailable
 from banksman.contracts.ids import new_id
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.usage import CommitUsage, UsageTotals, usage_key
 from banksman.deployment.users import AGENT, GATEWAY
 from banksman.runtime.tenants import TenantLimits, TenantSettings

@@ -11,8 +11,8 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.log import EventLog
+from banksman.contracts.approvals import InputRequested
 from banksman.contracts.errors import BadInput
-from banksman.contracts.events import InputRequested
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.approvals.decisions import Decisions
@@ -20,7 +20,7 @@ from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.runs.outcome import RESULT_BYTES
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 KEY = b"k" * 32
 UNUSED = cast(Any, None)
@@ -35,7 +35,11 @@ async def test_a_value_above_the_limit_of_results_is_refused_with_its_size(
     async with BrokerClock(bus) as clock, SchemaChecker() as schemas:
         expires_at = clock.now() + timedelta(hours=1)
         wanted = InputRequested(
-            request_id=request_id, message="Text?", schema={"type": "string"}, expires_at=expires_at
+            request_id=request_id,
+            message="Text?",
+            schema={"type": "string"},
+            tool_call_id="w1",
+            expires_at=expires_at,
         )
         request = ApprovalRequest(
             tenant=tenant,

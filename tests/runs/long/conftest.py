@@ -34,8 +34,8 @@ from banksman.contracts.work import RunSignal, StartRun
 from banksman.runs.bus_ports import bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.tenants import TenantSettings
 from tests.support.fixtures import provision_all
 from tests.support.model_server import ModelServer

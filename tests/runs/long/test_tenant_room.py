@@ -11,7 +11,8 @@ from banksman.bus.jetstream import call
 from banksman.bus.names import APPROVALS, EVENTS, api
 from banksman.bus.outcomes import Done
 from banksman.bus.tail import last_sequence
-from banksman.contracts.events import ApprovalRequested, ToolCallCompleted
+from banksman.contracts.approvals import ApprovalRequested
+from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation
 from banksman.deployment.tenant_room import LEAST

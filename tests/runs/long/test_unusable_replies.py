@@ -15,7 +15,7 @@ from banksman.contracts.events import MessageCompleted
 from banksman.contracts.messages import Usage
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.schemas import ArgumentProblem, SchemaChecker
+from banksman.runs.schema_checks.checker import ArgumentProblem, SchemaChecker
 from tests.runs.long.conftest import Agent
 
 USAGE = Usage(input_tokens=700, output_tokens=30)

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from banksman.contracts.events import Remember
+from banksman.contracts.approvals import Remember
 from banksman.contracts.wire import JsonObject
 from banksman.model_server import Reply, ToolCall
 from tests.support.chaos.fleet import LEDGER_FILE

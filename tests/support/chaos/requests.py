@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from banksman.contracts.events import Remember
+from banksman.contracts.approvals import Remember
 from banksman.contracts.ids import new_id
 from banksman.contracts.wire import JsonObject
 from tests.support.chaos.simulated_user import Frame, OnPhase, SimulatedUser

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from banksman.contracts.events import ApprovalOutcome
+from banksman.contracts.approvals import ApprovalOutcome
 from banksman.contracts.wire import JsonObject
 
 Phase = Literal["invoke", "ok", "fail", "info"]

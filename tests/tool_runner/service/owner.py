@@ -88,6 +88,7 @@ class Owner:
             digest=call.digest,
             runner_epoch=self.runner.epoch,
             deadline=datetime.now(UTC) + timedelta(seconds=within_s),
+            left_s=within_s,
         )
 
     async def send(self, request: CallRequest, *, timeout_s: float = WAIT_S) -> CallReply:

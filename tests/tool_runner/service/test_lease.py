@@ -28,7 +28,7 @@ from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, OPERATOR, TOOL_RUNNER
 from banksman.runs.call_attempt import unknown_outcome
-from banksman.runs.lease import Lease, LeaseLost
+from banksman.runs.runners.lease import Lease, LeaseLost
 
 STALL_S = 5.0
 """Seconds of a stall of the broker that no command notices."""

@@ -40,8 +40,8 @@ from banksman.contracts.mcp import McpServer, OfferedTools
 from banksman.contracts.mcp_sign_in import RequestToken
 from banksman.contracts.tools import ToolResult
 from banksman.deployment.users import GATEWAY, OPERATOR, WORKFLOWS
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
+from banksman.runs.runners.placement import Placements
 
 SERVER = "/context/mcp-servers/issues"
 PORT = free_port()

@@ -12,8 +12,8 @@ from tests.tool_runner.conftest import Runner
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
-from banksman.runs.runner import RunnerCalls, RunnerSlots
-from banksman.runs.schemas import check_schema
+from banksman.runs.runners.calls import RunnerCalls, RunnerSlots
+from banksman.runs.schema_checks.checker import check_schema
 from banksman.runtime.shares import Shares
 from banksman.tool_runner.sandbox.base import Stop
 from banksman.tool_runner.tools.base import ToolOutcome, ToolRun
@@ -136,6 +136,7 @@ def bash_request(command: str) -> CallRequest:
         digest=call.digest,
         runner_epoch=1,
         deadline=datetime.now(UTC) + timedelta(seconds=60),
+        left_s=60,
     )
 
 

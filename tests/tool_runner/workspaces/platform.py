@@ -47,8 +47,8 @@ from banksman.contracts.tools import ToolCall, ToolResult
 from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply
 from banksman.deployment.users import AGENT, OPERATOR_FILES, TOOL_RUNNER
 from banksman.runs.call_attempt import REPEAT_S
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Placement
+from banksman.runs.runners.placement import Placements
 
 WAIT_S = 60.0
 """Time limit in seconds for short operations on a busy machine."""
@@ -127,6 +127,7 @@ class Platform:
             digest=call.digest,
             runner_epoch=placement.runner_epoch,
             deadline=datetime.now(UTC) + timedelta(seconds=120),
+            left_s=120,
             place=placement.place,
         )
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from banksman.cli import output
 from banksman.cli.client.session import Frame
 from banksman.cli.output import clean
-from banksman.contracts.workflow_turns import INPUT_CALL
+from banksman.contracts.workflows import INPUT_CALL
 
 _RESULT_CHARS = 2_000
 

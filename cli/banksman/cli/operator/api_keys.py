@@ -12,9 +12,9 @@ from banksman.cli import output
 from banksman.cli.output import Exit
 from banksman.cli.settings import UpSettings
 from banksman.cli.state import DataDir
+from banksman.contracts.api import DEFAULT_RIGHTS, RIGHTS
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token, digest
-from banksman.contracts.rights import DEFAULT_RIGHTS, RIGHTS
 from banksman.runtime.key_file import Key, read_keys, update_keys
 from banksman.runtime.settings import load
 

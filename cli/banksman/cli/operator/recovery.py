@@ -17,7 +17,7 @@ from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit, HistoryCut
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import ResumeRun
-from banksman.runs.approvals import open_approval_request
+from banksman.runs.approval.requests import open_approval_request
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.owner import Draft
 from banksman.runs.ports import Clock

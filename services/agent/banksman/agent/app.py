@@ -36,8 +36,8 @@ from banksman.log_integrity.damage import DamagedLogs
 from banksman.runs.bus_ports import bus_ports
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.notifications import OwnerNotifications
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime import service
 from banksman.runtime.health import health_server
 from banksman.runtime.service import ServiceProcess

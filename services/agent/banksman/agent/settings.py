@@ -10,8 +10,8 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.tools.available import DEFAULT_AWAY_S
 from banksman.bus.connection import NatsSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
-from banksman.runs.placement import WorkspaceSettings
 from banksman.runs.pricing import Price
+from banksman.runs.runners.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 

@@ -13,8 +13,8 @@ from banksman.contracts.wire import Token
 from banksman.gateway.identity_settings import ApiKey, OidcSettings, is_loopback
 from banksman.gateway.mail_settings import SmtpSettings
 from banksman.prompting.enhance import DEFAULT_BUDGET_TOKENS, DEFAULT_MAX_TOOLS
-from banksman.runs.placement import WorkspaceSettings
 from banksman.runs.pricing import Price
+from banksman.runs.runners.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, Section, ServiceSettings
 from banksman.runtime.tenants import TenantSettings
 

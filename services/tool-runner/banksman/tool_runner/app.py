@@ -18,8 +18,8 @@ from banksman.contracts.calls import RunnerLease
 from banksman.contracts.subjects import ANY
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import TOOL_RUNNER, tool_runner
-from banksman.runs.lease import Lease
-from banksman.runs.runner import LateResults, LeasedSlots, RunnerCalls
+from banksman.runs.runners.calls import LateResults, LeasedSlots, RunnerCalls
+from banksman.runs.runners.lease import Lease
 from banksman.runtime import service
 from banksman.runtime.concurrency import first_error
 from banksman.runtime.health import Health, health_server

@@ -13,13 +13,12 @@ from typing import Protocol
 from banksman.bus.connection import Bus
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import BanksmanError
-from banksman.contracts.fitting import first_fitting, json_bytes
 from banksman.contracts.mcp import HttpServer, McpTarget
 from banksman.contracts.tools import ToolResult, failed
-from banksman.contracts.wire import JsonObject
+from banksman.contracts.wire import JsonObject, first_fitting, json_bytes
 from banksman.contracts.workspace_tools import BASH, WEB_FETCH
-from banksman.runs.lease import Lease, LeaseLost
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
+from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import traced
 from banksman.tool_runner.outputs import Outputs, StoredOutput, progress

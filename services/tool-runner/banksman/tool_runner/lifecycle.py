@@ -11,7 +11,7 @@ from pathlib import Path
 
 from banksman.contracts.calls import DRAINING
 from banksman.contracts.errors import BanksmanError
-from banksman.runs.lease import Lease
+from banksman.runs.runners.lease import Lease
 from banksman.runtime.background import BackgroundTask
 from banksman.runtime.service import ServiceProcess
 from banksman.tool_runner.egress.client import Egress, EgressWithPrivate

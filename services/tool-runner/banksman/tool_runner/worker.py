@@ -17,7 +17,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall, FileReply, FileRequest
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.subjects import ANY
-from banksman.runs.runner import RunnerCalls
+from banksman.runs.runners.calls import RunnerCalls
 from banksman.tool_runner.execution import ActiveCall, Admission, CallExecutor
 from banksman.tool_runner.sandbox.base import KilledReason
 from banksman.tool_runner.workspaces.files_api import FilesApi

@@ -14,7 +14,7 @@ from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, Message, UserMessage, text_of
 from banksman.contracts.tools import ToolResult, failed
 from banksman.contracts.work import CancelRun, StartRun
-from banksman.contracts.workflow_turns import RunStep
+from banksman.contracts.workflows import RunStep
 from banksman.runs.owner import Ownership
 from banksman.runs.steps import RequestModel, next_step
 from banksman.workflows.step_events import call_id

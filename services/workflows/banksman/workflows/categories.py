@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from banksman.contracts.categories import categories_of
 from banksman.contracts.registry import WorkflowCategory, WorkflowDefinition
+from banksman.contracts.tool_views import categories_of
 
 
 def by_category(definitions: Iterable[WorkflowDefinition]) -> tuple[WorkflowCategory, ...]:

@@ -15,10 +15,10 @@ from banksman.contracts.events import EventBody, MessageCompleted
 from banksman.contracts.ids import approval_id_for
 from banksman.contracts.tools import ToolDefinition, ToolResult
 from banksman.contracts.wire import JsonObject
-from banksman.contracts.workflow_turns import InputStep, RunStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
+from banksman.contracts.workflows import InputStep, RunStep, ToolStep, TurnEnd, TurnReply, WorkflowTurn
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import Conversation
 from banksman.runs.steps import RequestModel, deadline_of, next_step
 from banksman.sdk.workflows import WorkflowFailed

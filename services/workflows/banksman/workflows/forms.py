@@ -13,7 +13,7 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import BUILTIN_SERVER, ParameterProblem, ParsedWorkflow, WorkflowDefinition
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.runs.schemas import SchemaChecker, argument_problem, check_schema
+from banksman.runs.schema_checks.checker import SchemaChecker, argument_problem, check_schema
 from banksman.workflows.commands import missing_parameters, read_parameters
 
 MAX_PROBLEM_CHARS = 600

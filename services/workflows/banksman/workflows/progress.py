@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from banksman.contracts.errors import NotFound
 from banksman.contracts.events import WorkflowProgress
-from banksman.contracts.workflow_turns import PROGRESS_INTERVAL_S, Progress, ReportProgress
+from banksman.contracts.workflows import PROGRESS_INTERVAL_S, Progress, ReportProgress
 from banksman.runs.owner import append
 from banksman.runs.ports import Ports
 from banksman.runs.state import Run

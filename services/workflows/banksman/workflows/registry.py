@@ -13,7 +13,7 @@ from banksman.contracts.registry import (
     WorkflowDefinition,
     WorkflowRegistration,
 )
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import check_form, naming_form
 
 MAX_TIMEOUT_S = 86_400.0

@@ -27,8 +27,8 @@ from banksman.contracts.registry import (
     WorkflowRegistration,
 )
 from banksman.contracts.subjects import ANY
-from banksman.contracts.workflow_turns import ProgressReported, ReportProgress
-from banksman.runs.schemas import SchemaChecker
+from banksman.contracts.workflows import ProgressReported, ReportProgress
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.built.checks import check_built, value_forms
 from banksman.workflows.categories import by_category
 from banksman.workflows.commands import split_command

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from banksman.bus.connection import NatsSettings
-from banksman.runs.placement import WorkspaceSettings
+from banksman.runs.runners.placement import WorkspaceSettings
 from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceSettings
 
 

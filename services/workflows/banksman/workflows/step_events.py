@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.assistants import Decision
 from banksman.contracts.events import (
-    ApprovalRequested,
     EventBody,
-    InputRequested,
     MessageCompleted,
     ToolCallCompleted,
     ToolCallRequested,
@@ -20,7 +19,7 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import digest
 from banksman.contracts.messages import AssistantMessage, ToolMessage, text_of
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult, failed
-from banksman.contracts.workflow_turns import (
+from banksman.contracts.workflows import (
     FileOutput,
     InputStep,
     Output,
@@ -35,7 +34,7 @@ from banksman.contracts.workflow_turns import (
     TurnReply,
     call_of,
 )
-from banksman.runs.approval_policy import (
+from banksman.runs.approval.policy import (
     approval_item,
     approval_requested,
     decide,

@@ -15,9 +15,9 @@ from banksman.bus.envelope import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.workflow_turns import MAX_TURN_BYTES, TURN_S, CancelTurn, TurnReply, WorkflowTurn
+from banksman.contracts.workflows import MAX_TURN_BYTES, TURN_S, CancelTurn, TurnReply, WorkflowTurn
 from banksman.runtime.backoff import Backoff, retry
-from banksman.sdk.turns import take_turn
+from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowFailed
 
 RETRY_S = (0.5, 5.0)

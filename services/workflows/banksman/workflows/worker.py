@@ -12,20 +12,20 @@ from pydantic import Field, TypeAdapter
 from banksman.bus.decoding import check_subject, decoded
 from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
-from banksman.contracts.assistants import ApprovalRule, Limits, RunSettings, ToolSettings, WorkflowInvocation
+from banksman.contracts.assistants import Limits, RunSettings, ToolSettings, WorkflowInvocation
 from banksman.contracts.errors import Fenced, NotFound, Poison, Refused
 from banksman.contracts.events import WorkflowLinked
-from banksman.contracts.registry import StartWorkflow, ToolPolicy, WorkflowDefinition
+from banksman.contracts.registry import StartWorkflow, WorkflowDefinition
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, StartRun
-from banksman.contracts.workflow_turns import TurnReply, WorkflowTurn
+from banksman.contracts.workflows import TurnReply, WorkflowTurn
 from banksman.runs.claim import accept
 from banksman.runs.handlers import wake_queue
 from banksman.runs.loop import drive
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.owner import Ownership, append
 from banksman.runs.ports import Ports
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.tracing import traced
 from banksman.sdk.workflows import WorkflowFailed
@@ -48,7 +48,6 @@ MAX_SHOWN_CHARS = 4_000
 """Maximum characters of the first message of a run, which shows its parameters."""
 RETRY_S = 1.0
 """Seconds until a start that waits for another run of its log is delivered again."""
-NO_APPROVAL = ToolPolicy(rules=(ApprovalRule(action="auto"),))
 """The policy of a start that an earlier version of the gateway stored."""
 FIRST_WORK_SEQ = 1 << 48
 """Added to stream sequences of WORKFLOWS. RUNS has its own sequences, and a message of RUNS with an equal
@@ -179,7 +178,7 @@ class Worker:
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
     """Return the start of a workflow as the start of a run."""
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
-    policy = start.tools or NO_APPROVAL
+    policy = start.tools
     invocation = WorkflowInvocation(
         name=start.workflow,
         parameters=start.parameters,

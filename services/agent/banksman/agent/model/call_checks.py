@@ -15,9 +15,9 @@ from banksman.contracts.calls import FileRead
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.messages import text_of
 from banksman.contracts.tools import ErrorKind, ToolCall, ToolDefinition, ToolResult, failed
-from banksman.runs.approval_policy import Pattern, decide, hosts_fetched, remembered_decisions
-from banksman.runs.placement import Placements
-from banksman.runs.schemas import ArgumentProblem, SchemaChecker
+from banksman.runs.approval.policy import Pattern, decide, hosts_fetched, remembered_decisions
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import ArgumentProblem, SchemaChecker
 from banksman.runs.state import Conversation, Run
 
 MAX_DIFF_BYTES = 100_000

@@ -25,7 +25,7 @@ from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolCall, ToolDefinition
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import NETWORK_TOOLS
-from banksman.runs.approval_policy import approval_item, approval_requested, treated
+from banksman.runs.approval.policy import approval_item, approval_requested, treated
 from banksman.runs.outcome import Ending, finished
 from banksman.runs.owner import Build, Ownership, nothing
 from banksman.runs.state import Conversation, Run, replace

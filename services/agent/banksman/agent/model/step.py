@@ -47,15 +47,15 @@ from banksman.contracts.ids import approval_id_for
 from banksman.contracts.messages import Usage, text_of
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tools import ToolDefinition
-from banksman.prompting.builtin import DEFAULT_PROMPT
 from banksman.prompting.enhance import enhance
+from banksman.prompting.instructions import DEFAULT_PROMPT
 from banksman.prompting.relevance import needs_of
 from banksman.prompting.templates import render, run_variables
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Build, Ownership
-from banksman.runs.placement import Placements
 from banksman.runs.pricing import cost
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runs.state import Conversation, Run
 from banksman.runs.steps import deadline_of
 from banksman.runtime.failpoints import reach

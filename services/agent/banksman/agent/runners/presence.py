@@ -26,7 +26,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import PRESENCE, CancelCall, RunnerLease
 from banksman.contracts.errors import Forbidden, Unavailable
 from banksman.contracts.ids import new_id
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)

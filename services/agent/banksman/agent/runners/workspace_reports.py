@@ -8,7 +8,7 @@ from banksman.bus.names import ASSISTANTS, CONVERSATIONS, OWNERS
 from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply
-from banksman.runs.workspaces import apply_report
+from banksman.runs.runners.workspaces import apply_report
 
 
 class WorkspaceReports:

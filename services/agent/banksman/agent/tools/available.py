@@ -16,7 +16,7 @@ from banksman.contracts.messages import Message, ToolMessage
 from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 
 logger = logging.getLogger(__name__)
 

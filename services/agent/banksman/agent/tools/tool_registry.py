@@ -20,9 +20,9 @@ from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.deployment.tenant_room import TenantRoom
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.runners.placement import Placements
+from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)

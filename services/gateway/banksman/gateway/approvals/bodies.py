@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.assistants import ApprovalTerms
-from banksman.contracts.events import ApprovalOutcome, InputOutcome, ItemDecision, Remember
 from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.conversations.bodies import ConversationApproval

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, TypeVar
 
+from banksman.contracts.approvals import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
 from banksman.contracts.errors import BadInput, Conflict, NotFound, NotReady, Poison
-from banksman.contracts.events import ApprovalItem, ApprovalOutcome, ItemDecision, Remember
 from banksman.contracts.frames import Ack, ApprovalDecision
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition, call_digest
@@ -24,9 +24,9 @@ from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.checks import check_conversation
 from banksman.gateway.runs.idempotency import StoredRequests, ids_once
-from banksman.runs.approvals import sign
+from banksman.runs.approval.requests import sign
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 NOT_READY_AFTER_S = 5.0
 """Seconds that a decision waits for its approval request to be stored."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.work import ApprovalReply, FirstApproval
-from banksman.runs.first_approvals import is_signed_first, sign_first
+from banksman.runs.approval.requests import is_signed_first, sign_first
 
 
 class FirstSlot(Protocol):

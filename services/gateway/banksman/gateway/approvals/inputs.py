@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from banksman.contracts.approvals import InputOutcome, InputRequested
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Poison
-from banksman.contracts.events import InputOutcome, InputRequested
-from banksman.contracts.fitting import json_bytes
 from banksman.contracts.frames import Ack, InputReply
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.wire import JsonObject, JsonValue, json_bytes
 from banksman.contracts.work import ApprovalReply
 from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.approvals.stored_replies import ApprovalSlots, open_again, readable, valid_reply
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.runs.checks import check_conversation
 from banksman.gateway.runs.idempotency import StoredRequests, ids_once
-from banksman.runs.approvals import input_digests, sign
+from banksman.runs.approval.requests import input_digests, sign
 from banksman.runs.outcome import RESULT_BYTES
 from banksman.runs.ports import Clock
-from banksman.runs.schemas import SchemaChecker
+from banksman.runs.schema_checks.checker import SchemaChecker
 
 
 @dataclass(frozen=True, slots=True)

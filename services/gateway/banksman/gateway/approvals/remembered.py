@@ -14,8 +14,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import POLICIES
 from banksman.bus.publish import RunQueue
+from banksman.contracts.approvals import Remember
 from banksman.contracts.errors import Conflict, NotFound, NotReady
-from banksman.contracts.events import Remember
 from banksman.contracts.ids import check_token, conversation_of_approval
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.contracts.work import ForgetDecision

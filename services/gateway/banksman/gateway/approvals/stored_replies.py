@@ -6,7 +6,7 @@ from typing import Protocol
 
 from banksman.contracts.errors import NotReady, Poison
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse
-from banksman.runs.approvals import problem
+from banksman.runs.approval.requests import problem
 
 
 class ApprovalSlots(Protocol):

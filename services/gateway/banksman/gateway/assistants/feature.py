@@ -15,7 +15,7 @@ from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.quotas.tenant_store import AssistantStore, PolicyStore, PromptStore
 from banksman.gateway.runs.idempotency import StoredRequests
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 
 
 async def build(base: Foundation) -> None:

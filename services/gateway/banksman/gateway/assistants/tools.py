@@ -13,7 +13,7 @@ from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tool_views import ToolView, tool_view
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_NAMES, WORKSPACE_TOOLS
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 
 
 class Tools:

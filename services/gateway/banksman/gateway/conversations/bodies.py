@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings
-from banksman.contracts.events import ApprovalItem, RunStatus
+from banksman.contracts.events import RunStatus
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token
 from banksman.gateway.operation.bodies import RequestBody
 

@@ -28,7 +28,7 @@ async def publish_title(queue: RunQueue, tenant: str, conversation_id: str, titl
     signal = RenameConversation(
         tenant=tenant, conversation_id=conversation_id, title=title, request_id=new_id("rename-")
     )
-    await queue.signal(signal, signal.request_id or "")
+    await queue.signal(signal, signal.request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from pydantic_core import to_json
 
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput
-from banksman.contracts.event_frames import detail_of
-from banksman.contracts.frames import DETAILS, Ack, ConversationCreate, Detail
+from banksman.contracts.event_frames import is_shown
+from banksman.contracts.frames import Ack, ConversationCreate, Detail
 from banksman.contracts.messages import Content
 from banksman.gateway.conversations.bodies import (
     Conversation,
@@ -185,7 +185,7 @@ async def list_events(
     frames: list[bytes] = []
     last, more = after_seq, False
     for event in page.events:
-        if DETAILS.index(detail_of(event)) > DETAILS.index(detail):
+        if not is_shown(event.data.type, detail):
             continue
         if len(frames) == limit:
             more = True

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from banksman.bus.log import StoredCommit
-from banksman.contracts.events import (
+from banksman.contracts.approvals import (
     ApprovalForgotten,
     ApprovalRequested,
     ApprovalResolved,
+    InputRequested,
+    InputResolved,
+)
+from banksman.contracts.events import (
     CancelRequested,
     ConversationUpdated,
     Event,
-    InputRequested,
-    InputResolved,
     IterationStarted,
     Outcome,
     RunFinished,

@@ -7,7 +7,7 @@ from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.files.files import Files
 from banksman.gateway.operation.declaration import Operations
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 
 
 async def build(base: Foundation) -> None:

@@ -23,7 +23,7 @@ from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult
 from banksman.gateway.files.archives import check_size, zipped
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 
 SLICE_BYTES = 512 * 1024
 MAX_LISTED = 10_000

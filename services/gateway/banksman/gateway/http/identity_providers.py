@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from banksman.contracts.rights import Right
+from banksman.contracts.api import Right
 from banksman.contracts.wire import Stored
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity_settings import OidcSettings

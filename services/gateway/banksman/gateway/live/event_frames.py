@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic_core import to_json
 
+from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.event_frames import event_data, event_frame
-from banksman.contracts.events import ApprovalRequested, Event
+from banksman.contracts.events import Event
 from banksman.contracts.frames import Subscribed
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.conversations.view import ConversationView

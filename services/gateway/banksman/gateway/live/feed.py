@@ -14,9 +14,9 @@ from banksman.bus.live import Following, LiveHub
 from banksman.bus.log import StoredCommit
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.errors import Unavailable
-from banksman.contracts.event_frames import detail_of
+from banksman.contracts.event_frames import is_shown
 from banksman.contracts.events import Event, MessageCompleted, RunFinished, ToolCallCompleted
-from banksman.contracts.frames import DETAILS, Detail, ReplayDone, ResyncRequired
+from banksman.contracts.frames import Detail, ReplayDone, ResyncRequired
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.live.event_frames import encoded_event, subscribed
 from banksman.gateway.live.live_output import LiveChannel, LiveChannels
@@ -68,7 +68,7 @@ class Feed:
         self._hub = hub
         self._channels = channels
         self._sink = sink
-        self._rank = DETAILS.index(detail)
+        self._detail: Detail = detail
         self._last = view.last_seq if after_seq is None else after_seq
         """Number of the last event that was sent or filtered out."""
         self._prev = self._last
@@ -151,7 +151,7 @@ class Feed:
     @property
     def shows_progress(self) -> bool:
         """Whether the feed sends the progress of tool calls."""
-        return self._rank >= DETAILS.index("steps")
+        return is_shown("tool_call.started", self._detail)
 
     def only(self, run_id: str) -> None:
         """Send only events of one run from now on."""
@@ -182,13 +182,11 @@ class Feed:
                 self._show_progress(live)
 
     def _show_delta(self, delta: Delta) -> None:
-        is_message = delta.kind == "message"
-        if delta.message_id == self._completed_message:
-            return
-        if not (is_message or self._rank >= DETAILS.index("full")):
+        kind = f"{delta.kind}.delta"
+        if delta.message_id == self._completed_message or not is_shown(kind, self._detail):
             return
         data: dict[str, Any] = {"message_id": delta.message_id, "offset": delta.offset, "text": delta.text}
-        frame = self._live_frame(f"{delta.kind}.delta", delta.run_id, data)
+        frame = self._live_frame(kind, delta.run_id, data)
         self._sink.put_delta((self.conversation_id, delta.kind, delta.message_id), frame)
 
     def _show_progress(self, progress: CallProgress) -> None:
@@ -196,7 +194,7 @@ class Feed:
         if progress.kind == "started":
             data["runner"] = progress.runner
             self._sink.put(to_json(self._live_frame("tool_call.started", progress.run_id, data)).decode())
-        elif self._rank >= DETAILS.index("full"):
+        elif is_shown("tool_call.output", self._detail):
             data |= {"stream": progress.stream, "text": progress.text}
             frame = self._live_frame("tool_call.output", progress.run_id, data)
             key = (self.conversation_id, "output", progress.tool_call_id, progress.stream or "")
@@ -211,7 +209,7 @@ class Feed:
                 continue
             self._last = event.seq
             self._note_completion(event)
-            if self._run_id not in (None, event.run_id) or DETAILS.index(detail_of(event)) > self._rank:
+            if self._run_id not in (None, event.run_id) or not is_shown(event.data.type, self._detail):
                 continue
             self._sink.put(encoded_event(event, self.conversation_id, log_epoch, self._prev))
             self._prev = event.seq

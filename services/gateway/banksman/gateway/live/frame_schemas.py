@@ -7,24 +7,22 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from banksman.contracts.event_data import (
-    CallOutput,
-    CallStarted,
+from banksman.contracts.event_frames import (
+    LEVELS,
     RunQueuedData,
     RunStartedData,
     TextDelta,
+    ToolCallOutputData,
     ToolCallRequestedData,
+    ToolCallStartedData,
 )
-from banksman.contracts.event_frames import detail_of
 from banksman.contracts.events import (
-    Event,
     KnownBody,
     RunQueued,
     RunStarted,
     ToolCallCompleted,
     ToolCallRequested,
 )
-from banksman.contracts.frames import Detail
 from banksman.contracts.tools import ToolResult
 
 _OWN: dict[type[BaseModel], type[BaseModel]] = {
@@ -44,17 +42,10 @@ _SHOWN = {"ProtocolRetry": {"attempt", "max", "error"}, "ConversationUpdated": {
 _LIVE: dict[str, type[BaseModel]] = {
     "message.delta": TextDelta,
     "reasoning.delta": TextDelta,
-    "tool_call.started": CallStarted,
-    "tool_call.output": CallOutput,
+    "tool_call.started": ToolCallStartedData,
+    "tool_call.output": ToolCallOutputData,
 }
 """Frames that are not stored, by type: they have no number and may be lost."""
-
-_LIVE_DETAILS: dict[str, Detail] = {
-    "message.delta": "final",
-    "reasoning.delta": "full",
-    "tool_call.started": "steps",
-    "tool_call.output": "full",
-}
 
 _STRING, _NUMBER = {"type": "string"}, {"type": "integer"}
 _TIME = {**_STRING, "format": "date-time"}
@@ -78,17 +69,13 @@ def event_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = document["$defs"]
     for model in ordered:
         _remove_unsent(definitions[model.__name__])
-    frames = [_frame(_type_of(body), _OWN.get(body, body), _STORED_FIELDS, _detail(body)) for body in bodies]
-    frames += [_frame(kind, model, _LIVE_FIELDS, _LIVE_DETAILS[kind]) for kind, model in _LIVE.items()]
+    frames = [_frame(_type_of(body), _OWN.get(body, body), _STORED_FIELDS) for body in bodies]
+    frames += [_frame(kind, model, _LIVE_FIELDS) for kind, model in _LIVE.items()]
     return {"oneOf": frames, "$defs": definitions}
 
 
 def _type_of(body: type[BaseModel]) -> str:
     return body.model_fields["type"].default
-
-
-def _detail(body: type[BaseModel]) -> Detail:
-    return detail_of(Event.model_construct(data=body.model_construct()))
 
 
 def _remove_unsent(schema: dict[str, Any]) -> None:
@@ -99,7 +86,7 @@ def _remove_unsent(schema: dict[str, Any]) -> None:
     schema["required"] = [field for field in schema.get("required", ()) if field in shown]
 
 
-def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any], detail: Detail) -> dict[str, Any]:
+def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any]) -> dict[str, Any]:
     properties = {"type": {"const": kind}, **fields, "data": {"$ref": f"#/$defs/{data.__name__}"}}
     optional = {"iteration": _NUMBER} if "seq" in fields else {}
     return {
@@ -108,5 +95,5 @@ def _frame(kind: str, data: type[BaseModel], fields: dict[str, Any], detail: Det
         "properties": {**properties, **optional},
         "required": list(properties),
         # The lowest level of detail at which a subscription receives the event.
-        "x-detail": detail,
+        "x-detail": LEVELS[kind],
     }

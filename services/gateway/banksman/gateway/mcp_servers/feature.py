@@ -6,7 +6,7 @@ from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.mcp_servers.servers import McpServers
 from banksman.gateway.mcp_servers.sign_ins import McpSignIns
 from banksman.gateway.operation.declaration import Operations
-from banksman.runs.placement import Placements
+from banksman.runs.runners.placement import Placements
 
 
 async def build(base: Foundation) -> None:

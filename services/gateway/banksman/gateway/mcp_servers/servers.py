@@ -34,8 +34,8 @@ from banksman.contracts.mcp import (
 )
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.gateway.mcp_servers.configuration import McpServerChangeRequest, McpServerRequest, replaced
-from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
+from banksman.runs.runners.placement import Placements
 
 logger = logging.getLogger(__name__)
 

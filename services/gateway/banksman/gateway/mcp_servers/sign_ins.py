@@ -136,7 +136,7 @@ class McpSignIns:
         tenant, server_id = _named_by(returned.state)
 
         def check(pending: PendingSignIn) -> None:
-            if pending.browser is None or not hmac.compare_digest(pending.browser, _digest(browser)):
+            if not hmac.compare_digest(pending.browser, _digest(browser)):
                 raise BegunElsewhere("this sign-in was begun elsewhere")
 
         user, _ = await self._finish(tenant, server_id, returned, check)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+from banksman.contracts.api import Right
 from banksman.contracts.errors import Forbidden, Unauthorized
-from banksman.contracts.rights import Right
 from banksman.gateway.identity_settings import Mode
 
 ALL_MODES: frozenset[Mode] = frozenset(("context", "passthrough"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from banksman.contracts.approvals import ApprovalResolved
 from banksman.contracts.events import (
-    ApprovalResolved,
     Event,
     IterationStarted,
     ToolCallCompleted,

@@ -16,8 +16,9 @@ from banksman.bus.log import StoredCommit
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import RUNS, WORKFLOWS
 from banksman.contracts import subjects
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.errors import NotFound
-from banksman.contracts.events import ApprovalRequested, Event, InputRequested, RunFinished, ToolCallCompleted
+from banksman.contracts.events import Event, RunFinished, ToolCallCompleted
 from banksman.contracts.ids import conversation_of
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.tools import ToolResult

@@ -24,7 +24,7 @@ from banksman.gateway.quotas.backlog import Backlog
 from banksman.gateway.runs.checks import check_content, check_conversation
 from banksman.gateway.runs.idempotency import RequestIds, ids_once, request_key
 from banksman.gateway.runs.runs import Runs
-from banksman.runs.branches import Paths
+from banksman.runs.history import Paths
 from banksman.runtime.failpoints import reach
 from banksman.runtime.tracing import current, valid
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.contracts.call_pages import CallPage, ListedCall
+from banksman.contracts.tool_views import CallPage, ListedCall
 from banksman.gateway.approvals.bodies import ApprovalPage, InputPage, PendingInput
 from banksman.gateway.conversations.bodies import Conversation, ConversationPage
 from banksman.gateway.live.event_frames import subscribed

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from banksman.bus.log import StoredCommit
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     Event,
     EventBody,
     HistoryCompacted,
-    InputRequested,
-    InputResolved,
     MessageCompleted,
     ProtocolRetry,
     ToolCallCompleted,

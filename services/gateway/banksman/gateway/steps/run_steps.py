@@ -7,13 +7,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
+from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.events import (
-    ApprovalRequested,
-    ApprovalResolved,
     Event,
     HistoryCompacted,
-    InputRequested,
-    InputResolved,
     IterationStarted,
     MessageCompleted,
     ProtocolRetry,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from banksman.contracts.wire import JsonValue
 from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
-from banksman.runs.approval_policy import visible
+from banksman.runs.approval.policy import visible
 
 MAX_SHOWN_CHARS = 1_500
 """Maximum characters of each call in a message; the page shows the complete call."""

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from pydantic import Field
 
+from banksman.contracts.approvals import ApprovalEscalated, ApprovalRequested
 from banksman.contracts.errors import Conflict, NotFound
-from banksman.contracts.events import ApprovalEscalated, ApprovalRequested, Event
+from banksman.contracts.events import Event
 from banksman.contracts.ids import check_token, digest
 from banksman.contracts.wire import Stored, Timestamp, Token
 from banksman.gateway.identity.auth import Keys

@@ -20,7 +20,8 @@ from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.publish import durable
 from banksman.bus.work import Done, Outcome, WorkMessage, work
 from banksman.contracts import subjects
-from banksman.contracts.events import ApprovalRequested, Event
+from banksman.contracts.approvals import ApprovalRequested
+from banksman.contracts.events import Event
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.wire import JsonValue
 from banksman.deployment.streams import write_consumer

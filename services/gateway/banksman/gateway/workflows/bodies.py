@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from banksman.contracts.built_workflows import Built
 from banksman.contracts.registry import STORED_SERVER, WorkflowDefinition
 from banksman.contracts.wire import JsonObject, Token
+from banksman.contracts.workflows import Built
 from banksman.gateway.operation.bodies import RequestBody
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.runs.schemas import argument_problem
+from banksman.runs.schema_checks.checker import argument_problem
 from banksman.tool_runner.egress.client import Egress
 from banksman.tool_runner.egress.proxy_session import CommandProxy
 from banksman.tool_runner.limits import RunnerLimits

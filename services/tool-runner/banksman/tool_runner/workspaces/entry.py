@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from banksman.contracts.errors import Unavailable
-from banksman.runs.workspaces import LocalWorkspace
+from banksman.runs.runners.workspaces import LocalWorkspace
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from banksman.contracts.calls import (
 from banksman.contracts.errors import BadInput, BanksmanError, Overloaded, Unavailable
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.workspaces import WorkspaceForget
-from banksman.runs.lease import Lease
+from banksman.runs.runners.lease import Lease
 from banksman.tool_runner.workspaces import files
 from banksman.tool_runner.workspaces.entry import SnapshotLost, WorkspaceMoved
 from banksman.tool_runner.workspaces.files import PathRefused, relative

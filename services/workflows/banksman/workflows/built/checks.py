@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import assert_never
 
-from banksman.contracts.built_workflows import (
+from banksman.contracts.errors import BadInput
+from banksman.contracts.registry import WorkflowDefinition
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.workflows import (
     MAX_BUILT_BYTES,
     ApprovalStep,
     BuiltStep,
@@ -13,10 +17,6 @@ from banksman.contracts.built_workflows import (
     RequestStep,
     ToolCallStep,
 )
-from banksman.contracts.errors import BadInput
-from banksman.contracts.registry import WorkflowDefinition
-from banksman.contracts.tools import ToolDefinition
-from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.prompting.templates import Placeholder
 from banksman.workflows.built.references import references_in
 

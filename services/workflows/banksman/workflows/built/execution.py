@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from typing import assert_never
 
-from banksman.contracts.built_workflows import (
+from banksman.contracts.registry import STORED_SERVER, WorkflowDefinition
+from banksman.contracts.wire import JsonValue
+from banksman.contracts.workflows import (
     ApprovalStep,
     Built,
     BuiltStep,
     PromptStep,
     RequestStep,
     ToolCallStep,
+    TurnReply,
+    WorkflowTurn,
 )
-from banksman.contracts.registry import STORED_SERVER, WorkflowDefinition
-from banksman.contracts.wire import JsonValue
-from banksman.contracts.workflow_turns import TurnReply, WorkflowTurn
-from banksman.sdk.turns import take_turn
+from banksman.sdk.servers.turns import take_turn
 from banksman.sdk.workflows import Workflow, WorkflowContext, WorkflowFailed
 from banksman.workflows.built.references import Values
 

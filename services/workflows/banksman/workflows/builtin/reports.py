@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.workflow_turns import StepResult
+from banksman.contracts.workflows import StepResult
 from banksman.sdk.workflows import WorkflowContext, WorkflowFailed, hint, workflow
 from banksman.workflows.builtin.results import check, reply_of
 

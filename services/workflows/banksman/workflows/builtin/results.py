@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.contracts.workflow_turns import StepResult
+from banksman.contracts.workflows import StepResult
 from banksman.sdk.workflows import WorkflowFailed
 
 

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from banksman.contracts.events import (
-    ApprovalRequested,
-    Event,
-    InputRequested,
-    MessageCompleted,
-    RunFinished,
-    RunQueued,
-    RunStarted,
-)
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
+from banksman.contracts.events import Event, MessageCompleted, RunFinished, RunQueued, RunStarted
 from banksman.contracts.messages import Content, text_of
 from banksman.gateway.conversations.view import ConversationView, RunView
 from banksman.gateway.interfaces.a2a.task_states import JsonDict, status

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from banksman.contracts.events import ApprovalRequested, InputRequested
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.gateway.interfaces.a2a.task_states import JsonDict, status
 from banksman.gateway.interfaces.a2a.tasks import (
     OWN,

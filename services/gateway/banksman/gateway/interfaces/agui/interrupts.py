@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.errors import BadInput
-from banksman.contracts.events import ItemDecision
 from banksman.contracts.frames import ApprovalDecision, InputReply
 from banksman.contracts.ids import is_token
 from banksman.contracts.wire import parse

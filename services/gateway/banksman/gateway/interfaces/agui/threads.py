@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.errors import BadInput, Conflict, NotFound
-from banksman.contracts.events import ApprovalRequested, Event, InputRequested
+from banksman.contracts.events import Event
 from banksman.contracts.frames import ApprovalDecision, ChatSend, ConversationCreate, Detail, InputReply
 from banksman.contracts.ids import digest, is_token
 from banksman.gateway.conversations.view import ConversationView

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from banksman.contracts.events import ItemDecision
+from banksman.contracts.approvals import ItemDecision
 from banksman.contracts.frames import FrameId
 from banksman.contracts.wire import JsonObject, JsonValue, Token, Wire
 from banksman.gateway.operation.parameters import unrepeated_id

@@ -9,9 +9,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from banksman.bus.control import Decode
 from banksman.bus.messages import Message
+from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import conversation_of
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.wire import WIRE_VERSION, JsonObject, parse, parse_as
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.parameters import unrepeated_id

@@ -18,9 +18,9 @@ from banksman.bus.control import Received
 from banksman.bus.envelope import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.errors import BanksmanError, ErrorCode
 from banksman.contracts.frames import Ack
-from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import Stored
 from banksman.gateway.interfaces.nats.failures import Failures

@@ -14,9 +14,9 @@ from banksman.bus.jetstream import count_below
 from banksman.bus.messages import Message
 from banksman.bus.names import DEAD
 from banksman.contracts import subjects
+from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.frames import error_frame
-from banksman.contracts.nats_api import REQUEST_ID
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from itertools import count
 from banksman.bus.connection import Bus
 from banksman.bus.control import Received
 from banksman.bus.messages import Message
+from banksman.contracts.api import Replay
 from banksman.contracts.errors import Overloaded
-from banksman.contracts.event_frames import detail_of
-from banksman.contracts.frames import DETAILS, ResyncRequired
-from banksman.contracts.nats_api import Replay
+from banksman.contracts.event_frames import is_shown
+from banksman.contracts.frames import ResyncRequired
 from banksman.gateway.interfaces.nats.endpoints import Endpoints, named_by, tenant_of
 from banksman.gateway.live.event_frames import encoded_event
 from banksman.gateway.live.feed import Feed
@@ -61,8 +61,8 @@ class Replays:
     async def _stored(self, request: Replay, message: Message) -> None:
         tenant, conversation_id = tenant_of(message), named_by(message)
         page = await self.gateway.views.events(tenant, conversation_id, after_seq=request.after_seq)
-        last, rank = request.after_seq, DETAILS.index(request.detail)
-        shown = (event for event in page.events if DETAILS.index(detail_of(event)) <= rank)
+        last = request.after_seq
+        shown = (event for event in page.events if is_shown(event.data.type, request.detail))
         for sent, event in enumerate(shown, 1):
             frame = encoded_event(event, conversation_id, page.log_epoch, last)
             await self.bus.publish(message.reply, frame.encode())

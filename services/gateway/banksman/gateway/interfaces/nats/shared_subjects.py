@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import Commit
 from banksman.contracts.frames import ErrorFrame
-from banksman.contracts.nats_api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.registry import (
     RegisterTool,
     RegisterWorkflow,
@@ -21,7 +21,7 @@ from banksman.contracts.registry import (
 )
 from banksman.contracts.wire import WIRE_VERSION
 from banksman.contracts.work import ApprovalRequest
-from banksman.contracts.workflow_turns import ProgressReported, ReportProgress
+from banksman.contracts.workflows import ProgressReported, ReportProgress
 
 REQUEST_HEADERS: dict[str, Any] = {
     "type": "object",

@@ -115,19 +115,6 @@ export type Branch = {
   after: string | null;
 };
 
-/** Output of a running call. */
-export type CallOutput = {
-  tool_call_id: string;
-  stream: "stdout" | "stderr" | null;
-  text: string;
-};
-
-/** A call began to run. */
-export type CallStarted = {
-  tool_call_id: string;
-  runner: string;
-};
-
 /** A client requested that the run ends. */
 export type CancelRequested = {
   reason?: string | null;
@@ -304,8 +291,8 @@ export type InputRequested = {
   message: string;
   schema: Record<string, JsonValue>;
   /** The workflow's step that waits for the value, which becomes the step's result. */
-  tool_call_id?: string | null;
-  expires_at?: string | null;
+  tool_call_id: string;
+  expires_at: string;
 };
 
 /** The value that a user provided, or the reason why no value was provided. */
@@ -575,6 +562,13 @@ export type TextPart = {
   text: string;
 };
 
+/** Output of a running call. */
+export type ToolCallOutputData = {
+  tool_call_id: string;
+  stream: "stdout" | "stderr" | null;
+  text: string;
+};
+
 /** A call that the model requested. */
 export type ToolCallRequestedData = {
   tool_call_id: string;
@@ -582,6 +576,12 @@ export type ToolCallRequestedData = {
   arguments: Record<string, JsonValue>;
   terminate: boolean;
   requires_approval: boolean;
+};
+
+/** A call began to run. */
+export type ToolCallStartedData = {
+  tool_call_id: string;
+  runner: string;
 };
 
 /** The one result of a call. */
@@ -1045,13 +1045,13 @@ export type EventFrame =
     conversation_id: string;
     run_id: string;
     ts: string;
-    data: CallStarted;
+    data: ToolCallStartedData;
   }
   | {
     type: "tool_call.output";
     conversation_id: string;
     run_id: string;
     ts: string;
-    data: CallOutput;
+    data: ToolCallOutputData;
   }
   ;

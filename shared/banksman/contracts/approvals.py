@@ -1,0 +1,142 @@
+"""Approval requests and input requests: their events, and the parts that stored requests and replies share.
+
+An approval request lists calls that a user must allow. An input request describes a value.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from banksman.contracts.assistants import ApprovalTerms
+from banksman.contracts.network import NetworkPolicy
+from banksman.contracts.wire import JsonObject, JsonValue, Stored, Timestamp, Token
+
+
+class Preview(Stored):
+    """The display form of a call, shown to the approver in addition to the exact arguments."""
+
+    kind: Literal["command", "diff", "url", "text"]
+    command: str | None = None
+    url: str | None = None
+    path: str | None = None
+    old: str | None = None
+    new: str | None = None
+    text: str | None = None
+
+
+class ApprovalItem(Stored):
+    """One call of an approval request."""
+
+    tool_call_id: Token
+    name: str
+    arguments: JsonObject
+    digest: str
+    editable: bool = True
+    preview: Preview
+    network: NetworkPolicy | None = Field(default=None, exclude_if=lambda policy: policy is None)
+    """The hosts that the call may reach; see `ToolCall.network`."""
+
+
+class ApprovalRequested(Stored):
+    """Calls of one iteration wait for a user's decision."""
+
+    type: Literal["approval.requested"] = "approval.requested"
+    approval_id: Token
+    expires_at: Timestamp
+    items: tuple[ApprovalItem, ...]
+    terms: ApprovalTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
+    """The terms of the decision; None for one approver and no escalation."""
+    escalates_at: Timestamp | None = Field(default=None, exclude_if=lambda moment: moment is None)
+    """Time of escalation if no decision arrives before; None for no escalation."""
+
+
+class ItemDecision(Stored):
+    """The decision about one call."""
+
+    tool_call_id: Token
+    decision: Literal["approve", "reject"]
+    arguments: JsonObject | None = None
+    """Edited arguments; None keeps the requested ones."""
+    reason: str | None = Field(default=None, max_length=2000)
+
+
+ApprovalOutcome = Literal["approved", "rejected", "mixed", "expired", "cancelled", "superseded"]
+"""
+approved    every call may run
+rejected    no call may run
+mixed       some calls may run
+expired     no decision arrived in time
+cancelled   the run was cancelled before a decision
+superseded  the user sent another message instead
+"""
+
+Remember = Literal["run", "conversation"]
+
+
+class ApprovalResolved(Stored):
+    """The decision about an approval request, as stored in the stream APPROVALS."""
+
+    type: Literal["approval.resolved"] = "approval.resolved"
+    approval_id: Token
+    outcome: ApprovalOutcome
+    by: str
+    """The approver's identity, or `system`."""
+    decisions: tuple[ItemDecision, ...] = ()
+    remember: Remember | None = None
+    first_by: str | None = Field(default=None, exclude_if=lambda user: user is None)
+    """The first approver if two users must approve; None for one approver."""
+
+
+class ApprovalEscalated(Stored):
+    """An approval request is escalated: no decision arrived in time, or a user set it aside."""
+
+    type: Literal["approval.escalated"] = "approval.escalated"
+    approval_id: Token
+    users: tuple[str, ...]
+    """The users that the request is escalated to; if empty, all approvers."""
+    by: str
+    """The user who set it aside; `system` if no decision arrived in time."""
+
+
+class ApprovalForgotten(Stored):
+    """A remembered decision applies to no further call."""
+
+    type: Literal["approval.forgotten"] = "approval.forgotten"
+    approval_id: Token
+    """The approval request whose decision was remembered."""
+    by: str
+
+
+class InputRequested(Stored):
+    """A workflow requests a value from the user."""
+
+    type: Literal["input.requested"] = "input.requested"
+    request_id: Token
+    message: str
+    schema_: JsonObject = Field(alias="schema")
+    """JSON Schema of the value; the page shows a form for it."""
+    tool_call_id: Token
+    """The workflow's step that waits for the value, which becomes the step's result."""
+    expires_at: Timestamp
+
+
+InputOutcome = Literal["provided", "expired", "cancelled"]
+"""
+provided   a user provided the value
+expired    no value arrived in time
+cancelled  the run ended first
+"""
+
+
+class InputResolved(Stored):
+    """The value that a user provided, or the reason why no value was provided."""
+
+    type: Literal["input.resolved"] = "input.resolved"
+    request_id: Token
+    value: JsonValue
+    by: str
+    """The user's identity, or `system`."""
+    outcome: InputOutcome = Field(default="provided", exclude_if=lambda outcome: outcome == "provided")
+    """Omitted if a user provided the value."""

@@ -1,0 +1,1 @@
+"""Requests that a user decides: which calls need approval, and the signed replies."""

@@ -1,0 +1,257 @@
+"""The approval policy: which calls run at once, need approval or are denied, and the previews to show. Pure.
+
+The assistant's rules are evaluated in their order, and the first match decides. Without a match, the tool's
+own `requires_approval` decides. `web_fetch` needs approval for each host that is new to the conversation and
+that the user's message does not name: fetching is the only way in which a page could make the model leak
+data. A remembered decision replaces an approval request, but never a rule's `deny`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Preview
+from banksman.contracts.assistants import ONE_APPROVER, ApprovalRule, ApprovalTerms, Decision
+from banksman.contracts.messages import AssistantMessage, Message, ToolMessage
+from banksman.contracts.tools import ToolCall, ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.runs.state import OpenApproval
+
+BASH = "bash"
+WEB_FETCH = "web_fetch"
+MAX_PREVIEW_CHARS = 50_000
+"""Maximum characters of each text of a preview; the arguments next to it are always complete."""
+
+_FILE_TOOLS = frozenset({"read_file", "write_file"})
+_SHELL_OPERATORS = frozenset(";&|<>$`\\\n(){}")
+# `urlsplit` drops tabs and line feeds, other readers do not.
+_UNPRINTED = re.compile(r"[\x00-\x20\x7f]")
+_PLAIN_NETLOC = re.compile(r"[A-Za-z0-9._-]+(?::[0-9]+)?|\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
+# Control characters but line feed and tab, and the format characters that hide or reorder text: soft hyphen,
+# zero-width and bidirectional marks, fillers, variation selectors, tags (https://unicode.org/reports/tr36/).
+_INVISIBLE = re.compile(
+    "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The calls to which a remembered decision applies."""
+
+    tool: str
+    subject: str
+    """The compared part of a call: the whole command (bash), the path (file tools), the host (web_fetch), or
+    all arguments (other tools)."""
+
+
+def decide(
+    call: ToolCall,
+    definition: ToolDefinition,
+    rules: Sequence[ApprovalRule],
+    *,
+    remembered: Mapping[Pattern, Decision],
+    message_text: str,
+    fetched_hosts: frozenset[str],
+) -> Decision:
+    """Return the decision of the policy about a call with the arguments that would be executed.
+
+    `message_text` is the text of the user's message in this run. For `remembered` and `fetched_hosts`, see
+    `remembered_decisions` and `hosts_fetched`.
+    """
+    ruled: Decision | None = next((rule.action for rule in rules if _matches(rule, call)), None)
+    decision = _default(call, definition, message_text, fetched_hosts) if ruled is None else ruled
+    if decision != "ask":
+        return decision
+    return remembered.get(pattern_of(call.name, call.arguments), "ask")
+
+
+def treated(call: ToolCall, tool: ToolDefinition) -> ToolCall:
+    """Return a call with the properties that the definition of its tool sets for every call."""
+    return call.model_copy(
+        update={
+            "requires_approval": tool.requires_approval,
+            "idempotent": tool.idempotent,
+            "timeout_s": tool.timeout_s,
+            "server": tool.server,
+            "secrets": tool.secrets,
+        }
+    )
+
+
+def pattern_of(tool: str, arguments: JsonObject) -> Pattern:
+    subject = None
+    if tool == BASH:
+        subject = arguments.get("command")
+    elif tool in _FILE_TOOLS:
+        subject = arguments.get("path")
+    elif tool == WEB_FETCH:
+        subject = host_of(arguments)
+    if not isinstance(subject, str):
+        subject = json.dumps(arguments, sort_keys=True, ensure_ascii=False)
+    return Pattern(tool, subject)
+
+
+def remembered_decisions(
+    approvals: Iterable[OpenApproval],
+) -> dict[Pattern, Decision]:
+    """Return the remembered decisions of a run and its conversation by pattern; the latest one applies.
+
+    An approval with edited arguments applies to the edited call, because that is the one that was approved.
+    """
+    found: dict[Pattern, Decision] = {}
+    for approval in approvals:
+        items = {item.tool_call_id: item for item in approval.request.items}
+        for decision in approval.resolved.decisions if approval.resolved else ():
+            item = items.get(decision.tool_call_id)
+            if item is not None:
+                arguments = item.arguments if decision.arguments is None else decision.arguments
+                found[pattern_of(item.name, arguments)] = "auto" if decision.decision == "approve" else "deny"
+    return found
+
+
+def hosts_fetched(history: Iterable[Message]) -> frozenset[str]:
+    """Return the hosts that the model requested in a conversation and that `web_fetch` fetched from.
+
+    A host counts only if the call and its result name the same one: an approver may have edited the address,
+    and a page may have redirected to a host that was not approved.
+    """
+    requested: dict[str, str | None] = {}
+    fetched: set[str] = set()
+    for message in history:
+        match message:
+            case AssistantMessage(calls=calls):
+                requested.update(
+                    {call.id: host_of(call.arguments) for call in calls if call.name == WEB_FETCH}
+                )
+            case ToolMessage(result=result) if result.tool_call_id in requested:
+                host = host_of(result.content)
+                if host is not None and host == requested[result.tool_call_id]:
+                    fetched.add(host)
+            case _:
+                pass
+    return frozenset(fetched)
+
+
+def host_of(arguments: JsonObject) -> str | None:
+    """Return the host of a call's URL in lower case; None without one, or when URL parsers may differ."""
+    url = arguments.get("url")
+    if not isinstance(url, str) or _UNPRINTED.search(url):
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    # Anything unusual, such as user names or backslashes, can mean another host to the client that fetches.
+    return parts.hostname if _PLAIN_NETLOC.fullmatch(parts.netloc) else None
+
+
+def _matches(rule: ApprovalRule, call: ToolCall) -> bool:
+    return fnmatchcase(call.name, rule.tool) and all(
+        name in call.arguments and _glob_matches(rule, call.name, glob, call.arguments[name])
+        for name, glob in rule.arguments.items()
+    )
+
+
+def _glob_matches(rule: ApprovalRule, tool: str, glob: str, value: JsonValue) -> bool:
+    """Return whether a glob matches an argument.
+
+    A rule that lets commands run without approval matches no shell operator that it does not contain itself:
+    `git *` must not match `git log; curl …`.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    smuggles = tool == BASH and rule.action == "auto" and _SHELL_OPERATORS & set(text) - set(glob)
+    return not smuggles and fnmatchcase(text, glob)
+
+
+def _default(
+    call: ToolCall, definition: ToolDefinition, message_text: str, fetched_hosts: frozenset[str]
+) -> Decision:
+    if call.name == WEB_FETCH and definition.server is None:
+        host = host_of(call.arguments)
+        known = host is not None and (host in fetched_hosts or _names(message_text, host))
+        return "auto" if known else "ask"
+    return "ask" if definition.requires_approval else "auto"
+
+
+def _names(message_text: str, host: str) -> bool:
+    """Return whether a text names exactly this host, and not one that only contains its name."""
+    named = rf"(?<![\w.-]){re.escape(host)}(?![\w-]|\.\w)"
+    return re.search(named, message_text, re.IGNORECASE) is not None
+
+
+def approval_item(call: ToolCall, *, old_content: str | None = None) -> ApprovalItem:
+    """Return a call as an item of an approval request. See `preview` for `old_content`."""
+    return ApprovalItem(
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        digest=call.digest,
+        network=call.network,
+        preview=preview(call, old_content=old_content),
+    )
+
+
+def approval_requested(
+    approval_id: str,
+    items: tuple[ApprovalItem, ...],
+    terms: ApprovalTerms,
+    *,
+    now: datetime,
+    expires_at: datetime,
+) -> ApprovalRequested:
+    after_s = None if terms.escalation is None else terms.escalation.after_s
+    return ApprovalRequested(
+        approval_id=approval_id,
+        expires_at=expires_at,
+        items=items,
+        terms=None if terms == ONE_APPROVER else terms,
+        escalates_at=None if after_s is None else now + timedelta(seconds=after_s),
+    )
+
+
+def preview(call: ToolCall, *, old_content: str | None = None) -> Preview:
+    """Return the preview of a call.
+
+    Args:
+        call: The call that needs approval.
+        old_content: For `write_file`, the current content of the file; None if it is new or cannot be read.
+    """
+    arguments = call.arguments
+    match call.name:
+        case "bash" if isinstance(arguments.get("command"), str):
+            return Preview(kind="command", command=_shown(arguments["command"]))
+        case "web_fetch" if isinstance(arguments.get("url"), str):
+            return Preview(kind="url", url=_shown(arguments["url"]))
+        case "write_file" if isinstance(arguments.get("content"), str):
+            return Preview(
+                kind="diff",
+                path=_shown(arguments.get("path")),
+                old=None if old_content is None else _shown(old_content),
+                new=_shown(arguments["content"]),
+            )
+        case _:
+            return Preview(kind="text", text=_shown(json.dumps(arguments, indent=2, ensure_ascii=False)))
+
+
+def visible(text: str) -> str:
+    """Return the text with an escape in place of every character that hides or reorders other characters."""
+    return _INVISIBLE.sub(_escape, text)
+
+
+def _shown(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    cut = text[:MAX_PREVIEW_CHARS]
+    left_out = len(text) - len(cut)
+    return visible(cut) + (f"\n[{left_out:,} more characters]" if left_out else "")
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

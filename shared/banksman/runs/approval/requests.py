@@ -1,0 +1,268 @@
+"""Requests that a user replies to: gateways sign the replies, agents verify them.
+
+An approval request lists calls, and its reply decides them. An input request describes a value, and its reply
+holds the value. Both have the same slots, timers and signatures.
+
+If two users must approve, the first approval decides nothing by itself, and the reply of the second user
+contains it. The signatures of a first approval and of a reply cover different prefixes, so neither is valid
+as the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from datetime import datetime
+
+from pydantic.main import IncEx
+
+from banksman.contracts.approvals import (
+    ApprovalOutcome,
+    ApprovalRequested,
+    ApprovalResolved,
+    InputRequested,
+    InputResolved,
+)
+from banksman.contracts.events import EventBody, ToolCallCompleted
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import ToolResult, failed
+from banksman.contracts.wire import JsonValue, json_bytes
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval
+from banksman.runs.outcome import RESULT_BYTES
+from banksman.runs.ports import Ports
+from banksman.runs.state import Conversation, Run
+
+SYSTEM = "system"
+"""The `by` of a reply that closes a request without a decision."""
+
+DECIDED = frozenset({"approved", "rejected", "mixed"})
+"""Outcomes that a person decides; such a reply needs a gateway's signature."""
+
+
+def sign(reply: ApprovalReply, key: bytes) -> ApprovalReply:
+    return reply.model_copy(update={"signature": _mac(reply, key)})
+
+
+def is_signed(reply: ApprovalReply, key: bytes) -> bool:
+    return hmac.compare_digest(reply.signature, _mac(reply, key))
+
+
+_SIGNED: IncEx = {
+    **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "outcome", "by"), True),
+    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
+    **dict.fromkeys(("remember", "digests", "decided_at", "signature"), True),
+}
+"""The fields that a signature covers. Fields that were added later are not among them, so that replicas of
+two versions, of which one does not know a field, accept each other's signatures. A new field that must be
+signed needs a signature of its own."""
+
+
+def _mac(reply: ApprovalReply, key: bytes) -> str:
+    text = reply.model_copy(update={"signature": ""}).model_dump_json(include=_SIGNED)
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def problem(reply: ApprovalReply, request: ApprovalRequest | None, key: bytes) -> str | None:
+    """Return why a stored reply is invalid; None when it is valid.
+
+    Users other than gateways can write to the subject of a reply, so permissions do not prove its origin.
+    Agents and the workflows service publish there to close requests. Any user of the account can name the
+    subject as the reply subject of a request, which the server does not compare with permissions.
+
+    Args:
+        reply: The stored reply.
+        request: The open request; None when it is not open, in which case only the signature is verified.
+        key: The gateways' signing key.
+    """
+    if request is not None and _target(reply) != _target(request):
+        return "the reply belongs to another request"
+    if reply.outcome not in DECIDED:
+        return _system_reply_problem(reply)
+    if not is_signed(reply, key):
+        return "the reply is not signed by a gateway"
+    if request is None:
+        return None
+    if request.input is not None and reply.digests != input_digests(request.input, reply.value):
+        return "the value of the reply is not the value that its gateway signed"
+    if request.input is None and reply.digests != tuple(item.digest for item in request.items):
+        return "the reply decides other calls than the request lists"
+    if reply.decided_at > request.expires_at:
+        return "the reply came after the request had expired"
+    return unconfirmed(reply, request, key)
+
+
+def input_digests(request: InputRequested, value: JsonValue) -> tuple[str, str]:
+    """Return the digests of an input request and of the provided value."""
+    return _digest([request.request_id, request.message, request.schema_]), _digest(value)
+
+
+def _digest(value: object) -> str:
+    return digest(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def _target(message: ApprovalReply | ApprovalRequest) -> tuple[str, str, str, str]:
+    return message.tenant, message.conversation_id, message.run_id, message.approval_id
+
+
+def _system_reply_problem(reply: ApprovalReply) -> str | None:
+    """Return why an unsigned reply is invalid: it may close a request and nothing else."""
+    if reply.by == SYSTEM and not reply.decisions and reply.remember is None and reply.value is None:
+        return None
+    return "the reply decides something and is not signed by a gateway"
+
+
+def resolution(reply: ApprovalReply, request: ApprovalRequest) -> tuple[EventBody, ...]:
+    """Return the events of a stored reply. For a value, they include the result of the waiting step."""
+    if request.input is not None:
+        return _input_resolution(reply, request.input)
+    resolved = ApprovalResolved(
+        approval_id=reply.approval_id,
+        outcome=reply.outcome,
+        by=reply.by,
+        decisions=reply.decisions,
+        remember=reply.remember,
+        first_by=None if reply.first is None else reply.first.by,
+    )
+    return (resolved,)
+
+
+def _input_resolution(reply: ApprovalReply, request: InputRequested) -> tuple[EventBody, ...]:
+    step, value = request.tool_call_id, reply.value
+    match reply.outcome:
+        case "approved" if (size := json_bytes(value)) > RESULT_BYTES:
+            # Checked here too, although gateways refuse such a value: a commit that holds it twice, in the
+            # reply and in the result, would be too large, and the run could neither continue nor end.
+            text = f"The provided value has {size} bytes of JSON; at most {RESULT_BYTES} are stored."
+            outcome, value, result = "provided", None, failed(step, "output_limit", text)
+        case "approved":
+            outcome = "provided"
+            result = ToolResult(tool_call_id=step, content={"success": True, "value": value})
+        case "expired":
+            outcome, result = "expired", failed(step, "timeout", "Nobody provided the value in time.")
+        case _:
+            outcome, result = "cancelled", failed(step, "cancelled", "The request for a value was withdrawn.")
+    resolved = InputResolved(request_id=request.request_id, value=value, by=reply.by, outcome=outcome)
+    return resolved, ToolCallCompleted(result=result)
+
+
+def open_requests(state: Conversation) -> tuple[ApprovalRequest, ...]:
+    """Return the open approval request and the open input requests in the log of a run."""
+    run = state.run
+    if run is None:
+        return ()
+    approvals = (run.approval.request,) if run.undecided and run.approval is not None else ()
+    return (
+        *(_request(state, run, one.approval_id, one.expires_at, calls=one) for one in approvals),
+        *(_request(state, run, one.request_id, one.expires_at, wanted=one) for one in run.open_inputs),
+    )
+
+
+def _request(
+    state: Conversation,
+    run: Run,
+    approval_id: str,
+    expires_at: datetime,
+    *,
+    calls: ApprovalRequested | None = None,
+    wanted: InputRequested | None = None,
+) -> ApprovalRequest:
+    return ApprovalRequest(
+        tenant=state.tenant,
+        conversation_id=state.conversation_id,
+        run_id=run.run_id,
+        approval_id=approval_id,
+        expires_at=expires_at,
+        items=() if calls is None else calls.items,
+        input=wanted,
+        terms=None if calls is None else calls.terms,
+        escalates_at=None if calls is None else calls.escalates_at,
+    )
+
+
+def open_request(state: Conversation, approval_id: str) -> ApprovalRequest | None:
+    return next((one for one in open_requests(state) if one.approval_id == approval_id), None)
+
+
+def open_approval_request(state: Conversation) -> ApprovalRequest | None:
+    return next((one for one in open_requests(state) if one.input is None), None)
+
+
+async def publish_requests(ports: Ports, state: Conversation) -> None:
+    """Publish the open requests of a run. A slot takes one message, so repeats have no effect."""
+    for request in open_requests(state):
+        await ports.approvals.publish_request(request)
+
+
+async def close_request(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
+    """Close an open request, unless a valid reply was stored before.
+
+    The slot stores the first of this reply and a user's. An invalid reply is discarded, so that it can
+    neither win nor block the slot.
+
+    Returns:
+        The reply that the slot holds.
+    """
+    while True:
+        stored = await ports.approvals.store_reply(_system_reply(ports, request, outcome))
+        reason = problem(stored, request, ports.signing_key)
+        if reason is None:
+            return stored
+        await ports.approvals.discard_reply(stored, reason)
+
+
+def _system_reply(ports: Ports, request: ApprovalRequest, outcome: ApprovalOutcome) -> ApprovalReply:
+    return ApprovalReply(
+        tenant=request.tenant,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        approval_id=request.approval_id,
+        outcome=outcome,
+        by=SYSTEM,
+        decided_at=ports.clock.now(),
+    )
+
+
+_SIGNED_FIRST: IncEx = {
+    **dict.fromkeys(("v", "tenant", "conversation_id", "run_id", "approval_id", "by"), True),
+    "decisions": {"__all__": {"tool_call_id", "decision", "arguments", "reason"}},
+    **dict.fromkeys(("remember", "digests", "decided_at"), True),
+}
+
+
+def sign_first(first: FirstApproval, key: bytes) -> FirstApproval:
+    return first.model_copy(update={"signature": _first_mac(first, key)})
+
+
+def is_signed_first(first: FirstApproval, key: bytes) -> bool:
+    return hmac.compare_digest(first.signature, _first_mac(first, key))
+
+
+def unconfirmed(reply: ApprovalReply, request: ApprovalRequest, key: bytes) -> str | None:
+    """Return why a reply lacks a valid first approval; None if it has one or needs none.
+
+    Both users must have made the same decision about the same calls with the same arguments.
+    """
+    if request.approvers == 1 or reply.outcome not in ("approved", "mixed"):
+        return None
+    first = reply.first
+    if first is None:
+        return "only one of two users approved"
+    if not is_signed_first(first, key):
+        return "the first approval is not signed by a gateway"
+    if first.by == reply.by:
+        return "one user approved twice"
+    if _approved(first) != _approved(reply):
+        return "the two users did not make the same decision"
+    return None
+
+
+def _approved(given: ApprovalReply | FirstApproval) -> tuple[object, ...]:
+    """Return the fields that must be equal in both approvals."""
+    target = (given.tenant, given.conversation_id, given.run_id, given.approval_id)
+    return (*target, given.decisions, given.remember, given.digests)
+
+
+def _first_mac(first: FirstApproval, key: bytes) -> str:
+    text = f"first approval\n{first.model_dump_json(include=_SIGNED_FIRST)}"
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,340 @@
+"""Placement of calls: the live runners and tool servers, and the runner that owns a workspace.
+
+A workspace stays at its runner while that runner is alive or may return. Its place is one key in KV `owners`,
+written by compare-and-set. A runner that restarts has the same id, and so the same workspaces.
+`banksman.runs.runners.workspaces` decides when a workspace moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from pydantic import Field, ValidationError
+
+from banksman.bus.call_tickets import CallTickets
+from banksman.bus.connection import Bus
+from banksman.bus.kv import Bucket, Entry
+from banksman.bus.leases import LEASE_TTL_S
+from banksman.bus.mcp_access import AccessMissing
+from banksman.bus.mcp_targets import McpTargets
+from banksman.bus.names import OWNERS, RUNNERS
+from banksman.bus.sealing import SecretBox
+from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets
+from banksman.bus.watch import BucketView
+from banksman.contracts import subjects
+from banksman.contracts.calls import (
+    CallReply,
+    CallRequest,
+    CancelCall,
+    FileReply,
+    FileRequest,
+    FindMcpTools,
+    RunnerLease,
+)
+from banksman.contracts.errors import Unavailable
+from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
+from banksman.contracts.workspaces import SnapshotRef, WorkspaceForget, WorkspaceOwner
+from banksman.runs.ports import Clock, Placement
+from banksman.runs.runners.choice import RunnerLoads, ToolServerProcess, least_loaded
+from banksman.runs.runners.workspaces import decide_placement, place_of
+from banksman.runtime.settings import Section
+
+CALL_TIMEOUT_S = 2.0
+"""Seconds within which a runner replies to the request for a call; it only has to admit the call."""
+
+FILES_TIMEOUT_S = 10.0
+"""Seconds within which a runner replies to a file request."""
+
+RESTORE_TIMEOUT_S = 60.0
+"""Seconds within which a runner replies to a file request if it must restore the workspace first."""
+
+FIND_TIMEOUT_S = 30.0
+"""Seconds within which a runner replies to a request that concerns an MCP server."""
+
+_FILE_REQUESTS = 3
+"""Maximum number of times that a file request is sent if its workspace moves meanwhile."""
+
+
+class WorkspaceSettings(Section):
+    """Settings of placement, which must be the same for every service that sends calls or file requests."""
+
+    wait_s: float = Field(default=60.0, ge=0)
+    """Seconds that a workspace which changed since its last snapshot waits for its runner. Then another
+    runner restores the snapshot, and the model is notified of the changes that may be missing. Calls wait 75
+    seconds for a runner."""
+
+
+RemoveObjects = Callable[[str, str, SnapshotRef | None], Awaitable[None]]
+"""Removes the snapshots of a conversation, given its tenant, its id and the one that its record names."""
+
+
+class Placements:
+    """The runners and workspaces known to this process. Within its context, it watches the leases."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        clock: Clock,
+        *,
+        wait_s: float = WorkspaceSettings().wait_s,
+        tickets: CallTickets | None = None,
+        signing_key: bytes = b"",
+        remove_objects: RemoveObjects | None = None,
+    ) -> None:
+        """Create the placements.
+
+        Args:
+            bus: The connection.
+            clock: The clock by which a changed workspace waits; all processes that place must share it.
+            wait_s: Seconds that a changed workspace waits for its runner.
+            tickets: Issues the tickets of calls; None for a process that sends none.
+            signing_key: Opens the secrets of tenants; empty for a process that sends no calls.
+            remove_objects: Removes the snapshots of a deleted conversation; None for a process without the
+                permission.
+        """
+        self._bus = bus
+        self._tickets = tickets
+        self._clock = clock
+        self._wait_s = wait_s
+        self._remove_objects = remove_objects
+        self._loads = RunnerLoads()
+        box = SecretBox(signing_key)
+        self._secrets = TenantSecrets(bus, box)
+        self._mcp = McpTargets(bus, box, self._secrets, clock.now)
+        self._owners = Bucket(bus, OWNERS, WorkspaceOwner)
+        self._leases = BucketView(
+            Bucket(bus, RUNNERS, RunnerLease),
+            on_change=self._changed,
+            ttl_s=LEASE_TTL_S[bus.settings.replicas],
+        )
+        self._processes: dict[str, tuple[ToolServerProcess, ...]] = {}
+        """The live processes by tool server, cached until its leases change, because each step reads them."""
+        self._began_at = float("-inf")
+        self._renewed_at: dict[str, float] = {}
+        """When the last renewal of each lease arrived here, by the clock of the event loop."""
+        self._ended_at: dict[str, float] = {}
+        """When a process of a tool server last ended, by the key of its lease without the epoch."""
+        self._on_end: list[Callable[[], None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self._leases.__aenter__()
+        self._began_at = asyncio.get_running_loop().time()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leases.__aexit__(kind, error, trace)
+
+    def leases(self) -> list[RunnerLease]:
+        return [entry.value for entry in self._leases.entries() if "." not in entry.key]
+
+    def on_lease_end(self, callback: Callable[[], None]) -> None:
+        """Call `callback`, which must not block, when a lease has ended."""
+        self._on_end.append(callback)
+
+    def renewed(self) -> list[tuple[Entry[RunnerLease], float]]:
+        """Return the leases, each with the time when its last renewal arrived, by the event loop's clock."""
+        found = ((self._leases.get(key), at) for key, at in self._renewed_at.items())
+        return [(entry, at) for entry, at in found if entry is not None]
+
+    def instances(self, server: str, tenant: str | None) -> list[ToolServerProcess]:
+        """Return the live processes of a tool server; `tenant` is None for one that serves all."""
+        return [one for one in self._instances(server) if one.tenant == tenant]
+
+    def absent_s(self, server: str, tenant: str | None) -> float:
+        """Return the seconds since a tool server last had a live process; 0.0 while it has one.
+
+        A server counts as live until this process began to watch, because nothing is known of the time before
+        that.
+        """
+        if self.instances(server, tenant):
+            return 0.0
+        head = server if tenant is None else f"{server}.{tenant}"
+        return asyncio.get_running_loop().time() - max(self._ended_at.get(head, 0.0), self._began_at)
+
+    async def alive(self, placement: Placement) -> bool:
+        entry = self._leases.get(placement.runner)
+        if entry is not None and entry.value.runner_epoch == placement.runner_epoch:
+            return True
+        return any(one.placement == placement for one in self._instances(placement.runner))
+
+    async def place(self, tenant: str, conversation_id: str, server: str | None) -> Placement | None:
+        """Return the live process that serves the workspace, or the least loaded one of the tool server.
+
+        Returns:
+            None when no process serves, or the workspace waits for its runner.
+        """
+        if server is not None:
+            return least_loaded(one for one in self._instances(server) if one.tenant in (None, tenant))
+        key = f"{tenant}.{conversation_id}"
+        while True:
+            entry = await self._owners.get(key)
+            record = entry and entry.value
+            decision = decide_placement(
+                record,
+                holder=None if record is None else self._lease_of(record.runner),
+                chosen=self._loads.least_loaded(self._leases.entries()),
+                now=self._clock.now(),
+                wait_s=self._wait_s,
+            )
+            if decision is None:
+                return None
+            # Another process may have placed the workspace meanwhile: its record decides in the next round.
+            if decision.record != record and not await self._store(key, decision.record, entry):
+                continue
+            if record is None or record.runner != decision.record.runner:
+                self._loads.add(decision.record.runner)
+            return _placement(decision.record) if decision.serves else None
+
+    async def forget(self, tenant: str, conversation_id: str) -> None:
+        """Remove the workspace of a deleted conversation, and its snapshots.
+
+        A runner that is offline finds the conversation deleted when it returns. The record remains for such a
+        runner, and for agents that have to collect a snapshot of another runner.
+        """
+        key = f"{tenant}.{conversation_id}"
+        while True:
+            entry = await self._owners.get(key)
+            if entry is None:
+                return
+            record = entry.value
+            if record.deleted:
+                break
+            tombstone = record.model_copy(update={"deleted": True, "dirty": False, "gone_since": None})
+            if await self._owners.update(key, tombstone, entry.revision) is not None:
+                break
+        removed = await self._removed(tenant, conversation_id, record)
+        if self._remove_objects is not None:
+            await self._remove_objects(tenant, conversation_id, record.snapshot)
+        elif record.snapshot is not None and record.snapshot.stored_by != record.runner:
+            return
+        if removed:
+            await self._owners.delete(key)
+
+    async def call(
+        self, placement: Placement, request: CallRequest, shown: asyncio.Future[None] | None = None
+    ) -> CallReply | None:
+        """Send the request for a call; return None if no process replied with a `CallReply`.
+
+        Args:
+            placement: The process.
+            request: The request.
+            shown: Done when the start or the result of the attempt was notified: a tool server that stores
+                its start at once need not reply. None requires a reply.
+        """
+        if shown is not None and request.call.server is not None:
+            request = request.model_copy(update={"start_suffices": True})
+        subject = subjects.tool_call(placement.runner, request.tenant, request.conversation_id)
+        if self._tickets is not None:
+            ticket = self._tickets.issue(request.tenant, request.attempt, placement.runner)
+            request = request.model_copy(update={"ticket": ticket})
+        try:
+            if request.call.server is None:
+                request = await self._mcp.with_target(request, placement.runner)
+            elif request.call.secrets:
+                request = await self._with_secrets(placement, request)
+            data = request.model_dump_json().encode()
+            reply = await self._bus.request(subject, data, CALL_TIMEOUT_S, unless=shown)
+            if not reply and shown is not None and shown.done():
+                return CallReply(answer="accepted")
+            return CallReply.model_validate_json(reply)
+        except (SecretUnusable, AccessMissing) as error:
+            return CallReply(answer="refused", reason=f"The call was not sent: {error}.")
+        except (Unavailable, ValidationError):
+            return None
+
+    async def _with_secrets(self, placement: Placement, request: CallRequest) -> CallRequest:
+        """Add the secrets that the tool declares, if its server is the tenant's own.
+
+        Raises:
+            SecretUnusable: A secret is not set, cannot be decrypted, or is for other servers only.
+            Unavailable: The broker did not respond.
+        """
+        own = self.instances(placement.runner, request.tenant)
+        if not any(one.placement == placement for one in own):
+            return request
+        call = request.call
+        values = await self._secrets.values(request.tenant, call.secrets, call.server or "")
+        return request.model_copy(update={"secrets": values})
+
+    async def cancel(self, placement: Placement, tenant: str, attempt: str) -> None:
+        subject = subjects.tool_cancel(placement.runner, tenant, attempt)
+        try:
+            await self._bus.publish(subject, CancelCall(attempt=attempt).model_dump_json().encode())
+        except Unavailable:
+            return
+
+    async def files(self, tenant: str, conversation_id: str, request: FileRequest) -> FileReply:
+        """Send a file request to the runner of the workspace.
+
+        Raises:
+            Unavailable: No runner serves the workspace now, or its runner does not reply.
+        """
+        for _ in range(_FILE_REQUESTS):
+            placement = await self.place(tenant, conversation_id, None)
+            if placement is None:
+                raise Unavailable("no tool-runner serves this workspace now")
+            placed = request.model_copy(update={"place": placement.place})
+            reply = await self._send_files(placement.runner, tenant, conversation_id, placed)
+            if not reply.moved:
+                return reply
+        raise Unavailable("the workspace moves to another runner")
+
+    async def _send_files(
+        self, runner: str, tenant: str, conversation_id: str, request: FileRequest
+    ) -> FileReply:
+        subject = subjects.files(runner, tenant, conversation_id)
+        restores = not isinstance(request, WorkspaceForget) and request.place.snapshot is not None
+        finds = isinstance(request, FindMcpTools | DiscoverSignIn | RequestToken)
+        timeout_s = RESTORE_TIMEOUT_S if restores else FIND_TIMEOUT_S if finds else FILES_TIMEOUT_S
+        reply = await self._bus.request(subject, request.model_dump_json().encode(), timeout_s)
+        return FileReply.model_validate_json(reply)
+
+    async def _removed(self, tenant: str, conversation_id: str, record: WorkspaceOwner) -> bool:
+        """Request the removal of a workspace from its runner; return False if the workspace may remain."""
+        if self._lease_of(record.runner) is None:
+            return False
+        request = WorkspaceForget(snapshot=record.snapshot)
+        try:
+            reply = await self._send_files(record.runner, tenant, conversation_id, request)
+        except Unavailable:
+            return False
+        return reply.error is None
+
+    async def _store(self, key: str, record: WorkspaceOwner, over: Entry[WorkspaceOwner] | None) -> bool:
+        """Store a record; return False if another one was stored meanwhile."""
+        if over is None:
+            return await self._owners.create(key, record) is not None
+        return await self._owners.update(key, record, over.revision) is not None
+
+    def _changed(self, key: str, entry: Entry[RunnerLease] | None) -> None:
+        self._processes.pop(key.partition(".")[0], None)
+        now = asyncio.get_running_loop().time()
+        if entry is not None:
+            self._renewed_at[key] = now
+            return
+        self._renewed_at.pop(key, None)
+        self._ended_at[key.rpartition(".")[0]] = now
+        for callback in self._on_end:
+            callback()
+
+    def _instances(self, server: str) -> tuple[ToolServerProcess, ...]:
+        known = self._processes.get(server)
+        if known is None:
+            found = (ToolServerProcess.of(entry) for entry in self._leases.entries(f"{server}."))
+            known = tuple(one for one in found if one is not None)
+            if known:
+                self._processes[server] = known
+        return known
+
+    def _lease_of(self, runner: str) -> RunnerLease | None:
+        entry = self._leases.get(runner)
+        return None if entry is None else entry.value
+
+
+def _placement(record: WorkspaceOwner) -> Placement:
+    return Placement(record.runner, record.runner_epoch, place_of(record), record.loss)

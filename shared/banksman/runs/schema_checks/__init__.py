@@ -1,0 +1,1 @@
+"""Checks of tool arguments against JSON Schemas, and of such schemas."""

@@ -1,0 +1,270 @@
+"""Check tool arguments against the tool's JSON Schema, and check such schemas.
+
+Schemas of this project are applied in the process. Schemas of tool servers are applied in separate processes
+with limits, because tenants choose them, unless `plain` confirms that the arguments fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
+
+from banksman.contracts.errors import BadInput, Unavailable
+from banksman.contracts.ids import digest
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.wire import JsonObject, JsonValue
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
+from banksman.runs.schema_checks.plain import certainly_fits
+
+if TYPE_CHECKING:
+    from banksman.runs.schema_checks.process import CheckReply, CheckRequest
+
+MAX_REMEMBERED = 1_000
+"""Maximum number of schemas remembered as too expensive, and of schemas remembered as valid."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentProblem:
+    """The first argument that does not fit the schema."""
+
+    parameter: str
+    """Dotted path of the argument; `arguments` for the object as a whole."""
+    value: JsonValue
+    expected: str
+
+    def __str__(self) -> str:
+        return str(BadInput(self.parameter, self.value, self.expected))
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLimits:
+    """Limits of the processes that apply the schemas of tool servers."""
+
+    cpu_s: float = 0.5
+    """Processor time of one check, in seconds."""
+    timeout_s: float = 10.0
+    """Elapsed seconds that one check may take; more than `cpu_s`, because the machine may be busy."""
+    memory_bytes: int = 256 * 1024 * 1024
+    processes: int = 2
+    """Number of checks at a time; one tenant has at most one."""
+    idle_s: float = 10.0
+    """Seconds after which an idle process ends, to free its 20 MiB."""
+    refused_s: float = 60.0
+    """Seconds for which calls of a tenant are refused at once after their schema exceeded a limit."""
+
+
+def argument_problem(schema: JsonObject, arguments: JsonObject) -> ArgumentProblem | None:
+    """Return why arguments do not fit a schema of this project; None if they fit.
+
+    Use `SchemaChecker` for a schema of a tool server.
+    """
+    if certainly_fits(schema, arguments):
+        return None
+    # Imported on first use: the library takes long to load, and many processes check no arguments.
+    from banksman.runs.schema_checks.process import reply_to
+
+    return _problem(reply_to({"schema": json.dumps(schema), "value": arguments}), arguments)
+
+
+def check_schema(schema: JsonObject) -> None:
+    """Check a schema of this project.
+
+    Raises:
+        BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside itself.
+    """
+    from banksman.runs.schema_checks.process import reply_to
+
+    _raise_fault(reply_to({"schema": json.dumps(schema)}), schema)
+
+
+class SchemaChecker:
+    """Applies the schemas of tool servers. The end of its context ends its processes."""
+
+    def __init__(self, limits: SchemaLimits | None = None) -> None:
+        self._limits = limits or SchemaLimits()
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._end_idle_later: asyncio.TimerHandle | None = None
+        self._slots = asyncio.Semaphore(self._limits.processes)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._expensive: dict[str, float] = {}
+        """The times until which calls are refused, by tenant and schema."""
+        self._valid: dict[str, None] = {}
+        """Digests of valid schemas: tool servers register the same schemas every few seconds."""
+
+    async def argument_problem(
+        self, tenant: str, tool: ToolDefinition, arguments: JsonObject
+    ) -> ArgumentProblem | None:
+        """Return why arguments do not fit the schema of a tool; None if they fit.
+
+        No arguments fit a schema that cannot be applied within the limits. Raising an error instead would
+        fail the run and lose a paid model reply.
+        """
+        if certainly_fits(tool.input_schema, arguments):
+            return None
+        if tool in WORKSPACE_TOOLS:
+            return argument_problem(tool.input_schema, arguments)
+        request: CheckRequest = {"schema": json.dumps(tool.input_schema), "value": arguments}
+        try:
+            return _problem(await self._checked(tenant, request), arguments)
+        except Unavailable as error:
+            return ArgumentProblem("arguments", None, str(error))
+
+    async def check_schema(self, tenant: str, schema: JsonObject) -> None:
+        """Check the schema of a tool.
+
+        Raises:
+            BadInput: It is not a JSON Schema of an object, exceeds a limit, or refers to anything outside
+                itself.
+            Unavailable: No process can be started.
+        """
+        text = json.dumps(schema)
+        if (known_as := digest(text.encode())) in self._valid:
+            return
+        reply = await self._checked(tenant, {"schema": text})
+        if "unusable" in reply:
+            raise BadInput("input_schema", None, f"a schema that can be applied; {reply['unusable']}")
+        _raise_fault(reply, schema)
+        self._valid[known_as] = None
+        _forget_first(self._valid)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._end_idle_later is not None:
+            self._end_idle_later.cancel()
+        while self._idle:
+            await _end(self._idle.pop())
+
+    async def _checked(self, tenant: str, request: CheckRequest) -> CheckReply:
+        known_as = f"{tenant}.{digest(request['schema'].encode())}"
+        turn = self._turns.setdefault(tenant, asyncio.Lock())
+        async with turn, self._slots:
+            now = asyncio.get_running_loop().time()
+            if self._expensive.get(known_as, 0.0) > now:
+                return {"unusable": "it needs too much time or memory"}
+            process = await self._process()
+            reply = None
+            try:
+                async with asyncio.timeout(self._limits.timeout_s):
+                    reply = await _exchange(process, request)
+            except TimeoutError:
+                pass
+            finally:
+                # Also if the caller is cancelled: the next request must not read the reply of this one.
+                if reply is None:
+                    await asyncio.shield(_end(process))
+                else:
+                    self._release(process)
+            if reply is None:
+                self._remember(known_as, now)
+                return {"unusable": f"it needs too much time or memory ({_ending(process)})"}
+        return reply
+
+    async def _process(self) -> asyncio.subprocess.Process:
+        while self._idle:
+            if (process := self._idle.pop()).returncode is None:
+                return process
+        try:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-m",
+                "banksman.runs.schema_checks.process",
+                str(self._limits.cpu_s),
+                str(self._limits.memory_bytes),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"the check of arguments does not start: {error.strerror}") from error
+
+    def _release(self, process: asyncio.subprocess.Process) -> None:
+        self._idle.append(process)
+        if self._end_idle_later is not None:
+            self._end_idle_later.cancel()
+        loop = asyncio.get_running_loop()
+        self._end_idle_later = loop.call_later(self._limits.idle_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(ProcessLookupError):
+                self._idle.pop().kill()
+
+    def _remember(self, known_as: str, now: float) -> None:
+        self._expensive.pop(known_as, None)
+        self._expensive[known_as] = now + self._limits.refused_s
+        _forget_first(self._expensive)
+
+
+def _forget_first(remembered: dict[str, Any]) -> None:
+    if len(remembered) > MAX_REMEMBERED:
+        del remembered[next(iter(remembered))]
+
+
+async def _exchange(process: asyncio.subprocess.Process, request: CheckRequest) -> CheckReply | None:
+    """Send one request; return its reply, or None if the process ended instead."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(ConnectionError):
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if line.endswith(b"\n"):
+            reply: CheckReply = json.loads(line)
+            return reply
+    # The process has ended. `kill` would hide its exit status: `Popen.kill` reaps it before asyncio does.
+    await process.wait()
+    return None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def _ending(process: asyncio.subprocess.Process) -> str:
+    status = process.returncode or 0
+    return signal.Signals(-status).name if status < 0 else f"exit code {status}"
+
+
+def _problem(reply: CheckReply, arguments: JsonObject) -> ArgumentProblem | None:
+    if "unusable" in reply:
+        return ArgumentProblem("arguments", None, f"the tool's schema cannot be applied: {reply['unusable']}")
+    if "expected" not in reply:
+        return None
+    path = reply.get("path", [])
+    parameter = ".".join(str(part) for part in path) or "arguments"
+    return ArgumentProblem(parameter, _at(arguments, path), reply["expected"])
+
+
+def _raise_fault(reply: CheckReply, schema: JsonObject) -> None:
+    if "expected" in reply:
+        path = reply.get("path", [])
+        field = ".".join(["input_schema", *(str(part) for part in path)])
+        raise BadInput(field, _at(schema, path), reply["expected"])
+
+
+def _at(value: JsonValue, path: list[str | int]) -> JsonValue:
+    """Return the part of a value at a path; None if it is missing, a schema, or the whole object."""
+    for part in path:
+        if isinstance(value, dict) and isinstance(part, str):
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return None
+    return value if path else None

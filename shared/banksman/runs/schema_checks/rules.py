@@ -1,0 +1,222 @@
+"""The rules for JSON Schemas of tools and forms, and the check of values against them.
+
+Patterns run in linear time (the `regex` crate), and references are never fetched. The module imports
+little of this project, so that `process` starts quickly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+from typing import Any, cast
+from urllib.parse import unquote
+
+import jsonschema_rs
+
+from banksman.runs.schema_checks.texts import MAX_TEXT_CHARS, Path, SchemaFault, fault_of
+
+MAX_SCHEMA_BYTES = 64 * 1024
+"""Maximum size of a schema, in bytes of JSON."""
+MAX_SCHEMA_DEPTH = 64
+"""Maximum number of nested objects and lists in a schema."""
+MAX_RULES = 1_000
+"""Maximum number of subschemas that apply to one value, with every `$ref` replaced by its target."""
+
+_MAX_ERRORS = 50
+"""Maximum number of errors from which the reported one is chosen."""
+_PATTERNS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=1024 * 1024)
+"""The linear-time engine, and the bytes that a compiled pattern and its cache may take."""
+_VALIDATORS = 32
+"""Number of compiled schemas that a process retains."""
+
+_BY_NAME = ("dependentSchemas", "patternProperties", "properties", "$defs", "definitions", "dependencies")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = (
+    "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames",
+    "then", "unevaluatedItems", "unevaluatedProperties",
+)  # fmt: skip
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies", "else", "if", "not", "then")
+"""Keywords whose subschemas apply to the value itself, and not to a part of it."""
+_REFUSED = ("$dynamicRef", "$recursiveRef", "$id")
+"""Keywords that change the target of other references."""
+_IGNORED_AT_TOP = ("$id", "$schema")
+"""Schemas are read as draft 2020-12 without a base URI, whatever their `$schema` and `$id` state."""
+
+Schema = dict[str, Any]
+
+
+class UnusableSchema(Exception):
+    """A schema cannot be applied. The message states why."""
+
+
+def schema_fault(schema: Schema) -> SchemaFault | None:
+    """Return the first fault of a schema; None if a tool may have it."""
+    size = len(json.dumps(schema, ensure_ascii=False).encode())
+    if size > MAX_SCHEMA_BYTES:
+        return SchemaFault((), f"at most {MAX_SCHEMA_BYTES} bytes of JSON, not {size}")
+    if not _within_depth(schema):
+        return SchemaFault((), f"at most {MAX_SCHEMA_DEPTH} nested objects and lists")
+    if schema.get("type", "object") != "object":
+        return SchemaFault(("type",), "'object'")
+    plain = _plain(schema)
+    try:
+        _compile(plain)
+        rules = _Rules(plain).most()
+    except jsonschema_rs.ValidationError as error:
+        return _compile_fault(error)
+    except RecursionError:
+        rules = MAX_RULES + 1
+    for path, node in _subschemas(plain):
+        for word in _REFUSED:
+            if word in node:
+                return SchemaFault((*path, word), "only '$ref' refers to other parts of a schema")
+        reference = node.get("$ref", "#")
+        # Anchors (`#name`) are refused too: `_Rules` follows only pointers.
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            return SchemaFault((*path, "$ref"), "a reference within the schema: '#/$defs/...'")
+    if rules > MAX_RULES:
+        return SchemaFault((), f"at most {MAX_RULES} subschemas for one value, with each $ref replaced")
+    return None
+
+
+def value_fault(schema: str, value: Any) -> SchemaFault | None:
+    """Return the most useful reason why a value does not fit a schema; None if it fits.
+
+    Args:
+        schema: The schema as JSON.
+        value: The value.
+
+    Raises:
+        UnusableSchema: The schema cannot be applied.
+    """
+    validator = _validator(schema)
+    if validator.is_valid(value):
+        return None
+    error = _clearest(islice(validator.iter_errors(value), _MAX_ERRORS))
+    return fault_of(error)
+
+
+@lru_cache(maxsize=_VALIDATORS)
+def _validator(schema: str) -> jsonschema_rs.Validator:
+    try:
+        parsed: Schema = json.loads(schema)
+        if not _within_depth(parsed):
+            raise UnusableSchema(f"it has more than {MAX_SCHEMA_DEPTH} nested objects and lists")
+        return _compile(_plain(parsed))
+    except jsonschema_rs.ValidationError as error:
+        fault = _compile_fault(error)
+        place = ".".join(str(part) for part in fault.path)
+        raise UnusableSchema(f"{place} {fault.expected}"[:MAX_TEXT_CHARS]) from error
+    except (ValueError, RecursionError) as error:
+        raise UnusableSchema(f"it cannot be read: {type(error).__name__}") from error
+
+
+def _compile(schema: Schema) -> jsonschema_rs.Validator:
+    return jsonschema_rs.Draft202012Validator(schema, pattern_options=_PATTERNS, offline=True)
+
+
+def _compile_fault(error: jsonschema_rs.ValidationError) -> SchemaFault:
+    path = tuple(error.instance_path)
+    if path and (path[-1] == "pattern" or "patternProperties" in path[-2:]):
+        return SchemaFault(path, "a short pattern without look-around and back-references")
+    return fault_of(error) if path else SchemaFault(("$ref",), fault_of(error).expected)
+
+
+def _plain(schema: Schema) -> Schema:
+    return {word: value for word, value in schema.items() if word not in _IGNORED_AT_TOP}
+
+
+def _clearest(errors: Iterable[jsonschema_rs.ValidationError]) -> jsonschema_rs.ValidationError:
+    """Return the error nearest to the top; for alternatives, the one error of the only close alternative."""
+    found = min(errors, key=lambda error: (len(error.instance_path), error.kind.name in ("anyOf", "oneOf")))
+    match found.kind:
+        case jsonschema_rs.ValidationErrorKind.AnyOf(
+            context
+        ) | jsonschema_rs.ValidationErrorKind.OneOfNotValid(context):
+            # An alternative of another type was not intended. An optional parameter has two: its type, and
+            # null.
+            meant = [branch for branch in context if branch and not _is_other_type(branch, found)]
+            return _clearest(meant[0][:_MAX_ERRORS]) if len(meant) == 1 else found
+        case _:
+            return found
+
+
+def _is_other_type(branch: list[jsonschema_rs.ValidationError], whole: jsonschema_rs.ValidationError) -> bool:
+    return any(error.kind.name == "type" and error.instance_path == whole.instance_path for error in branch)
+
+
+def _within_depth(schema: Schema) -> bool:
+    ahead: list[tuple[Any, int]] = [(schema, 1)]
+    while ahead:
+        node, depth = ahead.pop()
+        if not isinstance(node, dict | list):
+            continue
+        if depth > MAX_SCHEMA_DEPTH:
+            return False
+        members = cast(Iterable[Any], node.values() if isinstance(node, dict) else node)
+        ahead += ((member, depth + 1) for member in members)
+    return True
+
+
+def _subschemas(schema: Schema) -> Iterator[tuple[Path, Schema]]:
+    """Yield all subschemas with their paths, including the schema itself."""
+    ahead: list[tuple[Path, Schema]] = [((), schema)]
+    while ahead:
+        path, node = ahead.pop()
+        yield path, node
+        ahead += (((*path, *step), child) for step, child in _children(node, (*_BY_NAME, *_LISTS, *_SINGLE)))
+
+
+def _children(node: Schema, words: Iterable[str]) -> Iterator[tuple[Path, Schema]]:
+    """Yield the subschemas directly below some keywords, without boolean schemas."""
+    for word in words:
+        value = node.get(word)
+        if word in _SINGLE and isinstance(value, dict):
+            yield (word,), cast(Schema, value)
+        elif word in _BY_NAME and isinstance(value, dict):
+            named = cast(dict[str, Any], value).items()
+            yield from (((word, name), child) for name, child in named if isinstance(child, dict))
+        elif word in _LISTS and isinstance(value, list):
+            listed = enumerate(cast(list[Any], value))
+            yield from (((word, index), child) for index, child in listed if isinstance(child, dict))
+
+
+class _Rules:
+    """Counts the subschemas that apply to one value."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._counts: dict[int, int] = {}
+
+    def most(self) -> int:
+        """Return the highest count of any subschema.
+
+        Raises:
+            RecursionError: A subschema applies itself to the same value, or references form a long chain.
+        """
+        return max(self._count(node) for _, node in _subschemas(self._schema))
+
+    def _count(self, node: Schema) -> int:
+        known = self._counts.get(id(node))
+        if known is not None:
+            return known
+        below = [child for _, child in _children(node, _SAME_VALUE)]
+        target = self._target(node.get("$ref"))
+        below += [] if target is None else [target]
+        # A cycle of references ends in RecursionError.
+        count = self._counts[id(node)] = 1 + sum(self._count(child) for child in below)
+        return count
+
+    def _target(self, reference: object) -> Schema | None:
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        node: Any = self._schema
+        for part in reference[1:].split("/")[1:]:
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(node, list):
+                node = cast(list[Any], node)[int(name)] if name.isdecimal() else None
+            elif isinstance(node, dict):
+                node = cast(dict[str, Any], node).get(name)
+        return cast(Schema, node) if isinstance(node, dict) else None

@@ -1,0 +1,1 @@
+"""Processes that serve tools and workflows over NATS."""

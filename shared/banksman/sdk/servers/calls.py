@@ -1,0 +1,199 @@
+"""The calls that one process of a tool server executes. Each request gets an immediate reply."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from faststream.nats import NatsRouter
+from pydantic import BaseModel
+
+from banksman.bus.connection import Bus
+from banksman.bus.control import Received
+from banksman.bus.messages import Message
+from banksman.bus.shared_broker import NoReply
+from banksman.contracts import subjects
+from banksman.contracts.calls import (
+    PRESENCE,
+    PROGRESS_AFTER_S,
+    CallProgress,
+    CallReply,
+    CallRequest,
+    CancelCall,
+)
+from banksman.contracts.errors import BadInput, BanksmanError, Unavailable
+from banksman.contracts.subjects import ANY
+from banksman.contracts.tools import ToolResult
+from banksman.runs.runners.calls import RunnerCalls
+from banksman.runs.runners.lease import Lease, LeaseLost
+from banksman.sdk.servers.execution import Stop, execute
+from banksman.sdk.tools import AnyTool
+
+logger = logging.getLogger(__name__)
+
+ACCEPTED_AFTER_S = 0.5
+"""Seconds to wait for a stored start, which then replaces the reply `accepted`."""
+KILL_S = 5.0
+"""Seconds within which ended calls must store their results."""
+
+
+@dataclass
+class ServedCalls:
+    """The calls of one process while it has its lease."""
+
+    bus: Bus
+    runner_calls: RunnerCalls
+    lease: Lease
+    tools: Mapping[str, AnyTool]
+    tasks: asyncio.TaskGroup
+    """Ends with the lease and cancels all calls."""
+    draining: bool = False
+    _stops: dict[str, Stop] = field(default_factory=dict[str, Stop])
+    """Stop signals of running calls by tenant and attempt."""
+    _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    def on_call(self, request: CallRequest, message: Message) -> CallReply | None:
+        """Return the reply to `tool.call`. A repeated request for the same attempt is safe.
+
+        Every process of the server receives the request. Only the process that it names replies; others
+        return None. None is also returned if the stored start already shows that the call was accepted.
+
+        Raises:
+            BadInput: The subject belongs to another conversation.
+        """
+        request = request.with_local_deadline(datetime.now(UTC))
+        _check_subject(message.subject, request.tenant, request.conversation_id)
+        if request.runner_epoch != self.runner_calls.runner_epoch:
+            return None
+        return self._accept(request, message.reply)
+
+    def on_cancel(self, cancel: CancelCall, subject: str) -> CallReply | None:
+        """End a call; return None if it does not run here, because another process may have it.
+
+        Raises:
+            BadInput: The subject belongs to another call.
+        """
+        tenant = subject.split(".")[3]
+        _check_subject(subject, tenant, cancel.attempt)
+        stop = self._stops.get(f"{tenant}.{cancel.attempt}")
+        if stop is None:
+            return CallReply(answer="done") if cancel.attempt == PRESENCE else None
+        if not stop.done():
+            stop.set_result(cancel.reason)
+        return CallReply(answer="accepted")
+
+    async def drain(self, grace_s: float) -> None:
+        """Accept no more calls, wait `grace_s` seconds for running calls, then end them."""
+        self.draining = True
+        await self._wait_ended(grace_s)
+        for stop in self._stops.values():
+            if not stop.done():
+                stop.set_result("cancelled")
+        await self._wait_ended(KILL_S)
+
+    def _accept(self, request: CallRequest, reply_to: str) -> CallReply | None:
+        tool = self.tools.get(request.call.name)
+        if tool is None:
+            return CallReply(
+                answer="refused", reason=f"{self.runner_calls.runner} has no tool {request.call.name!r}."
+            )
+        reply, admitted = self.runner_calls.admit(request)
+        if not admitted:
+            return reply
+        start_replies = request.start_suffices and not tool.definition.idempotent
+        execution = self._execute(tool, request, reply_to if start_replies else None)
+        task = self.tasks.create_task(execution, name=request.attempt)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return None if start_replies else reply
+
+    async def _execute(self, tool: AnyTool, request: CallRequest, reply_to: str | None) -> None:
+        """Execute an admitted call. If storing its start takes long, reply `accepted` on `reply_to`."""
+        loop = asyncio.get_running_loop()
+        accepts = None if reply_to is None else loop.call_later(ACCEPTED_AFTER_S, self._accepts, reply_to)
+        key = f"{request.tenant}.{request.attempt}"
+        stop = self._stops[key] = loop.create_future()
+
+        async def started(request: CallRequest) -> ToolResult:
+            # The process may have been suspended while the start was stored, so another may own the call.
+            if not self.lease.holds:
+                raise LeaseLost("the lease ended before the call could start")
+            if accepts is not None:
+                accepts.cancel()
+            shown = loop.call_later(PROGRESS_AFTER_S, self._show_start, request)
+            try:
+                return await execute(tool, request, self.runner_calls.runner, stop)
+            finally:
+                shown.cancel()
+
+        try:
+            await self.runner_calls.perform(request, started)
+        except BanksmanError as error:
+            logger.error("%s: ended without a stored result: %s", request.attempt, error)
+        except Exception:
+            logger.exception("%s: ended without a stored result", request.attempt)
+        finally:
+            self._stops.pop(key, None)
+            if accepts is not None:
+                accepts.cancel()
+
+    def _accepts(self, reply_to: str) -> None:
+        self.tasks.create_task(self._publish(reply_to, CallReply(answer="accepted")))
+
+    def _show_start(self, request: CallRequest) -> None:
+        self.tasks.create_task(self._publish_start(request))
+
+    async def _publish_start(self, request: CallRequest) -> None:
+        if not request.progress:
+            return
+        progress = CallProgress(
+            conversation_id=request.conversation_id,
+            run_id=request.run_id,
+            tool_call_id=request.call.id,
+            kind="started",
+            runner=self.runner_calls.runner,
+        )
+        await self._publish(subjects.tool_progress(request.tenant, request.conversation_id), progress)
+
+    async def _publish(self, subject: str, message: BaseModel) -> None:
+        with contextlib.suppress(Unavailable):
+            await self.bus.publish(subject, message.model_dump_json().encode())
+
+    async def _wait_ended(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._running:
+                    await asyncio.wait(self._running)
+
+
+def _check_subject(subject: str, tenant: str, last: str) -> None:
+    """Refuse a body that does not match its subject: permissions apply to the subject."""
+    if subject.split(".")[3:] != [tenant, last]:
+        raise BadInput("subject", subject, f"a subject that ends in {tenant}.{last}")
+
+
+def tool_router(server: str, calls: ServedCalls) -> NatsRouter:
+    router = NatsRouter()
+
+    # One worker, because both handlers return at once, and more workers cost a task and a queue per message.
+    @router.subscriber(subjects.tool_call(server, ANY, ANY), title="tool.call")
+    async def call(request: CallRequest, message: Received) -> CallReply:
+        """Run a call once. The reply states whether it is accepted; its result is published as an event."""
+        return _unless_none(calls.on_call(request, message))
+
+    @router.subscriber(subjects.tool_cancel(server, ANY, ANY), title="tool.cancel")
+    async def cancel(request: CancelCall, message: Received) -> CallReply:
+        """End a call and store its result."""
+        return _unless_none(calls.on_cancel(request, message.subject))
+
+    return router
+
+
+def _unless_none(reply: CallReply | None) -> CallReply:
+    if reply is None:
+        raise NoReply
+    return reply

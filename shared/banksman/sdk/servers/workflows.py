@@ -1,0 +1,192 @@
+"""A workflow server, which registers its workflows and executes their turns.
+
+A server may have any number of processes. They share its runs: each turn goes to one process, and processes
+have no state between two turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from pydantic import ValidationError
+
+from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.envelope import RemoteError, checked_reply, error_envelope
+from banksman.bus.messages import Message
+from banksman.contracts import subjects
+from banksman.contracts.errors import BadInput, NotFound, Unavailable
+from banksman.contracts.ids import check_token
+from banksman.contracts.registry import RegisterWorkflow, WithdrawWorkflow, WorkflowRegistration
+from banksman.contracts.subjects import ANY
+from banksman.contracts.workflows import TURN_S, Progress, ReportProgress, TurnReply, WorkflowTurn
+from banksman.runtime.event_loop import run
+from banksman.sdk.local import nats_settings
+from banksman.sdk.servers.registry import request_registry
+from banksman.sdk.servers.turns import take_turn
+from banksman.sdk.workflows import Workflow
+
+logger = logging.getLogger(__name__)
+
+REPORT_TIMEOUT_S = 5.0
+"""Timeout of a progress report in seconds."""
+
+
+class WorkflowServer:
+    """Serves workflows over NATS. As a context manager, it serves while the block runs.
+
+    The workflows are registered when the block starts, and stay registered after it: their runs wait until a
+    process serves them again. `withdraw` removes one.
+    """
+
+    def __init__(self, name: str, workflows: Iterable[Workflow], *, nats: NatsSettings | None = None) -> None:
+        """Create a server without connecting it.
+
+        Args:
+            name: The server's id, the same in all of its processes.
+            workflows: The workflows to serve.
+            nats: The connection settings; None reads the environment or the local system (`sdk.local`).
+
+        Raises:
+            BadInput: The name is not a valid token.
+            ValueError: There are no workflows.
+        """
+        self.name = check_token(name, "name")
+        self.workflows = {one.name: one for one in workflows}
+        if not self.workflows:
+            raise ValueError(f"workflow server {name!r} has no workflows")
+        self._nats = nats
+        self._stop = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self._bus: Bus | None = None
+        self._turns: dict[asyncio.Task[None], str] = {}
+        """The turns in progress, each with the tenant and the conversation of its run."""
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM.
+
+        Raises:
+            RemoteError: The registry refused a workflow, for example because another server has its name.
+            Unavailable: NATS or the registry is unreachable.
+        """
+        run(self._until_signalled())
+
+    async def withdraw(self, name: str) -> None:
+        """Remove the registration of one of its workflows. Its open runs end as failed.
+
+        Raises:
+            RemoteError: This server has not registered the workflow.
+            Unavailable: The registry did not respond.
+        """
+        await self._request("withdraw", WithdrawWorkflow(name=name, server=self.name).model_dump_json())
+
+    async def __aenter__(self) -> Self:
+        settings = self._nats or nats_settings()
+        prefix = f"_INBOX_workflow-server-{self.name}"
+        bus = await Bus.connect(settings, name=f"workflow server {self.name}", inbox_prefix=prefix)
+        await self._stack.enter_async_context(bus)
+        self._bus = bus
+        try:
+            for workflow in self.workflows.values():
+                definition = workflow.definition.model_copy(update={"server": self.name})
+                body = RegisterWorkflow(definition=definition).model_dump_json()
+                WorkflowRegistration.model_validate_json(await self._request("register", body))
+            # In one queue group: each turn goes to one of the processes.
+            turns = subjects.workflow_turn(self.name, ANY, ANY)
+            subscription = await bus.subscribe(turns, self._received, self.name)
+            self._stack.push_async_callback(subscription.unsubscribe)
+            # In no queue group, because the broker does not know which process has the turn.
+            cancels = await bus.subscribe(subjects.workflow_cancel(self.name, ANY, ANY), self._cancelled)
+            self._stack.push_async_callback(cancels.unsubscribe)
+            await bus.ready()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Another process repeats an unfinished turn.
+        for turn in self._turns:
+            turn.cancel()
+        if self._turns:
+            await asyncio.wait(self._turns)
+        await self._stack.aclose()
+
+    async def _until_signalled(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        async with self:
+            await self._stop.wait()
+
+    async def _received(self, message: Message) -> None:
+        turn = asyncio.create_task(self._reply(message), name=message.subject)
+        self._turns[turn] = _run_of(message)
+        turn.add_done_callback(self._turns.pop)
+
+    async def _cancelled(self, message: Message) -> None:
+        for turn, of_run in self._turns.items():
+            if of_run == _run_of(message):
+                turn.cancel()
+
+    async def _reply(self, message: Message) -> None:
+        assert self._bus is not None
+        try:
+            reply = (await self._take(message)).model_dump_json(by_alias=True).encode()
+        except (BadInput, NotFound, Unavailable) as error:
+            reply = error_envelope(error)
+        try:
+            await self._bus.publish(message.reply, reply)
+        except Unavailable as error:
+            logger.warning("%s: the reply was not sent and the turn is repeated: %s", message.subject, error)
+
+    async def _take(self, message: Message) -> TurnReply:
+        try:
+            turn = WorkflowTurn.model_validate_json(message.data)
+        except ValidationError as error:
+            raise BadInput("turn", None, f"a turn: {error.error_count()} fields are wrong") from error
+        workflow = self.workflows.get(turn.workflow)
+        if workflow is None:
+            raise NotFound("workflow", turn.workflow)
+        try:
+            async with asyncio.timeout(TURN_S):
+                return await take_turn(workflow, turn, partial(self._report, turn))
+        except TimeoutError as error:
+            text = f"{turn.workflow} reached no step within {TURN_S:g} s: each long operation must be a step"
+            raise BadInput("turn", None, text) from error
+
+    async def _report(self, turn: WorkflowTurn, progress: Progress) -> None:
+        report = ReportProgress(
+            server=self.name,
+            tenant=turn.tenant,
+            conversation_id=turn.conversation_id,
+            run_id=turn.run_id,
+            progress=progress,
+        )
+        assert self._bus is not None
+        try:
+            subject = subjects.registry("workflow", "progress")
+            checked_reply(
+                await self._bus.request(subject, report.model_dump_json().encode(), REPORT_TIMEOUT_S)
+            )
+        except (RemoteError, Unavailable) as error:
+            logger.info("%s: progress is stored with the reply to the turn: %s", turn.run_id, error)
+
+    async def _request(self, action: str, body: str) -> bytes:
+        bus = self._bus
+        if bus is None:
+            raise RuntimeError(f"workflow server {self.name!r} is not connected: use it as a context manager")
+        return await request_registry(bus, subjects.registry("workflow", action), body.encode())
+
+
+def _run_of(message: Message) -> str:
+    """Return tenant and conversation of a turn or a cancel; each run has its own conversation."""
+    return ".".join(message.subject.split(".")[-2:])

@@ -1,0 +1,1 @@
+"""The connections of a client: over NATS, or over a websocket and HTTP."""
