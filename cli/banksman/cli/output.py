@@ -1,10 +1,11 @@
-"""Exit codes and output functions that all commands share."""
+"""Exit codes, output and prompts that all commands share."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import termios
 import unicodedata
 from contextlib import suppress
 from enum import IntEnum
@@ -107,3 +108,29 @@ def exit_with(code: Exit) -> None:
         import typer
 
         raise typer.Exit(int(code))
+
+
+def prompt(text: str) -> str:
+    """Show a prompt and return the line that the user then types, as `typed` does, in lower case."""
+    return typed(text).lower()
+
+
+def typed(text: str) -> str:
+    """Show a prompt and return the line that the user then types, without outer white space.
+
+    Without a terminal the prompt goes to standard error: standard output may be read as JSON.
+
+    Returns:
+        The line; empty at the end of input.
+    """
+    if not sys.stdout.isatty():
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        text = ""
+    if sys.stdin.isatty():
+        # Input from before the prompt was shown cannot be a response to it.
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    try:
+        return input(text).strip()
+    except EOFError:
+        return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from banksman.bus import names
 from banksman.bus.names import api, kv_subject, runner_api
-from banksman.cli.broker.conf import Variable
+from banksman.cli.broker.keys import Variable
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT

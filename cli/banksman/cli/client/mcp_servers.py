@@ -10,8 +10,7 @@ from typing import Any
 from banksman.cli import output
 from banksman.cli.client.address import Address
 from banksman.cli.client.http import Http
-from banksman.cli.output import Exit, clean
-from banksman.cli.prompts import prompt, typed
+from banksman.cli.output import Exit, clean, prompt, typed
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 

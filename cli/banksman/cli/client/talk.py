@@ -14,8 +14,7 @@ from banksman.cli.client.errors import GatewayRefused
 from banksman.cli.client.parameters import parse_value
 from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.view import View
-from banksman.cli.output import Exit
-from banksman.cli.prompts import prompt, typed
+from banksman.cli.output import Exit, prompt, typed
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import call_digest

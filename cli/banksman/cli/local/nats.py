@@ -10,8 +10,7 @@ from banksman.bus.connection import NatsSettings
 from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys, seed_file
-from banksman.cli.broker.program import executable
-from banksman.cli.broker.server_config import render_config
+from banksman.cli.broker.server import executable, render_config
 from banksman.cli.broker.store import started
 from banksman.cli.ports import bind_error, free_port
 from banksman.cli.state import DataDir

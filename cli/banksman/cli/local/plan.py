@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
+from banksman.cli.broker.server import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.local.system import ProcessSpec, Stage, System
 from banksman.cli.ports import free_port

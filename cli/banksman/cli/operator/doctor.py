@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from banksman.cli import models, output
+from banksman.cli import output
 from banksman.cli.broker import salvage
-from banksman.cli.broker.program import executable
+from banksman.cli.broker.server import executable
 from banksman.cli.broker.store import damaged_states
-from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.cli.ports import bind_error
-from banksman.cli.readiness import readiness_problem
+from banksman.cli.processes import readiness_problem
 from banksman.cli.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.services import service_module
-from banksman.cli.settings import UpSettings
+from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
@@ -52,7 +52,7 @@ def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
     Raises:
         BadInput: a setting is invalid.
     """
-    models.adopt_vendor_names(os.environ)
+    adopt_vendor_names(os.environ)
     settings = load(UpSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
     findings = [*_machine(data), *_system(settings, data, data_dir)]

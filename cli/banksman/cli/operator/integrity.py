@@ -10,9 +10,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream
 from banksman.cli import output
-from banksman.cli.operator.access import broker_access
-from banksman.cli.operator.cutting import cut
-from banksman.cli.operator.recovery import LogRecovery
+from banksman.cli.operator.recovery import LogRecovery, cut
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.integrity import DamagedLog

@@ -7,8 +7,7 @@ from typing import Any
 
 from banksman.bus.names import EVENTS
 from banksman.cli import output
-from banksman.cli.broker.blocks import Damage
-from banksman.cli.broker.salvage import LIBRARY, REMEDY, Salvaged, is_available
+from banksman.cli.broker.salvage import LIBRARY, REMEDY, DamagedPart, Salvaged, is_available
 from banksman.cli.broker.salvage import salvage as salvage_files
 from banksman.cli.broker.store import rebuild_states, remove_indexes
 from banksman.cli.output import Exit
@@ -64,7 +63,7 @@ def _as_json(salvaged: Salvaged) -> dict[str, Any]:
     }
 
 
-def _conversation(salvaged: Salvaged, damage: Damage) -> str | None:
+def _conversation(salvaged: Salvaged, damage: DamagedPart) -> str | None:
     """Return `TENANT/CONVERSATION` of a damaged commit, if its subject can be read."""
     kind, *names = (damage.subject or "").split(".")
     return (

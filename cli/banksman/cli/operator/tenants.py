@@ -12,13 +12,12 @@ from banksman.bus.jetstream import subjects_in
 from banksman.bus.names import AUDIT, CONVERSATIONS, EVENTS, HEADS, kv_stream
 from banksman.cli import output
 from banksman.cli.broker.access import BrokerAccess
-from banksman.cli.operator import api_keys
+from banksman.cli.operator import keys as api_keys
 from banksman.cli.operator import tenant_removal as removal
-from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.operator.tenant_export import TenantExport
-from banksman.cli.operator.tenant_places import PLACES
-from banksman.cli.output import Exit
-from banksman.cli.prompts import typed
+from banksman.cli.operator.tenant_removal import PLACES
+from banksman.cli.output import Exit, typed
 from banksman.contracts.audit import AuditEntry
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, new_id
