@@ -5,9 +5,9 @@ Without that record, the server reads all of them, with unchanged sequences.
 
 A file with messages (`msgs/{number}.blk`) is a block of records. A record is: its length (u32, whose highest
 bit states that the message has headers), the sequence (u64), the time (u64), the length of the subject (u16),
-the subject, the length of the headers (u32, only with headers), headers, content and a checksum (8 bytes). All
-numbers are little-endian. The checksum is HighwayHash-64 of all but the three lengths, under the key SHA-256
-of `{stream}-{number}`.
+the subject, the length of the headers (u32, only with headers), headers, content and a checksum (8 bytes).
+All numbers are little-endian. The checksum is HighwayHash-64 of all but the three lengths, under the key
+SHA-256 of `{stream}-{number}`.
 """
 
 import ctypes

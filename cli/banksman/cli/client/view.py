@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from banksman.cli import output
-from banksman.cli.client.session import Frame
+from banksman.cli.client.gateway import Frame
 from banksman.cli.output import clean
 from banksman.contracts.workflow_turns import INPUT_CALL
 

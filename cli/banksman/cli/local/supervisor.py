@@ -2,7 +2,7 @@
 
 Settings and NATS need twice the memory of the supervisor, which would use them for a second. `banksman up`
 imports them, forks a process that creates the streams (`Provisioner`), and becomes
-`python -m banksman.cli.local.supervisor PID FD`, which imports neither. PID and FD are those of the provisioner.
+`python -m banksman.cli.local.supervisor PID FD`, which imports neither.
 """
 
 from __future__ import annotations
