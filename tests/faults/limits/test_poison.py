@@ -61,7 +61,7 @@ def subject_of(reader: str, tenant: str) -> str:
         case "approval.reply":
             return subjects.approval_reply(tenant, of)
         case "workflow.run":
-            return subjects.workflow_run("create_project", tenant, of)
+            return subjects.workflow_run(subjects.SERVED, tenant, of)
         case _:
             return subjects.timer_set("approval", tenant, of)
 

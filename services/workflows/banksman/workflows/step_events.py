@@ -139,9 +139,6 @@ class RequestedSteps:
         self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
     ) -> dict[str, Decision]:
         """Return the decisions of the approval policy about the calls of known tools, by call id."""
-        if run.settings.workflow is None:
-            # Logs of earlier versions contain no invocation; their calls need no approval.
-            return {}
         remembered = remembered_decisions((*state.remembered, *run.remembered))
         fetched_hosts = hosts_fetched(state.history)
         return {

@@ -30,12 +30,11 @@ from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.tracing import traced
 from banksman.sdk.workflows import WorkflowFailed
 from banksman.workflows.agent_runs import AgentRuns
-from banksman.workflows.built.execution import take_built_turn
 from banksman.workflows.execution import TakeTurn, WorkflowModel
 from banksman.workflows.forms import described, with_defaults
-from banksman.workflows.registry import Registry
-from banksman.workflows.tools import Tools
-from banksman.workflows.turns import Turns
+from banksman.workflows.registry import CallableTools, WorkflowRegistry
+from banksman.workflows.turns import TurnTaker
+from banksman.workflows.without_code import take_built_turn
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +55,14 @@ number must not count as the redelivery of a workflow's start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkflowWorker:
     """Drives the workflow runs of one process."""
 
     ports: Ports
     notifications: OwnerNotifications
-    tools: Tools
-    turns: Turns
-    registry: Registry
+    tools: CallableTools
+    turns: TurnTaker
+    registry: WorkflowRegistry
     schemas: SchemaChecker
     agent_runs: AgentRuns
 
@@ -129,7 +128,7 @@ class Worker:
             workflow = owned.run.settings.workflow
             given = {} if workflow is None else workflow.parameters
             model = WorkflowModel(
-                name=owned.run.settings.workflow_name or owned.run.settings.model.partition(":")[2],
+                name=definition.name if workflow is None else workflow.name,
                 title=definition.title or definition.name,
                 user="" if workflow is None else workflow.user,
                 parameters=with_defaults(definition.parameters_schema, given),
@@ -231,8 +230,5 @@ async def _withdrawn(_turn: WorkflowTurn) -> TurnReply:
 
 def _decode(message: WorkMessage) -> StartWorkflow | ResumeRun:
     work = decoded(WORK, message)
-    name = message.subject.split(".")[2]
-    if isinstance(work, StartWorkflow) and name != SERVED:
-        name = work.workflow
-    check_subject(message, subjects.workflow_run(name, work.tenant, work.conversation_id))
+    check_subject(message, subjects.workflow_run(SERVED, work.tenant, work.conversation_id))
     return work
