@@ -18,8 +18,6 @@ PROGRAM = "banksman"
 
 
 class Exit(IntEnum):
-    """Exit code of a command."""
-
     OK = 0
     WARNING = 1
     """The command ran, and its result needs attention."""
@@ -32,8 +30,8 @@ def prepare_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            # In this order, the file gets the descriptor of the closed stream, which no other file gets then.
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # until the end
+            # Opened in this order, the file gets the descriptor of the closed stream before another file can.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # until the process ends
         elif isinstance(stream, TextIOWrapper):
             # The launcher forks services and replaces their descriptors: the streams may be pipes that Python
             # takes for files, which have a position. Services write logs only, as escaped JSON or text.
@@ -54,25 +52,21 @@ def discard_unwritten() -> None:
 
 
 def print_line(text: str = "") -> None:
-    """Print a line on standard output."""
     sys.stdout.write(f"{text}\n")
     # Without a flush, a reader of a pipe sees nothing until the command ends.
     sys.stdout.flush()
 
 
 def print_error(text: str) -> None:
-    """Print a line on standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
     print_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def print_result(facts: Any, text: str, *, as_json: bool) -> None:
-    """Print a result as JSON, or as text for people."""
     if as_json:
         print_json(facts)
     else:

@@ -35,7 +35,6 @@ class ProcessIdentity:
 
     @property
     def alive(self) -> bool:
-        """Whether this process is still running."""
         return bool(self.started) and _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:

@@ -53,8 +53,6 @@ class _Models(BaseModel):
 
 
 class ModelChoice(ServiceSettings):
-    """Settings that determine the default model."""
-
     models: _Models = _Models()
 
     @property
@@ -102,7 +100,6 @@ class ModelChoice(ServiceSettings):
 
     @property
     def demo(self) -> bool:
-        """Whether the default is the built-in demo model."""
         return self.default_model.partition(":")[0] == DEMO_MODEL
 
 
@@ -119,8 +116,6 @@ class _Gateway(BaseModel):
 
 
 class LocalSettings(Section):
-    """How `banksman up` runs the system."""
-
     agents: int = Field(default=1, ge=1, le=64)
     """Number of agent processes. Each executes many runs at once."""
     runners: int = Field(default=1, ge=1, le=16)
@@ -170,9 +165,5 @@ def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
 
 
 def adopt_default_model(environment: MutableMapping[str, str]) -> None:
-    """Set the default model for a service that runs without `banksman up`.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
+    """Set the default model for a service that runs without `banksman up`."""
     environment.update(dict.fromkeys(DEFAULT_MODEL_VARIABLES, load(ModelChoice).default_model))

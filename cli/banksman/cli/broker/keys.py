@@ -31,7 +31,6 @@ def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
 
 
 def seed_file(directory: Path, user: str) -> Path:
-    """Return the path of a user's seed."""
     return directory / f"{user}.nk"
 
 

@@ -53,8 +53,6 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Cluster settings of one of three servers."""
-
     listen: str
     routes: tuple[str, ...]
     name: str = "banksman"
@@ -78,7 +76,6 @@ def render_config(
     runners: tuple[str, ...] = (),
     tenants: tuple[Tenant, ...] = (),
     tool_servers: tuple[str, ...] = (),
-    relays: bool = True,
 ) -> str:
     """Render the configuration file of one server.
 
@@ -98,8 +95,6 @@ def render_config(
         runners: Ids of the runners with their own keys; empty for one shared key.
         tenants: Tenants with their own accounts.
         tool_servers: Ids of the tool servers that serve all tenants.
-        relays: Whether agents store what runners and tool servers publish. False lets runners and tool
-            servers write to the streams, during an upgrade from a version whose agents have no relay.
     """
     config: dict[str, Any] = {
         "server_name": server_name,
@@ -116,7 +111,6 @@ def render_config(
             all_users(runners, tool_servers),
             tenants,
             tool_servers,
-            relays=relays,
         ),
         "system_account": SYS,
     }

@@ -114,7 +114,6 @@ def tail(
 def replay(
     gateway: Gateway, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
-    """Show the stored events of a conversation."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
     with gateway.session() as session:
         follower.subscribe(session)
@@ -123,7 +122,6 @@ def replay(
 
 
 def run_workflow(gateway: Gateway, name: str, given: list[str], *, as_json: bool = False) -> Exit:
-    """Start a workflow and follow its run until it finishes."""
     parameters = read_parameters(gateway, name, given)
     with gateway.session() as session:
         started = session.request("workflow.start", workflow=name, parameters=parameters)

@@ -145,7 +145,6 @@ class Session:
     def create(
         self, *, title: str | None = None, model: str | None = None, assistant: str | None = None
     ) -> str:
-        """Create a conversation, subscribe to it and return its id."""
         reply = self.request(
             "conversation.create", title=title, model=model, assistant=assistant, detail="steps"
         )

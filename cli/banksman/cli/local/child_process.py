@@ -127,13 +127,11 @@ class ManagedProcess:
         self._screen.report("stopped", self.spec.name)
 
     def kill(self) -> None:
-        """Kill the process and its process group."""
         self._stopping.set()
         if self.identity is not None:
             self.identity.kill_group()
 
     async def _run_once(self, *, again: bool) -> int:
-        """Start the process, wait until it ends and return its exit code."""
         # With a pipe of asyncio, `wait` would not return before every descendant has closed it.
         output, written = os.pipe()
         pump = asyncio.create_task(self._log.pump(output), name=f"log {self.spec.name}")
@@ -178,7 +176,6 @@ class ManagedProcess:
         )
 
     async def _watch(self, *, again: bool) -> None:
-        """Poll the process until it is ready, and report it."""
         began = time.monotonic()
         await until_ready(self.spec.ready_url, self._note)
         self.ready.set()
@@ -258,7 +255,6 @@ class ChildLog:
         self._write([rest] if rest else [])
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write(self, lines: list[bytes]) -> None:

@@ -83,11 +83,7 @@ def up(options: UpOptions) -> Exit:
 
 
 def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
-    """Replace this process by the supervisor of a system, which takes over the lock and the terminal.
-
-    Raises:
-        Unavailable: nats-server is not installed.
-    """
+    """Replace this process by the supervisor of a system, which takes over the lock and the terminal."""
     provisioner = Provisioner.fork(plan, as_json=as_json)
     lock.outlive_exec()
     # A Ctrl-C waits until the supervisor has its handlers.
@@ -140,7 +136,6 @@ def down(data_dir: Path | None, *, as_json: bool) -> Exit:
     """Stop the running system gracefully, or kill the leftovers of a dead one.
 
     Raises:
-        BadInput: a setting is invalid.
         Unavailable: the system does not stop.
     """
     settings = UpOptions(data_dir=data_dir).settings()
@@ -159,7 +154,6 @@ def down(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 
 def _prepared(options: UpOptions) -> tuple[UpSettings, DataDir]:
-    """Load the settings and create the data directory."""
     settings = options.settings()
     data = DataDir(settings.data_dir.resolve())
     data.prepare()
@@ -217,7 +211,6 @@ def reset(data_dir: Path | None, *, force: bool, as_json: bool) -> Exit:
     """Delete a data directory, and workspaces outside it, after confirmation.
 
     Raises:
-        BadInput: a setting is invalid.
         Conflict: the system is running, or `banksman up` did not create the directory.
     """
     data = DataDir((data_dir or load(UpSettings).data_dir).resolve())

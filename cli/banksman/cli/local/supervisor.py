@@ -48,11 +48,7 @@ class Provisioner:
 
     @classmethod
     def fork(cls, plan: Plan, *, as_json: bool) -> Provisioner:
-        """Start the process. With `as_json`, the supervisor prints JSON.
-
-        Raises:
-            Unavailable: nats-server is not installed.
-        """
+        """Start the process. With `as_json`, the supervisor prints JSON."""
         system, parent = plan.system(as_json=as_json), os.getpid()
         readable, writable = os.pipe()
         if pid := os.fork():
@@ -96,7 +92,6 @@ class Provisioner:
 
 
 def _provision(plan: Plan, system: System, parent: int, descriptor: int) -> NoReturn:
-    """Write the system, create the streams, write the result, and end."""
     # Only the supervisor must receive a Ctrl-C of the terminal: it stops the processes in order.
     os.setpgid(0, 0)
     try:
@@ -127,8 +122,6 @@ async def _problem(plan: Plan, system: System) -> tuple[str, str] | None:
 
 
 class Supervisor:
-    """The processes of one system."""
-
     def __init__(self, system: System, screen: Screen, provisioner: Provisioner) -> None:
         self._system = system
         self._screen = screen

@@ -50,8 +50,6 @@ NOT_BACKED_UP = (names.kv_stream(names.RUNNERS), names.ADVISORIES, *DERIVED_FROM
 
 
 class SavedStream(BaseModel):
-    """One stream in a backup."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     account: str
@@ -86,7 +84,6 @@ def backup(data_dir: Path | None, directory: Path, *, as_json: bool) -> Exit:
     Raises:
         Conflict: the directory is not empty.
         SnapshotFailed, ApiError: a stream is damaged.
-        Unavailable: NATS cannot be reached.
     """
     _make_empty(directory)
     began = datetime.now(UTC)
@@ -212,7 +209,6 @@ def restore(data_dir: Path | None, directory: Path, *, force: bool, as_json: boo
         BadInput: the directory contains no complete backup.
         Conflict: services are running, or streams hold messages and `force` is not given.
         SnapshotFailed, ApiError: the server refuses a stream.
-        Unavailable: NATS cannot be reached.
     """
     manifest = read_manifest(directory)
     broker = broker_access(data_dir)

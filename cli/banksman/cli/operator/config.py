@@ -31,8 +31,6 @@ _CLI_SETTINGS: tuple[type[ServiceSettings], ...] = (UpSettings, OperatorSettings
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting with its value."""
-
     name: str
     """`section.field`."""
     value: Any
@@ -42,11 +40,7 @@ class Setting:
 
 
 def show(*, as_json: bool) -> Exit:
-    """Print all settings of all services.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
+    """Print all settings of all services."""
     adopt_vendor_names(os.environ)
     for setting in all_settings():
         if as_json:
@@ -68,11 +62,7 @@ def validate(*, as_json: bool) -> Exit:
 
 
 def all_settings() -> list[Setting]:
-    """Return all settings sorted by name; a setting of several services occurs once.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
+    """Return all settings sorted by name; a setting of several services occurs once."""
     found: dict[str, Setting] = {}
     for found_class in _classes():
         for setting in _of(found_class):

@@ -36,8 +36,6 @@ _NO_DISK_BYTES = 200 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check."""
-
     name: str
     level: Exit
     seen: str
@@ -47,11 +45,7 @@ class Finding:
 
 
 def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Run all checks and print their results; the exit code is the worst level.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
+    """Run all checks and print their results; the exit code is the worst level."""
     adopt_vendor_names(os.environ)
     settings = load(UpSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
@@ -193,7 +187,6 @@ def _of_process(name: str, problem: str | None, log: Path) -> Finding:
 
 
 def _store(data: DataDir) -> Iterator[Finding]:
-    """Check the files of a nats-server that is not running."""
     if damaged := damaged_states(data.store):
         seen = f"the state of {', '.join(damaged)} is damaged"
         yield Finding("consumers", Exit.WARNING, seen, "`banksman up` rebuilds it from the stream")

@@ -24,12 +24,7 @@ _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged.
-
-    Raises:
-        NotReady: a stream is missing.
-        Unavailable: NATS cannot be reached.
-    """
+    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged."""
     found = asyncio.run(broker_access(data_dir).in_app(_damaged, needs=_NEEDS))
     for key, problem in sorted(found.items()):
         tenant, _, conversation_id = key.partition(".")
@@ -59,8 +54,6 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
 
     Raises:
         BadInput: a name is malformed, or its log is not recorded as damaged.
-        NotReady: a stream is missing.
-        Unavailable: NATS cannot be reached.
     """
     requested = [_key(name) for name in names]
     done, refused = asyncio.run(

@@ -60,7 +60,6 @@ def serve_nats(config: Path, public_keys: Path, *, as_json: bool) -> None:
 
     Raises:
         BadInput: a file is missing, or the configuration names no `store_dir`.
-        Unavailable: nats-server is not installed.
     """
     if not public_keys.is_file():
         raise BadInput("--public-keys", str(public_keys), "the file that `banksman keys deployment` wrote")
@@ -152,7 +151,6 @@ def create(
 
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """List the users with keys."""
     for key in read_keys(_file(data_dir)):
         line = f"{key['user']:<24} tenant {key['tenant']}, {_rights(key)}"
         if key.get("expires_at"):

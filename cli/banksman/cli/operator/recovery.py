@@ -50,8 +50,6 @@ class Recovered:
 
 
 class LogRecovery:
-    """Recovers logs, one at a time."""
-
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._clock = clock
         self._log = ConversationLog(bus, cached=1)

@@ -32,18 +32,12 @@ class OperatorSection(Section):
 
 
 class OperatorSettings(ServiceSettings):
-    """Settings of the operator commands."""
-
     nats: NatsSettings = NatsSettings()
     operator: OperatorSection = OperatorSection()
 
 
 def broker_access(data_dir: Path | None) -> BrokerAccess:
-    """Return the access to the system that runs in the data directory, otherwise to the one in the settings.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
+    """Return the access to the system that runs in the data directory, or to the one in the settings."""
     settings = load(OperatorSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
     running = data.running()

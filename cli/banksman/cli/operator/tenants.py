@@ -28,12 +28,7 @@ _NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
 
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """List the tenants that have data on the broker, with the number of their messages by stream.
-
-    Raises:
-        NotReady: a stream is missing.
-        Unavailable: NATS cannot be reached.
-    """
+    """List the tenants that have data on the broker, with the number of their messages by stream."""
     found = asyncio.run(broker_access(data_dir).in_app(_tenants, needs=_NEEDS))
     for tenant, counts in sorted(found.items()):
         if as_json:
@@ -55,7 +50,6 @@ def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float,
         BadInput: the tenant's name is malformed.
         Conflict: the user does not confirm, or all keys of the gateway's file are of this tenant.
         NotReady: its runs did not end in time, or a stream is missing.
-        Unavailable: NATS cannot be reached.
     """
     check_token(tenant, "tenant")
     if not force and not _confirmed(tenant):

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import uuid
 
-from banksman.model_server.chat import Call, ChatRequest
+from banksman.model_server.chat import Call, ModelRequest
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import Usage
+from banksman.model_server.script import ScriptedUsage
 from banksman.model_server.thinking import signature_of
 
 _STOP_REASONS = {
@@ -27,8 +27,7 @@ _ERROR_TYPES = {
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def message(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-    """Return the body of a response that is not streamed."""
+def message(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
     content: list[Json] = []
     if resolved.reasoning:
         content.append(
@@ -47,8 +46,7 @@ def message(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     return dumps(body).encode()
 
 
-def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-    """Return the events of a streamed response."""
+def events(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
     start = _head(chat)
     if resolved.usage is not None:
         start["usage"] = _usage(resolved.usage, min(1, resolved.usage.output_tokens))
@@ -73,12 +71,10 @@ def error_body(
 
 
 def error_event(message: str, error_type: str | None, request_id: str) -> bytes:
-    """Return the event that reports a fault within a stream."""
     return b"event: error\ndata: " + error_body(message, 500, request_id, error_type=error_type) + b"\n\n"
 
 
 def model_object(name: str) -> Json:
-    """Return one entry of `/v1/models`."""
     return {
         "type": "model",
         "id": name,
@@ -89,7 +85,6 @@ def model_object(name: str) -> Json:
 
 
 def models_page(names: list[str]) -> Json:
-    """Return the body of `/v1/models`."""
     return {
         "data": [model_object(name) for name in names],
         "has_more": False,
@@ -98,7 +93,7 @@ def models_page(names: list[str]) -> Json:
     }
 
 
-def _head(chat: ChatRequest) -> Json:
+def _head(chat: ModelRequest) -> Json:
     return {
         "id": f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",
@@ -145,7 +140,7 @@ def _blocks(resolved: ResolvedReply) -> list[tuple[Json, list[Json]]]:
     return blocks
 
 
-def _usage(usage: Usage, output_tokens: int) -> Json:
+def _usage(usage: ScriptedUsage, output_tokens: int) -> Json:
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": output_tokens,

@@ -3,10 +3,10 @@ from __future__ import annotations
 import time
 import uuid
 
-from banksman.model_server.chat import ChatRequest, estimated_tokens
+from banksman.model_server.chat import ModelRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import Usage
+from banksman.model_server.script import ScriptedUsage
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -14,8 +14,7 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def completion(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-    """Return the body of a response that is not streamed."""
+def completion(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
     message: Json = {"role": "assistant", "content": resolved.text or (None if resolved.calls else "")}
     if resolved.reasoning:
         message["reasoning_content"] = resolved.reasoning
@@ -31,8 +30,7 @@ def completion(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     return dumps(body).encode()
 
 
-def chunks(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-    """Return the events of a streamed response."""
+def chunks(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
     head = dumps(_head("chat.completion.chunk", chat))[:-1]
     tail = ',"usage":null}\n\n' if chat.include_usage else "}\n\n"
 
@@ -77,16 +75,14 @@ def error_event(message: str, error_type: str | None) -> bytes:
 
 
 def model_object(name: str) -> Json:
-    """Return one entry of `/v1/models`."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "banksman"}
 
 
 def models_page(names: list[str]) -> Json:
-    """Return the body of `/v1/models`."""
     return {"object": "list", "data": [model_object(name) for name in names]}
 
 
-def _head(kind: str, chat: ChatRequest) -> Json:
+def _head(kind: str, chat: ModelRequest) -> Json:
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
         "object": kind,
@@ -108,7 +104,7 @@ def _call_deltas(resolved: ResolvedReply, index: int) -> list[Json]:
     return [first, *({"index": index, "function": {"arguments": fragment}} for fragment in fragments)]
 
 
-def _usage(usage: Usage, resolved: ResolvedReply) -> Json:
+def _usage(usage: ScriptedUsage, resolved: ResolvedReply) -> Json:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from banksman.model_server import anthropic_reply, openai_reply, responses_reply
 from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import ChatRequest, Dialect
-from banksman.model_server.errors import RequestRefused
+from banksman.model_server.chat import Dialect, ModelRequest, RequestRefused
 from banksman.model_server.json_values import Json
 from banksman.model_server.openai_request import parse_chat_completion
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply
@@ -14,50 +13,36 @@ from banksman.model_server.responses_request import parse_response
 from banksman.model_server.script import HttpError, StreamError
 
 
-class Wire(Protocol):
-    """One vendor's wire format."""
-
+class VendorFormat(Protocol):
     dialect: Dialect
     request_id_header: str
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
+    def parse(self, headers: Mapping[str, str], body: Json) -> ModelRequest:
         """Parse a request; raises RequestRefused if it breaks a rule."""
         ...
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-        """Return the body of a response that is not streamed."""
-        ...
+    def body(self, resolved: ResolvedReply, chat: ModelRequest) -> bytes: ...
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-        """Return the events of a streamed response."""
-        ...
+    def events(self, resolved: ResolvedReply, chat: ModelRequest) -> EventStream: ...
 
-    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
-        """Return the body for a refused request."""
-        ...
+    def refusal(self, refused: RequestRefused, request_id: str) -> bytes: ...
 
-    def http_error(self, fault: HttpError, request_id: str) -> bytes:
-        """Return the body of a scripted error status."""
-        ...
+    def http_error(self, fault: HttpError, request_id: str) -> bytes: ...
 
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
-        """Return the event of a scripted fault within a stream."""
-        ...
+    def stream_error(self, fault: StreamError, request_id: str) -> bytes: ...
 
 
-class OpenAIWire:
-    """The format of OpenAI's chat completions."""
-
+class ChatCompletions:
     dialect: Dialect = "openai"
     request_id_header = "x-request-id"
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
+    def parse(self, headers: Mapping[str, str], body: Json) -> ModelRequest:
         return parse_chat_completion(body)
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
+    def body(self, resolved: ResolvedReply, chat: ModelRequest) -> bytes:
         return openai_reply.completion(resolved, chat)
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
+    def events(self, resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
         return openai_reply.chunks(resolved, chat)
 
     def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
@@ -78,39 +63,37 @@ class OpenAIWire:
         return openai_reply.error_event(fault.message, fault.error_type)
 
 
-class ResponsesWire(OpenAIWire):
+class Responses(ChatCompletions):
     """The format of OpenAI's responses. Refusals have the format of chat completions."""
 
     dialect: Dialect = "responses"
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
+    def parse(self, headers: Mapping[str, str], body: Json) -> ModelRequest:
         return parse_response(body)
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
+    def body(self, resolved: ResolvedReply, chat: ModelRequest) -> bytes:
         return responses_reply.response(resolved, chat)
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
+    def events(self, resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
         return responses_reply.events(resolved, chat)
 
     def stream_error(self, fault: StreamError, request_id: str) -> bytes:
         return responses_reply.error_event(fault.message, fault.error_type)
 
 
-class AnthropicWire:
-    """The format of Anthropic's messages."""
-
+class AnthropicMessages:
     dialect: Dialect = "anthropic"
     request_id_header = "request-id"
 
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
+    def parse(self, headers: Mapping[str, str], body: Json) -> ModelRequest:
         if "anthropic-version" not in headers:
             raise RequestRefused("anthropic-version: header is required")
         return parse_message(body)
 
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
+    def body(self, resolved: ResolvedReply, chat: ModelRequest) -> bytes:
         return anthropic_reply.message(resolved, chat)
 
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
+    def events(self, resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
         return anthropic_reply.events(resolved, chat)
 
     def refusal(self, refused: RequestRefused, request_id: str) -> bytes:

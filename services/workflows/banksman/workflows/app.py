@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 
 def run() -> int:
-    """Run the service until it receives a signal to stop; return the exit code."""
     return service.run("workflows", WorkflowServiceSettings, main)
 
 

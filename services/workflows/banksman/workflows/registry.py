@@ -160,7 +160,6 @@ def _check_time_limit(definition: WorkflowDefinition) -> None:
 
 
 def _with_revision(entry: Entry[WorkflowDefinition]) -> WorkflowDefinition:
-    """Return a stored definition. A workflow without code gets its revision."""
     if entry.value.built is None:
         return entry.value
     return entry.value.model_copy(update={"revision": entry.revision})

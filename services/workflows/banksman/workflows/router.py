@@ -45,7 +45,6 @@ QUEUE = "workflows"
 def workflow_router(
     registry: WorkflowRegistry, forms: Forms, reports: ProgressReports, tools: CallableTools
 ) -> NatsRouter:
-    """Return the handlers of the workflows' registry."""
     router = NatsRouter()
     router.include_routers(
         _registration_router(registry),

@@ -177,7 +177,6 @@ class RequestedSteps:
 
 
 def progress_event(progress: Progress) -> WorkflowProgress:
-    """Return the event of a progress report."""
     return WorkflowProgress(step=progress.step, total=progress.total, message=progress.message)
 
 
@@ -189,7 +188,6 @@ def progress_events(reply: TurnReply, last: WorkflowProgress | None) -> tuple[Wo
 
 
 def output_events(end: TurnEnd) -> tuple[WorkflowOutput, ...]:
-    """Return the outputs of a function in addition to its text."""
     return tuple(WorkflowOutput(output=output) for output in end.outputs)
 
 

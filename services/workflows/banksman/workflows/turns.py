@@ -41,8 +41,6 @@ RETRY_S = (0.5, 5.0)
 
 
 class TurnTaker(Protocol):
-    """Takes the turns of runs."""
-
     async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
         """Return the reply to a turn. Wait until a process takes it; the run's time limit bounds the wait.
 
@@ -60,7 +58,6 @@ class ServedTurns:
     builtin: Mapping[str, Workflow]
 
     async def take(self, definition: WorkflowDefinition, turn: WorkflowTurn) -> TurnReply:
-        """See `TurnTaker`."""
         workflow = self.builtin.get(definition.name)
         if workflow is not None and workflow.definition.server == definition.server:
             return await take_turn(workflow, turn)
@@ -115,7 +112,7 @@ INTERVAL = timedelta(seconds=PROGRESS_INTERVAL_S)
 
 @dataclass(frozen=True, slots=True)
 class ProgressReports:
-    """Stores progress in the logs of runs. A process needs no claim of the run for that."""
+    """Stores progress in the logs of runs, for which a process needs no claim of the run."""
 
     ports: Ports
     registry: WorkflowRegistry

@@ -33,8 +33,6 @@ MAX_MESSAGE_CHARS = 4_000
 
 
 async def take_built_turn(built: Built, turn: WorkflowTurn) -> TurnReply:
-    """Take the turn of a workflow without code."""
-
     async def execute(context: WorkflowContext, /, **parameters: JsonValue) -> str:
         return await _execute(built, context, Values(parameters))
 
@@ -132,8 +130,6 @@ class Values:
 
 @dataclass
 class _Filling:
-    """Fills the references of one step."""
-
     values: Values
     step: str
     left: int

@@ -56,8 +56,6 @@ number must not count as the redelivery of a workflow's start."""
 
 @dataclass(frozen=True, slots=True)
 class WorkflowWorker:
-    """Drives the workflow runs of one process."""
-
     ports: Ports
     notifications: OwnerNotifications
     tools: CallableTools
@@ -176,7 +174,6 @@ class WorkflowWorker:
 
 
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
-    """Return the start of a workflow as the start of a run."""
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
     policy = start.tools or NO_APPROVAL
     invocation = WorkflowInvocation(
@@ -219,12 +216,10 @@ def _pinned(owned: Ownership | None, take_turn: TakeTurn) -> TakeTurn:
 
 
 async def _conversation_deleted(_turn: WorkflowTurn) -> TurnReply:
-    """Take the turn of a workflow whose conversation was deleted before its start."""
     raise WorkflowFailed("The conversation in which the workflow was started is deleted.")
 
 
 async def _withdrawn(_turn: WorkflowTurn) -> TurnReply:
-    """Take the turn of a workflow that is no longer registered."""
     raise WorkflowFailed("The workflow is no longer registered.")
 
 
