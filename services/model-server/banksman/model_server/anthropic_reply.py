@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import uuid
 
-from banksman.model_server.chat import Call, ModelRequest
+from banksman.model_server.chat import Call, ModelRequest, RequestRefused
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import ScriptedUsage
+from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 from banksman.model_server.thinking import signature_of
 
 _STOP_REASONS = {
@@ -61,17 +61,20 @@ def events(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
     return EventStream(stream, [_event("message_delta", end), _event("message_stop", {})])
 
 
-def error_body(
-    message: str, status: int, request_id: str, *, error_type: str | None = None, details: Json | None = None
-) -> bytes:
-    """Return the vendor's error object; the type defaults to the one of the status."""
-    kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    error: Json = {"type": kind, "message": message} | ({"details": details} if details else {})
-    return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
+def refusal(refused: RequestRefused, request_id: str) -> bytes:
+    return _error_body(
+        refused.message, refused.status, request_id, error_type=refused.error_type, details=refused.details
+    )
 
 
-def error_event(message: str, error_type: str | None, request_id: str) -> bytes:
-    return b"event: error\ndata: " + error_body(message, 500, request_id, error_type=error_type) + b"\n\n"
+def http_error(fault: HttpError, request_id: str) -> bytes:
+    return _error_body(fault.message, fault.status, request_id, error_type=fault.error_type)
+
+
+def stream_error(fault: StreamError, request_id: str) -> bytes:
+    """Return the event that reports a fault within a stream."""
+    body = _error_body(fault.message, 500, request_id, error_type=fault.error_type)
+    return b"event: error\ndata: " + body + b"\n\n"
 
 
 def model_object(name: str) -> Json:
@@ -148,3 +151,12 @@ def _usage(usage: ScriptedUsage, output_tokens: int) -> Json:
         "cache_read_input_tokens": usage.cached_tokens,
         "service_tier": "standard",
     }
+
+
+def _error_body(
+    message: str, status: int, request_id: str, *, error_type: str | None = None, details: Json | None = None
+) -> bytes:
+    """Return the vendor's error object; the type defaults to the one of the status."""
+    kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    error: Json = {"type": kind, "message": message} | ({"details": details} if details else {})
+    return dumps({"type": "error", "error": error, "request_id": request_id}).encode()

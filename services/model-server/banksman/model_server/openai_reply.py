@@ -3,10 +3,10 @@ from __future__ import annotations
 import time
 import uuid
 
-from banksman.model_server.chat import ModelRequest, estimated_tokens
+from banksman.model_server.chat import ModelRequest, RequestRefused, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import ScriptedUsage
+from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -50,28 +50,23 @@ def chunks(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
     return EventStream(events, [*closing, _DONE])
 
 
-def error_body(
-    message: str,
-    status: int,
-    *,
-    error_type: str | None = None,
-    param: str | None = None,
-    code: str | None = None,
-) -> bytes:
-    """Return the vendor's error object; type and code default to the values for the status."""
-    default_type = "server_error" if status >= 500 else "invalid_request_error"
-    error = {
-        "message": message,
-        "type": error_type or _ERROR_TYPES.get(status, default_type),
-        "param": param,
-        "code": code or _ERROR_CODES.get(status),
-    }
-    return dumps({"error": error}).encode()
+def refusal(refused: RequestRefused, _request_id: str) -> bytes:
+    return _error_body(
+        refused.message,
+        refused.status,
+        error_type="invalid_request_error",
+        param=refused.param,
+        code=refused.code,
+    )
 
 
-def error_event(message: str, error_type: str | None) -> bytes:
+def http_error(fault: HttpError, _request_id: str) -> bytes:
+    return _error_body(fault.message, fault.status, error_type=fault.error_type, code=fault.code)
+
+
+def stream_error(fault: StreamError, _request_id: str) -> bytes:
     """Return the event that reports a fault within a stream; no `[DONE]` follows it."""
-    return b"data: " + error_body(message, 500, error_type=error_type) + b"\n\n"
+    return b"data: " + _error_body(fault.message, 500, error_type=fault.error_type) + b"\n\n"
 
 
 def model_object(name: str) -> Json:
@@ -112,3 +107,22 @@ def _usage(usage: ScriptedUsage, resolved: ResolvedReply) -> Json:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": estimated_tokens(len(resolved.reasoning))},
     }
+
+
+def _error_body(
+    message: str,
+    status: int,
+    *,
+    error_type: str | None = None,
+    param: str | None = None,
+    code: str | None = None,
+) -> bytes:
+    """Return the vendor's error object; type and code default to the values for the status."""
+    default_type = "server_error" if status >= 500 else "invalid_request_error"
+    error = {
+        "message": message,
+        "type": error_type or _ERROR_TYPES.get(status, default_type),
+        "param": param,
+        "code": code or _ERROR_CODES.get(status),
+    }
+    return dumps({"error": error}).encode()

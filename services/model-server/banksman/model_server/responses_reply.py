@@ -9,7 +9,7 @@ from typing import Any
 from banksman.model_server.chat import Call, ModelRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import ScriptedUsage
+from banksman.model_server.script import ScriptedUsage, StreamError
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a reply is incomplete, by finish reason."""
@@ -38,8 +38,9 @@ def events(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
     return EventStream(content, [closing])
 
 
-def error_event(message: str, code: str | None) -> bytes:
-    return _event("error", {"code": code or "server_error", "message": message, "param": None})
+def stream_error(fault: StreamError, _request_id: str) -> bytes:
+    code = fault.error_type or "server_error"
+    return _event("error", {"code": code, "message": fault.message, "param": None})
 
 
 def _event(kind: str, fields: Json) -> bytes:

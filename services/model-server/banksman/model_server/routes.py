@@ -16,7 +16,7 @@ from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, V
 from banksman.model_server.resolved_reply import resolve_reply
 from banksman.model_server.script import RawReply
 from banksman.model_server.thinking import ThinkingChecks
-from banksman.model_server.wire import AnthropicMessages, ChatCompletions, Responses, VendorFormat
+from banksman.model_server.wire import CHAT_COMPLETIONS, MESSAGES, RESPONSES, VendorFormat
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -48,13 +48,13 @@ class ModelRoutes:
         return app
 
     async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, ChatCompletions(), "req_" + uuid.uuid4().hex)
+        return await self._respond(request, CHAT_COMPLETIONS, "req_" + uuid.uuid4().hex)
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, Responses(), "req_" + uuid.uuid4().hex)
+        return await self._respond(request, RESPONSES, "req_" + uuid.uuid4().hex)
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, AnthropicMessages(), "req_" + uuid.uuid4().hex)
+        return await self._respond(request, MESSAGES, "req_" + uuid.uuid4().hex)
 
     async def _respond(self, request: web.Request, wire: VendorFormat, request_id: str) -> web.StreamResponse:
         recorded = self._begin(request, wire)
@@ -113,7 +113,7 @@ class ModelRoutes:
         )
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        wire, request_id = AnthropicMessages(), "req_" + uuid.uuid4().hex
+        wire, request_id = MESSAGES, "req_" + uuid.uuid4().hex
         try:
             chat = parse_message(await self._body(request, None), counting=True)
         except RequestRefused as refused:
@@ -126,7 +126,7 @@ class ModelRoutes:
 
     async def _read_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        wire: VendorFormat = AnthropicMessages() if _is_anthropic(request) else ChatCompletions()
+        wire: VendorFormat = MESSAGES if _is_anthropic(request) else CHAT_COMPLETIONS
         if name not in self.models.names():
             return self._refuse(model_not_found(name), wire, "req_" + uuid.uuid4().hex, b"")
         entry = anthropic_reply.model_object if _is_anthropic(request) else openai_reply.model_object
