@@ -16,7 +16,7 @@ from banksman.contracts.errors import NotFound
 from banksman.contracts.ids import check_token
 
 if TYPE_CHECKING:
-    from banksman.cli.client.gateway import Gateway
+    from banksman.cli.client.gateway import GatewayClient
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -96,7 +96,7 @@ def provide(
 
 
 def _decide(
-    api: Gateway,
+    api: GatewayClient,
     approval_id: str,
     verdict: Literal["approve", "reject"],
     decision: Mapping[str, Any],
@@ -116,7 +116,7 @@ def _decide(
     exit_with(Exit.WARNING if late else Exit.OK)
 
 
-def _rejections(api: Gateway, approval_id: str, reason: str) -> list[dict[str, str]]:
+def _rejections(api: GatewayClient, approval_id: str, reason: str) -> list[dict[str, str]]:
     """Return a rejection with the reason for each call of an open approval request.
 
     Raises:

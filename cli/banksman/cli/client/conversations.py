@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from banksman.cli import output
-from banksman.cli.client.gateway import Frame, Gateway, Session
+from banksman.cli.client.gateway import Frame, FrameSession, GatewayClient
 from banksman.cli.client.parameters import read_parameters
 from banksman.cli.client.talk import Decide, always, ask_user, chat_loop, check_message, follow
 from banksman.cli.client.view import JsonView, TextView, View
@@ -29,7 +29,7 @@ _LAST_RETRY_S = 10.0
 
 
 def chat(
-    gateway: Gateway,
+    gateway: GatewayClient,
     *,
     conversation_id: str | None,
     model: str | None,
@@ -48,7 +48,7 @@ def chat(
 
 
 def run(
-    gateway: Gateway,
+    gateway: GatewayClient,
     text: str,
     *,
     conversation_id: str | None = None,
@@ -74,7 +74,7 @@ def run(
         return follow(session, str(sent["run_id"]), view, _decide(verdict))
 
 
-def demo(gateway: Gateway, *, as_json: bool = False) -> Exit:
+def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
     """Run a sample conversation: a file, a command, an approval request, a diagram."""
     view = _view(as_json, history=True)
     with gateway.session() as session:
@@ -89,7 +89,7 @@ def demo(gateway: Gateway, *, as_json: bool = False) -> Exit:
 
 
 def tail(
-    gateway: Gateway, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
+    gateway: GatewayClient, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
     """Show stored and new events until Ctrl-C; reconnect when the connection is lost."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
@@ -112,7 +112,7 @@ def tail(
 
 
 def replay(
-    gateway: Gateway, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
+    gateway: GatewayClient, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
     with gateway.session() as session:
@@ -121,7 +121,7 @@ def replay(
     return Exit.OK
 
 
-def run_workflow(gateway: Gateway, name: str, given: list[str], *, as_json: bool = False) -> Exit:
+def run_workflow(gateway: GatewayClient, name: str, given: list[str], *, as_json: bool = False) -> Exit:
     parameters = read_parameters(gateway, name, given)
     with gateway.session() as session:
         started = session.request("workflow.start", workflow=name, parameters=parameters)
@@ -141,7 +141,7 @@ class _Follower:
         self._detail: Detail = detail
         self._view = view
 
-    def subscribe(self, session: Session) -> None:
+    def subscribe(self, session: FrameSession) -> None:
         """Subscribe to the events after the last one that was shown.
 
         If the log was restored meanwhile, all stored events are shown again.
@@ -157,7 +157,7 @@ class _Follower:
         self._log_epoch = str(head["log_epoch"])
         self.subscribed = True
 
-    def show_all(self, session: Session, until: Callable[[Frame], bool] | None = None) -> None:
+    def show_all(self, session: FrameSession, until: Callable[[Frame], bool] | None = None) -> None:
         """Show the conversation's frames until `until` is true for one."""
         for frame in session.frames():
             if frame.get("conversation_id") != self._conversation_id:
@@ -167,7 +167,7 @@ class _Follower:
             if self._is_new(session, frame):
                 self._view.show(frame)
 
-    def _request(self, session: Session) -> Frame:
+    def _request(self, session: FrameSession) -> Frame:
         return session.subscribe(
             self._conversation_id, after_seq=self._seq, log_epoch=self._log_epoch, detail=self._detail
         )
@@ -176,7 +176,7 @@ class _Follower:
         output.print_error(f"{clean(str(resync['reason']))}; showing the conversation from its start")
         self._seq, self._log_epoch = int(resync["oldest_seq"]) - 1, None
 
-    def _is_new(self, session: Session, frame: Frame) -> bool:
+    def _is_new(self, session: FrameSession, frame: Frame) -> bool:
         if frame["type"] == "resync_required":
             self._restart(frame)
             self.subscribe(session)

@@ -56,7 +56,7 @@ def _running() -> str | None:
     return instance.url if instance else None
 
 
-class Gateway:
+class GatewayClient:
     """One gateway. Requests are sent once, and all raise `RemoteError`, `Unauthorized` and `Unavailable`."""
 
     def __init__(self, url: str, portal: BlockingPortal, http: HttpApi) -> None:
@@ -66,7 +66,7 @@ class Gateway:
 
     @classmethod
     @contextmanager
-    def connected(cls, url: str) -> Generator[Gateway]:
+    def connected(cls, url: str) -> Generator[GatewayClient]:
         """Return the gateway at a URL; its connections close with the context."""
         with start_blocking_portal() as portal:
             http = portal.call(lambda: HttpApi(url, _token(), retries=False))
@@ -98,9 +98,9 @@ class Gateway:
         return cast(list[Any], found)
 
     @contextmanager
-    def session(self) -> Generator[Session]:
+    def session(self) -> Generator[FrameSession]:
         """Open a websocket, which closes with the context."""
-        session = self._portal.call(Session, self.url, self._portal)
+        session = self._portal.call(FrameSession, self.url, self._portal)
         running = self._portal.start_task_soon(session.websocket.run_once)
         try:
             session.wait(session.websocket.welcomed, _OPEN_TIMEOUT_S)
@@ -109,7 +109,7 @@ class Gateway:
             running.cancel()
 
 
-class Session:
+class FrameSession:
     """One websocket connection to a gateway, read frame by frame."""
 
     def __init__(self, url: str, portal: BlockingPortal) -> None:

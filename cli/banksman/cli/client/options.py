@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from banksman.cli.client.gateway import Gateway
+    from banksman.cli.client.gateway import GatewayClient
 
 Url = Annotated[
     str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")
@@ -21,13 +21,13 @@ Conversation = Annotated[
 
 
 @contextmanager
-def gateway(url: str | None) -> Generator[Gateway]:
+def gateway(url: str | None) -> Generator[GatewayClient]:
     """Return the gateway of the option, or the default one; its connections close with the context.
 
     Raises:
         BadInput: The URL is not an HTTP URL.
     """
-    from banksman.cli.client.gateway import Gateway, find_url
+    from banksman.cli.client.gateway import GatewayClient, find_url
 
-    with Gateway.connected(find_url(url)) as found:
+    with GatewayClient.connected(find_url(url)) as found:
         yield found

@@ -11,13 +11,13 @@ from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
 if TYPE_CHECKING:
-    from banksman.cli.client.gateway import Gateway
+    from banksman.cli.client.gateway import GatewayClient
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
 """Pattern of parameter names: it matches the `x` of `x=1`, but not the `1 ` of `1 = one`."""
 
 
-def read_parameters(api: Gateway, workflow: str, given: list[str]) -> dict[str, Any]:
+def read_parameters(api: GatewayClient, workflow: str, given: list[str]) -> dict[str, Any]:
     """Return the parameters of a workflow from NAME=VALUE arguments, with the types that its form declares.
 
     An argument that does not begin with `NAME=` is the value of the next positional parameter.

@@ -10,7 +10,7 @@ from typing import Literal
 
 from banksman.bus.envelope import RemoteError
 from banksman.cli import output
-from banksman.cli.client.gateway import Frame, Session
+from banksman.cli.client.gateway import Frame, FrameSession
 from banksman.cli.client.parameters import parse_value
 from banksman.cli.client.view import View
 from banksman.cli.output import Exit, prompt, typed
@@ -45,7 +45,7 @@ def ask_user(_request: Frame) -> Verdict | None:
                 continue
 
 
-def follow(session: Session, run_id: str, view: View, decide: Decide) -> Exit:
+def follow(session: FrameSession, run_id: str, view: View, decide: Decide) -> Exit:
     """Show a run until it finishes or one of its requests is left open. Ctrl-C cancels the run.
 
     Raises:
@@ -61,7 +61,7 @@ def follow(session: Session, run_id: str, view: View, decide: Decide) -> Exit:
             session.request("run.cancel", run_id=run_id, reason="the user pressed Ctrl-C")
 
 
-def _follow(session: Session, run_id: str, followed: set[str], view: View, decide: Decide) -> Exit:
+def _follow(session: FrameSession, run_id: str, followed: set[str], view: View, decide: Decide) -> Exit:
     """Follow a run and the agent runs that it starts, whose ids are added to `followed`."""
     for frame in session.frames():
         view.show(frame)
@@ -93,7 +93,7 @@ def _exit_of(status: str) -> Exit:
             return Exit.WARNING
 
 
-def _decided(session: Session, request: Frame, decide: Decide) -> bool:
+def _decided(session: FrameSession, request: Frame, decide: Decide) -> bool:
     """Decide an approval request; return False if it is left open."""
     verdict = decide(request)
     if verdict is None:
@@ -104,7 +104,7 @@ def _decided(session: Session, request: Frame, decide: Decide) -> bool:
     return True
 
 
-def _provided(session: Session, request: Frame) -> bool:
+def _provided(session: FrameSession, request: Frame) -> bool:
     """Ask the user for the value that a workflow requested; return False if the request is left open."""
     while sys.stdin.isatty() and (text := typed("value [Enter leaves it open] ")):
         value = parse_value(text, request["schema"])
@@ -149,7 +149,7 @@ def _is_sendable(text: str) -> bool:
     return True
 
 
-def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide) -> Exit:
+def chat_loop(session: FrameSession, conversation_id: str, view: View, decide: Decide) -> Exit:
     """Read messages from the terminal and follow their runs, until the end of input."""
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # enables line editing in `input`

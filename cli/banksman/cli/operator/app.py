@@ -62,9 +62,9 @@ def salvage(
     Damaged messages are removed and listed; the messages after them are kept. `banksman up` and
     `banksman nats` do this at each start. The exit code is 1 if messages are lost.
     """
-    from banksman.cli.operator import salvage as salvages
+    from banksman.cli.operator import integrity
 
-    exit_with(salvages.salvage(directory, as_json=json))
+    exit_with(integrity.salvage(directory, as_json=json))
 
 
 @app.command()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import uuid
 
-from banksman.model_server.chat import Call, ModelRequest, RequestRefused
+from banksman.model_server.chat import Call, RequestRefused, ValidatedRequest
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
@@ -27,7 +27,7 @@ _ERROR_TYPES = {
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def message(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
+def message(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     content: list[Json] = []
     if resolved.reasoning:
         content.append(
@@ -46,7 +46,7 @@ def message(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
     return dumps(body).encode()
 
 
-def events(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
+def events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     start = _head(chat)
     if resolved.usage is not None:
         start["usage"] = _usage(resolved.usage, min(1, resolved.usage.output_tokens))
@@ -96,7 +96,7 @@ def models_page(names: list[str]) -> Json:
     }
 
 
-def _head(chat: ModelRequest) -> Json:
+def _head(chat: ValidatedRequest) -> Json:
     return {
         "id": f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",

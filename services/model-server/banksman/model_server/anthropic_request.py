@@ -7,10 +7,10 @@ from banksman.model_server.chat import (
     AssistantTurn,
     Call,
     Item,
-    ModelRequest,
     RequestRefused,
     ToolOutput,
     UserText,
+    ValidatedRequest,
 )
 from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 from banksman.model_server.thinking import signed_thinking
@@ -19,7 +19,7 @@ _USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_re
 _ASSISTANT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
-def parse_message(body: Json, *, counting: bool = False) -> ModelRequest:
+def parse_message(body: Json, *, counting: bool = False) -> ValidatedRequest:
     """Parse the body of `POST /v1/messages` as strictly as the vendor does.
 
     Args:
@@ -40,7 +40,7 @@ def parse_message(body: Json, *, counting: bool = False) -> ModelRequest:
     system = _system(body)
     items = tuple(item for turn in turns for item in turn.items)
     choice = as_object(body.get("tool_choice")) or {}
-    return ModelRequest(
+    return ValidatedRequest(
         dialect="anthropic",
         model=model,
         items=items,

@@ -52,7 +52,7 @@ Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 
 @dataclass(frozen=True)
-class ModelRequest:
+class ValidatedRequest:
     """A validated request, independent of the vendor's format."""
 
     dialect: Dialect

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from aiohttp import web
 
-from banksman.model_server.chat import ModelRequest
+from banksman.model_server.chat import ValidatedRequest
 from banksman.model_server.json_values import loads_object
 from banksman.model_server.resolved_reply import ResolvedReply
 from banksman.model_server.script import (
@@ -55,7 +55,7 @@ class ReplySender:
     gates: Gates
 
     async def send(
-        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ModelRequest
+        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ValidatedRequest
     ) -> web.StreamResponse:
         await self._wait_before_headers(reply)
         match reply.fault:
@@ -89,7 +89,7 @@ class ReplySender:
             await self.gates.passed(reply.gate.name)
 
     async def _stream(
-        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ModelRequest
+        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ValidatedRequest
     ) -> web.StreamResponse:
         stream = self.wire.events(resolved, chat)
         events = stream.content + stream.closing

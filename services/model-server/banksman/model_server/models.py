@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from banksman.model_server.chat import ModelRequest, RequestRefused, model_not_found
+from banksman.model_server.chat import RequestRefused, ValidatedRequest, model_not_found
 from banksman.model_server.demo import demo_reply
 from banksman.model_server.script import RawReply, Script, ScriptedReply
 
@@ -52,7 +52,7 @@ class Models:
         """Return the model names, the demo first."""
         return [DEMO_MODEL, *map(scripted_model, self._scripts)]
 
-    def reply(self, chat: ModelRequest) -> ChosenReply:
+    def reply(self, chat: ValidatedRequest) -> ChosenReply:
         """Choose the reply to a request.
 
         Raises:
@@ -66,7 +66,7 @@ class Models:
             raise model_not_found(chat.model)
         return self._scripted(name, script, chat)
 
-    def _scripted(self, name: str, script: Script, chat: ModelRequest) -> ChosenReply:
+    def _scripted(self, name: str, script: Script, chat: ValidatedRequest) -> ChosenReply:
         index = chat.position if script.by == "position" else self._played[name]
         self._played[name] += 1
         reply = _reply_at(name, script, index)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from banksman.model_server.chat import ModelRequest, RequestRefused, estimated_tokens
+from banksman.model_server.chat import RequestRefused, ValidatedRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
@@ -14,7 +14,7 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def completion(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
+def completion(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     message: Json = {"role": "assistant", "content": resolved.text or (None if resolved.calls else "")}
     if resolved.reasoning:
         message["reasoning_content"] = resolved.reasoning
@@ -30,7 +30,7 @@ def completion(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
     return dumps(body).encode()
 
 
-def chunks(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
+def chunks(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     head = dumps(_head("chat.completion.chunk", chat))[:-1]
     tail = ',"usage":null}\n\n' if chat.include_usage else "}\n\n"
 
@@ -77,7 +77,7 @@ def models_page(names: list[str]) -> Json:
     return {"object": "list", "data": [model_object(name) for name in names]}
 
 
-def _head(kind: str, chat: ModelRequest) -> Json:
+def _head(kind: str, chat: ValidatedRequest) -> Json:
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
         "object": kind,

@@ -6,10 +6,10 @@ from banksman.model_server.chat import (
     AssistantTurn,
     Call,
     Item,
-    ModelRequest,
     RequestRefused,
     ToolOutput,
     UserText,
+    ValidatedRequest,
 )
 from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
@@ -17,7 +17,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
 
 
-def parse_chat_completion(body: Json) -> ModelRequest:
+def parse_chat_completion(body: Json) -> ValidatedRequest:
     """Parse the body of `POST /v1/chat/completions` as strictly as the vendor does.
 
     Raises:
@@ -33,7 +33,7 @@ def parse_chat_completion(body: Json) -> ModelRequest:
         history.read(index, message)
     history.close()
     options = as_object(body.get("stream_options")) or {}
-    return ModelRequest(
+    return ValidatedRequest(
         dialect="openai",
         model=model,
         items=tuple(history.items),

@@ -5,7 +5,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from banksman.model_server.chat import Call, Dialect, ModelRequest, estimated_tokens
+from banksman.model_server.chat import Call, Dialect, ValidatedRequest, estimated_tokens
 from banksman.model_server.json_values import dumps
 from banksman.model_server.script import ScriptedCall, ScriptedReply, ScriptedUsage
 
@@ -44,7 +44,7 @@ class EventStream:
 
 
 def resolve_reply(
-    reply: ScriptedReply, chat: ModelRequest, *, derived_ids_of: str | None = None
+    reply: ScriptedReply, chat: ValidatedRequest, *, derived_ids_of: str | None = None
 ) -> ResolvedReply:
     """Determine call ids, finish reason and usage of a reply.
 
@@ -82,7 +82,7 @@ def _argument_text(call: ScriptedCall) -> str:
     return call.arguments if isinstance(call.arguments, str) else dumps(call.arguments)
 
 
-def _call_id(chat: ModelRequest, index: int, derived_ids_of: str | None) -> str:
+def _call_id(chat: ValidatedRequest, index: int, derived_ids_of: str | None) -> str:
     prefix = _CALL_ID_PREFIX[chat.dialect]
     if derived_ids_of is None:
         return prefix + uuid.uuid4().hex[:24]
@@ -90,7 +90,7 @@ def _call_id(chat: ModelRequest, index: int, derived_ids_of: str | None) -> str:
     return prefix + hashlib.sha256(origin.encode()).hexdigest()[:24]
 
 
-def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ModelRequest) -> ScriptedUsage | None:
+def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ValidatedRequest) -> ScriptedUsage | None:
     match reply.usage:
         case "missing":
             return None

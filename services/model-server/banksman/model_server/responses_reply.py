@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from banksman.model_server.chat import Call, ModelRequest, estimated_tokens
+from banksman.model_server.chat import Call, ValidatedRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
 from banksman.model_server.script import ScriptedUsage, StreamError
@@ -15,12 +15,12 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 """Why a reply is incomplete, by finish reason."""
 
 
-def response(resolved: ResolvedReply, chat: ModelRequest) -> bytes:
+def response(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     items = [item for item, _ in _output(resolved, chat)]
     return dumps(_ended(_response(chat), resolved, items)).encode()
 
 
-def events(resolved: ResolvedReply, chat: ModelRequest) -> EventStream:
+def events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     begun = _response(chat)
     found: list[tuple[str, Json]] = [("response.created", {"response": begun})]
     found.append(("response.in_progress", {"response": begun}))
@@ -47,7 +47,7 @@ def _event(kind: str, fields: Json) -> bytes:
     return f"event: {kind}\ndata: {dumps({'type': kind} | fields)}\n\n".encode()
 
 
-def _output(resolved: ResolvedReply, chat: ModelRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
+def _output(resolved: ResolvedReply, chat: ValidatedRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
     """Yield each complete output item with the events of its content."""
     if resolved.reasoning:
         yield _reasoning(resolved)
@@ -98,7 +98,7 @@ def _empty(item: Json) -> Json:
     return item | {name: value for name, value in beginnings.items() if name in item}
 
 
-def _response(chat: ModelRequest) -> Json:
+def _response(chat: ValidatedRequest) -> Json:
     return {
         "id": _id("resp"),
         "object": "response",

@@ -6,10 +6,10 @@ from banksman.model_server.chat import (
     AssistantTurn,
     Call,
     Item,
-    ModelRequest,
     RequestRefused,
     ToolOutput,
     UserText,
+    ValidatedRequest,
 )
 from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
@@ -17,7 +17,7 @@ _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _NON_TEXT_PARTS = frozenset({"input_image", "input_file", "input_audio"})
 
 
-def parse_response(body: Json) -> ModelRequest:
+def parse_response(body: Json) -> ValidatedRequest:
     """Parse the body of `POST /v1/responses`.
 
     Items and tools that only the vendor executes, such as web searches, are ignored.
@@ -42,7 +42,7 @@ def parse_response(body: Json) -> ModelRequest:
     system = [instructions] if isinstance(instructions, str) else []
     tools, namespaces = _tools(body)
     system_text = "\n\n".join([*system, *history.system])
-    return ModelRequest(
+    return ValidatedRequest(
         dialect="responses",
         model=model,
         items=tuple(history.items),

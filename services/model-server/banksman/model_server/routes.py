@@ -8,7 +8,7 @@ from aiohttp import web
 from banksman.model_server import anthropic_reply, openai_reply
 from banksman.model_server.admin import add_admin_routes
 from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import ModelRequest, RequestRefused, model_not_found
+from banksman.model_server.chat import RequestRefused, ValidatedRequest, model_not_found
 from banksman.model_server.delivery import Gates, ReplySender
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.models import Models
@@ -73,7 +73,9 @@ class ModelRoutes:
         finally:
             self._end(recorded, outcome)
 
-    async def _deliver(self, chat: ModelRequest, delivery: ReplySender) -> tuple[web.StreamResponse, Outcome]:
+    async def _deliver(
+        self, chat: ValidatedRequest, delivery: ReplySender
+    ) -> tuple[web.StreamResponse, Outcome]:
         chosen = self.models.reply(chat)
         if isinstance(chosen.reply, RawReply):
             return await delivery.send_raw(chosen.reply), "completed"

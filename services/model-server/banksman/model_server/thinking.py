@@ -9,7 +9,7 @@ import base64
 import hashlib
 from collections import OrderedDict
 
-from banksman.model_server.chat import AssistantTurn, ModelRequest, RequestRefused, ToolOutput
+from banksman.model_server.chat import AssistantTurn, RequestRefused, ToolOutput, ValidatedRequest
 from banksman.model_server.json_values import Json
 from banksman.model_server.resolved_reply import ResolvedReply
 
@@ -41,7 +41,7 @@ class ThinkingChecks:
     def __init__(self) -> None:
         self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def sent(self, chat: ModelRequest, resolved: ResolvedReply) -> None:
+    def sent(self, chat: ValidatedRequest, resolved: ResolvedReply) -> None:
         """Store the thinking of a reply's calls."""
         if chat.dialect != "anthropic":
             return
@@ -50,7 +50,7 @@ class ThinkingChecks:
             if len(self._by_call) > _MAX_CALLS:
                 self._by_call.popitem(last=False)
 
-    def check(self, chat: ModelRequest) -> None:
+    def check(self, chat: ValidatedRequest) -> None:
         """Check the thinking of the calls whose results are in the request.
 
         Raises:
@@ -67,7 +67,7 @@ class ThinkingChecks:
                 )
 
 
-def _turn_with_results(chat: ModelRequest) -> AssistantTurn | None:
+def _turn_with_results(chat: ValidatedRequest) -> AssistantTurn | None:
     """Return the turn whose results end the history; None if the history does not end with results."""
     for item in reversed(chat.items):
         match item:

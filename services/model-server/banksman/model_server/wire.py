@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 
 from banksman.model_server import anthropic_reply, openai_reply, responses_reply
 from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import Dialect, ModelRequest, RequestRefused
+from banksman.model_server.chat import Dialect, RequestRefused, ValidatedRequest
 from banksman.model_server.json_values import Json
 from banksman.model_server.openai_request import parse_chat_completion
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply
 from banksman.model_server.responses_request import parse_response
 from banksman.model_server.script import HttpError, StreamError
 
-
-Parse = Callable[[Mapping[str, str], Json], ModelRequest]
+Parse = Callable[[Mapping[str, str], Json], ValidatedRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +25,9 @@ class VendorFormat:
     request_id_header: str
     parse: Parse
     """Parses headers and body; raises `RequestRefused` if they break a rule."""
-    body: Callable[[ResolvedReply, ModelRequest], bytes]
+    body: Callable[[ResolvedReply, ValidatedRequest], bytes]
     """Returns the body of a response that is not streamed."""
-    events: Callable[[ResolvedReply, ModelRequest], EventStream]
+    events: Callable[[ResolvedReply, ValidatedRequest], EventStream]
     refusal: Callable[[RequestRefused, str], bytes]
     http_error: Callable[[HttpError, str], bytes]
     """Returns the body of a scripted error status."""
@@ -36,11 +35,11 @@ class VendorFormat:
     """Returns the event of a scripted fault within a stream."""
 
 
-def _with_any_headers(parse: Callable[[Json], ModelRequest]) -> Parse:
+def _with_any_headers(parse: Callable[[Json], ValidatedRequest]) -> Parse:
     return lambda _headers, body: parse(body)
 
 
-def _parse_message(headers: Mapping[str, str], body: Json) -> ModelRequest:
+def _parse_message(headers: Mapping[str, str], body: Json) -> ValidatedRequest:
     if "anthropic-version" not in headers:
         raise RequestRefused("anthropic-version: header is required")
     return parse_message(body)

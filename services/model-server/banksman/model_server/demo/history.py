@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from banksman.model_server.chat import AssistantTurn, Call, Item, ModelRequest, ToolOutput, UserText
+from banksman.model_server.chat import AssistantTurn, Call, Item, ToolOutput, UserText, ValidatedRequest
 from banksman.model_server.json_values import as_object, dumps, loads_object
 
 _CONTEXT = re.compile(r"<([a-z]+(?:[-_][a-z]+)+)>")
@@ -29,7 +29,7 @@ class DemoConversation:
     """Whether one reply may contain several calls."""
 
 
-def read_history(chat: ModelRequest) -> DemoConversation:
+def read_history(chat: ValidatedRequest) -> DemoConversation:
     json_text = not chat.tools and '"tool"' in chat.system and '"terminate"' in chat.system
     items = _with_native_calls(chat.items) if json_text else chat.items
     begin, end = _last_request(items)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import chain
 
-from banksman.model_server.chat import ModelRequest
+from banksman.model_server.chat import ValidatedRequest
 from banksman.model_server.demo import texts
 from banksman.model_server.demo.history import DemoConversation, read_history
 from banksman.model_server.demo.rules import (
@@ -27,7 +27,7 @@ _MAX_STREAM_S = 4.0
 _DIAGRAM = re.compile(r"\b(?:diagram|flow\s?chart|mermaid)\b", re.IGNORECASE)
 
 
-def demo_reply(chat: ModelRequest, *, chunk_delay_s: float) -> ScriptedReply:
+def demo_reply(chat: ValidatedRequest, *, chunk_delay_s: float) -> ScriptedReply:
     """Return the demo model's reply. It depends on the request only."""
     history = read_history(chat)
     text = workflow_reply(chat, history.request) or workflow_text(chat, history.request)

@@ -7,7 +7,7 @@ import re
 from textwrap import shorten
 from typing import Any, cast
 
-from banksman.model_server.chat import ModelRequest
+from banksman.model_server.chat import ValidatedRequest
 from banksman.model_server.json_values import dumps
 
 _TASK = "Choose the workflow that the user wants to start"
@@ -16,7 +16,7 @@ _VALUE = r"[`\"']?([\w./-]*\w)"
 _NAMED = re.compile(rf"\b(?:named|called|for|in)\s+{_VALUE}", re.IGNORECASE)
 
 
-def workflow_reply(chat: ModelRequest, request: str) -> str | None:
+def workflow_reply(chat: ValidatedRequest, request: str) -> str | None:
     """Return the JSON object of a filled form; None if the system prompt requests no workflow."""
     if _TASK not in chat.system:
         return None
@@ -72,7 +72,7 @@ MAX_CHARS = 300
 MAX_TITLE_CHARS = 60
 
 
-def workflow_text(chat: ModelRequest, request: str) -> str | None:
+def workflow_text(chat: ValidatedRequest, request: str) -> str | None:
     """Return a summary, a report or a title made of quotes; None if the system prompt requests none."""
     if _SUMMARY in chat.system:
         said = _SAID.findall(request)
