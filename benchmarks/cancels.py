@@ -17,7 +17,7 @@ import httpx
 from tests.support.chaos.fleet import Fleet
 from tests.support.system import ScriptedModel, scripted_model
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 
 LIMIT_S = 2.0
 MARK_FROM = 700_000
@@ -56,8 +56,8 @@ async def cancel(
     """Start a command and cancel it; return the seconds until its processes ended, and until its run
     ended."""
     mark = str(MARK_FROM + number)
-    call = ToolCall(name="bash", arguments={"command": STUBBORN[kind].format(mark=mark)})
-    name = model.play(f"cancel-{number}", [Reply(tool_calls=(call,)), Reply(text="Done.")])
+    call = ScriptedCall(name="bash", arguments={"command": STUBBORN[kind].format(mark=mark)})
+    name = model.play(f"cancel-{number}", [ScriptedReply(tool_calls=(call,)), ScriptedReply(text="Done.")])
     body = {"model": name, "tools": {"enabled": True}, "approval_policy": [{"action": "auto"}]}
     created = await http.post("/context/assistants", json=body)
     assert created.status_code == 201, created.text

@@ -29,7 +29,7 @@ import httpx
 from tests.support.chaos.fleet import Fleet
 from tests.support.system import scripted_model
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 
 QUIET_TENANTS = 9
 SHORT_S, LONG_S = 0.3, 20.0
@@ -166,11 +166,13 @@ async def work_concurrently(tenants: list[Tenant], seconds: float) -> None:
 async def main(seconds: float) -> int:
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}", flush=True)
     with scripted_model() as model, tempfile.TemporaryDirectory() as place:
-        command = ToolCall(name="bash", arguments={"command": "true"})
-        long = ToolCall(name="bash", arguments={"command": f"sleep {COMMAND_S}", "timeout_s": 2 * COMMAND_S})
-        done = Reply(text="Done.", first_delay_s=SHORT_S)
-        quick = model.play("quick", [Reply(tool_calls=(command,), first_delay_s=SHORT_S), done])
-        slow = model.play("slow", [Reply(tool_calls=(long,), first_delay_s=LONG_S), done])
+        command = ScriptedCall(name="bash", arguments={"command": "true"})
+        long = ScriptedCall(
+            name="bash", arguments={"command": f"sleep {COMMAND_S}", "timeout_s": 2 * COMMAND_S}
+        )
+        done = ScriptedReply(text="Done.", first_delay_s=SHORT_S)
+        quick = model.play("quick", [ScriptedReply(tool_calls=(command,), first_delay_s=SHORT_S), done])
+        slow = model.play("slow", [ScriptedReply(tool_calls=(long,), first_delay_s=LONG_S), done])
         async with Fleet(
             Path(place), model.url, agents=1, gateways=1, runners=1, settings=SETTINGS, without=("ledger",)
         ) as fleet:

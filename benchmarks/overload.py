@@ -18,7 +18,7 @@ import httpx
 from tests.support.chaos.fleet import Fleet
 from tests.support.system import ScriptedModel, scripted_model
 
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 
 SLOTS = 8
 MODEL_S = 0.5
@@ -113,7 +113,7 @@ async def main(seconds: float, times: float) -> int:
 
 
 def scripted(model: ScriptedModel) -> str:
-    return model.play("thinks", [Reply(text="Done.", first_delay_s=MODEL_S)], at_end="repeat")
+    return model.play("thinks", [ScriptedReply(text="Done.", first_delay_s=MODEL_S)], at_end="repeat")
 
 
 async def measure(users: Users, seconds: float, times: float) -> int:

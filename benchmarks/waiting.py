@@ -24,7 +24,7 @@ from tests.support.chaos.fleet import Fleet
 from tests.support.parked import resident_bytes
 from tests.support.system import ScriptedModel, scripted_model
 
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from banksman.model_server.script import Gate
 
 AGENT_MB = 512
@@ -42,7 +42,7 @@ async def main(runs: int) -> None:
         "BANKSMAN_GATEWAY__MAX_WAITING_RUNS_PER_TENANT": str(2 * runs),
     }
     with scripted_model() as model, tempfile.TemporaryDirectory() as place:
-        name = model.play("slow", [Reply(text="Done.", gate=Gate(name=GATE))], at_end="repeat")
+        name = model.play("slow", [ScriptedReply(text="Done.", gate=Gate(name=GATE))], at_end="repeat")
         async with Fleet(Path(place), model.url, agents=1, gateways=1, runners=1, settings=settings) as fleet:
             await _measure(fleet, model, name, runs)
 

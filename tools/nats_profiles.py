@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from banksman.cli.broker.accounts import user_names
-from banksman.cli.broker.conf import Variable
-from banksman.cli.broker.keys import key_variable
-from banksman.cli.broker.server_config import Cluster, Tls, render_config
+from banksman.cli.broker.keys import Variable, key_variable
+from banksman.cli.broker.server import Cluster, Tls, render_config
 from banksman.deployment.topology import StorageBudget
 
 FOLDER = Path(__file__).parents[1] / "deploy" / "nats"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.model_server import Reply, Script, ToolCall
+from banksman.model_server import Script, ScriptedCall, ScriptedReply
 
 CALLS = 3
 """Tool calls of one run, each in its own reply; the fourth and last reply is text."""
@@ -19,15 +19,17 @@ def scripts() -> dict[str, Script]:
 
     `paced` calls a tool repeatedly, so that its conversation has 20 events per second.
     """
-    add = [ToolCall(name="add", arguments={"a": number, "b": number}) for number in range(CALLS)]
-    bash = [ToolCall(name="bash", arguments={"command": "true"}) for _ in range(CALLS)]
+    add = [ScriptedCall(name="add", arguments={"a": number, "b": number}) for number in range(CALLS)]
+    bash = [ScriptedCall(name="bash", arguments={"command": "true"}) for _ in range(CALLS)]
     found = {
-        name: Script(replies=(*(Reply(tool_calls=(call,)) for call in calls), Reply(text=FINAL)))
+        name: Script(
+            replies=(*(ScriptedReply(tool_calls=(call,)) for call in calls), ScriptedReply(text=FINAL))
+        )
         for name, calls in (("add", add), ("bash", bash))
     }
-    paced = Reply(tool_calls=(add[0],), first_delay_s=_EVENTS_PER_CALL / PACED_EVENTS_PER_S)
-    found["paced"] = Script(replies=(*(paced for _ in range(PACED_CALLS)), Reply(text=FINAL)))
-    return {**found, "text": Script(replies=(Reply(text="A short text in a few chunks."),))}
+    paced = ScriptedReply(tool_calls=(add[0],), first_delay_s=_EVENTS_PER_CALL / PACED_EVENTS_PER_S)
+    found["paced"] = Script(replies=(*(paced for _ in range(PACED_CALLS)), ScriptedReply(text=FINAL)))
+    return {**found, "text": Script(replies=(ScriptedReply(text="A short text in a few chunks."),))}
 
 
 def model_name(script: str) -> str:

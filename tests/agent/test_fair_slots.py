@@ -26,7 +26,7 @@ from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, Too
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import StartRun
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings
@@ -129,8 +129,8 @@ async def test_one_flooding_tenant_among_ten_delays_no_other_tenant(
     own_nats: Broker, own_bus: Bus, model: ModelServer
 ) -> None:
     """The runs of the others end while all runs of the flood still wait for the model. Then those end too."""
-    slow = model.play("slow", [Reply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
-    quick = model.play("quick", [Reply(text="Done.")], at_end="repeat")
+    slow = model.play("slow", [ScriptedReply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
+    quick = model.play("quick", [ScriptedReply(text="Done.")], at_end="repeat")
     async with Runs.on(own_bus) as runs, agent_on(own_nats, model):
         await runs.start("flood", slow, FLOOD)
         await model.wait_for_requests("slow", LENT)
@@ -151,8 +151,8 @@ async def test_several_flooding_tenants_leave_a_slot_for_the_next_tenant(
     own_nats: Broker, own_bus: Bus, model: ModelServer
 ) -> None:
     """When every slot is taken, the first run of a further tenant gets an additional slot."""
-    slow = model.play("slow", [Reply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
-    quick = model.play("quick", [Reply(text="Done.")], at_end="repeat")
+    slow = model.play("slow", [ScriptedReply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
+    quick = model.play("quick", [ScriptedReply(text="Done.")], at_end="repeat")
     floods = [f"flood{number}" for number in range(SLOTS)]
     async with Runs.on(own_bus) as runs, agent_on(own_nats, model):
         for tenant in floods:
@@ -168,8 +168,8 @@ async def test_several_flooding_tenants_leave_a_slot_for_the_next_tenant(
 async def test_a_tenant_never_has_more_slots_than_its_limit(
     own_nats: Broker, own_bus: Bus, model: ModelServer
 ) -> None:
-    slow = model.play("slow", [Reply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
-    other = model.play("other", [Reply(text="Done.", gate=Gate(name="other"))], at_end="repeat")
+    slow = model.play("slow", [ScriptedReply(text="Done.", gate=Gate(name="slow"))], at_end="repeat")
+    other = model.play("other", [ScriptedReply(text="Done.", gate=Gate(name="other"))], at_end="repeat")
     async with AsyncExitStack() as stack:
         runs = await stack.enter_async_context(Runs.on(own_bus))
         await stack.enter_async_context(agent_on(own_nats, model, small=TenantLimits(running_runs=2)))

@@ -13,6 +13,15 @@ from tests.support.polling import wait_until
 CONVERSATION = "c-1"
 RUN = "c-1-r-1"
 Frame = dict[str, Any]
+ACK: Frame = {"type": "ack", "conversation_id": CONVERSATION, "run_id": RUN}
+WELCOME: Frame = {
+    "type": "welcome",
+    "server_version": "1",
+    "connection_id": "n-1",
+    "tenant": "local",
+    "user": "local",
+    "limits": {"frame_bytes": 1_000_000, "inflight": 32, "rate": 100},
+}
 
 
 class FakeGateway:
@@ -57,8 +66,8 @@ class FakeGateway:
             frame = json.loads(text)
             self.frames.append(frame)
             reply = self.replies.get(frame["type"]) or []
-            ack = {"type": "ack", "conversation_id": CONVERSATION, "run_id": RUN}
-            self._send({"reply_to": frame["id"], **(reply.pop(0) if reply else ack)})
+            default = WELCOME if frame["type"] == "hello" else ACK
+            self._send({"reply_to": frame["id"], **(reply.pop(0) if reply else default)})
             if frame["type"] == "chat.send":
                 self._on_message(self)
 

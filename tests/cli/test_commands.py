@@ -199,8 +199,8 @@ def test_config_validate_accepts_valid_settings() -> None:
 
 
 def test_keys_are_created_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:
-    first = json.loads(banksman("keys", str(tmp_path), "--json").stdout)
-    again = json.loads(banksman("keys", str(tmp_path), "--json").stdout)
+    first = json.loads(banksman("keys", "deployment", str(tmp_path), "--json").stdout)
+    again = json.loads(banksman("keys", "deployment", str(tmp_path), "--json").stdout)
 
     private = [path for path in tmp_path.rglob("*") if path.suffix in (".nk", ".key")]
     assert first == again

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from banksman.cli.models import (
-    DEFAULT_MODEL,
+from banksman.cli.ports import free_port
+from banksman.cli.settings import (
     DEFAULT_MODEL_VARIABLES,
     ModelChoice,
     adopt_default_model,
 )
-from banksman.cli.ports import free_port
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import load
 from tests.support.system import scripted_model
@@ -46,10 +45,8 @@ def test_vendor_keys_determine_the_default_model(
 @pytest.mark.parametrize(
     ("variables", "model"),
     [
-        ({"MODELS__DEFAULT": "openai:mine", "GATEWAY__DEFAULT_MODEL": "openai:old"}, "openai:mine"),
+        ({"MODELS__DEFAULT": "openai:mine"}, "openai:mine"),
         ({"MODELS__ANTHROPIC_API_KEY": "any", "MODELS__DEFAULT": "demo"}, "demo"),
-        ({"GATEWAY__DEFAULT_MODEL": "openai:old"}, "openai:old"),
-        ({"AGENT__DEFAULT_MODEL": "openai:older"}, "openai:older"),
     ],
 )
 def test_one_setting_determines_the_default_model_of_gateway_and_agents(
@@ -62,8 +59,6 @@ def test_one_setting_determines_the_default_model_of_gateway_and_agents(
     adopt_default_model(environment)
 
     assert environment == dict.fromkeys(DEFAULT_MODEL_VARIABLES, model)
-    replaced = any("DEFAULT_MODEL" in name for name in variables)
-    assert [DEFAULT_MODEL in notice for notice in ModelChoice().notices] == [True] * replaced
 
 
 def test_up_names_the_models_of_a_server_that_does_not_list_the_configured_one(

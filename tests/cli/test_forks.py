@@ -13,7 +13,7 @@ import pytest
 
 from banksman.cli.local.forks import ForkedProcess, ForkRequest, ServiceTemplate
 from banksman.cli.ports import free_port
-from banksman.cli.readiness import readiness_problem
+from banksman.cli.processes import readiness_problem
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from banksman.cli.local import logs
-from banksman.cli.local.logs import ChildLog
+from banksman.cli.local import child_process as logs
+from banksman.cli.local.child_process import ChildLog
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from banksman.bus.names import ADVISORIES, DEAD, HEADS, SECRETS, SNAPSHOTS, kv_stream, object_stream
-from banksman.cli.operator import api_keys
-from banksman.cli.operator.tenant_places import PLACES
-from banksman.cli.operator.tenant_removal import STORES
+from banksman.cli.operator import keys as api_keys
+from banksman.cli.operator.tenant_removal import PLACES, STORES
 from banksman.contracts.errors import Conflict
 from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology

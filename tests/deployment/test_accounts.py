@@ -25,9 +25,8 @@ from banksman.bus.objects import Objects, owned_name
 from banksman.bus.publish import durable
 from banksman.bus.slots import CallSlots
 from banksman.cli.broker.accounts import TENANT_CONNECTIONS, Tenant, user_names
-from banksman.cli.broker.conf import Variable
-from banksman.cli.broker.keys import generate_keys, key_variable
-from banksman.cli.broker.server_config import render_config
+from banksman.cli.broker.keys import Variable, generate_keys, key_variable
+from banksman.cli.broker.server import render_config
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, RunnerLease
 from banksman.contracts.errors import Forbidden, Unavailable

@@ -8,7 +8,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from tests.support.model_server import ModelServer
 
-from banksman.model_server import Reply, ToolCall, Usage
+from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [
@@ -21,7 +21,7 @@ TOOLS: Any = [
 
 
 async def test_text_reply_is_returned_unchanged(server: ModelServer, anthropic: AsyncAnthropic):
-    model = server.play("greeting", [Reply(text="Good morning, world.")])
+    model = server.play("greeting", [ScriptedReply(text="Good morning, world.")])
     message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
     assert [block.to_dict() for block in message.content] == [
         {"type": "text", "text": "Good morning, world."}
@@ -35,10 +35,12 @@ async def test_sdk_assembles_a_stream_of_reasoning_text_and_parallel_calls(
     server: ModelServer, anthropic: AsyncAnthropic
 ):
     calls = (
-        ToolCall(name="bash", arguments={"command": "echo a long enough command", "timeout_s": 3}),
-        ToolCall(name="bash", id="toolu_mine"),
+        ScriptedCall(name="bash", arguments={"command": "echo a long enough command", "timeout_s": 3}),
+        ScriptedCall(name="bash", id="toolu_mine"),
     )
-    model = server.play("all", [Reply(reasoning="Let me see.", text="I will look.", tool_calls=calls)])
+    model = server.play(
+        "all", [ScriptedReply(reasoning="Let me see.", text="I will look.", tool_calls=calls)]
+    )
     async with anthropic.messages.stream(model=model, messages=HELLO, max_tokens=100, tools=TOOLS) as stream:
         kinds = [event.type async for event in stream]
         message = await stream.get_final_message()
@@ -67,8 +69,8 @@ async def test_the_sdk_continues_its_tool_loop_without_a_thread(
         """Return the weather."""
         return f"Rain in {city}."
 
-    call = ToolCall(name="weather", arguments={"city": "Paris"})
-    model = server.play("loop", [Reply(tool_calls=(call,)), Reply(text="It rains.")])
+    call = ScriptedCall(name="weather", arguments={"city": "Paris"})
+    model = server.play("loop", [ScriptedReply(tool_calls=(call,)), ScriptedReply(text="It rains.")])
     loop = anthropic.beta.messages.tool_runner(
         model=model, max_tokens=100, messages=HELLO, tools=[weather], stream=True
     )
@@ -78,19 +80,21 @@ async def test_the_sdk_continues_its_tool_loop_without_a_thread(
 
 
 async def test_scripted_usage_and_finish_reason_are_returned(server: ModelServer, anthropic: AsyncAnthropic):
-    usage = Usage(input_tokens=9, output_tokens=0, cached_tokens=4)
-    model = server.play("odd", [Reply(text="a", usage=usage, finish_reason="astonished")], at_end="repeat")
+    usage = ScriptedUsage(input_tokens=9, output_tokens=0, cached_tokens=4)
+    model = server.play(
+        "odd", [ScriptedReply(text="a", usage=usage, finish_reason="astonished")], at_end="repeat"
+    )
     message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
     assert message.stop_reason == "astonished"
     assert (message.usage.input_tokens, message.usage.output_tokens) == (9, 0)
     assert message.usage.cache_read_input_tokens == 4
-    model = server.play("cut", [Reply(text="a", finish_reason="length")])
+    model = server.play("cut", [ScriptedReply(text="a", finish_reason="length")])
     message = await anthropic.messages.create(model=model, messages=HELLO, max_tokens=100)
     assert message.stop_reason == "max_tokens"
 
 
 async def test_counted_tokens_equal_reported_tokens(server: ModelServer, anthropic: AsyncAnthropic):
-    model = server.play("count", [Reply(text="a")])
+    model = server.play("count", [ScriptedReply(text="a")])
     request: Any = {"model": model, "messages": HELLO, "system": "x" * 400, "tools": TOOLS}
     count = await anthropic.messages.count_tokens(**request)
     message = await anthropic.messages.create(**request, max_tokens=100)
@@ -99,7 +103,7 @@ async def test_counted_tokens_equal_reported_tokens(server: ModelServer, anthrop
 
 
 async def test_models_are_listed_and_retrieved(server: ModelServer, anthropic: AsyncAnthropic):
-    model = server.play("listed", [Reply(text="a")])
+    model = server.play("listed", [ScriptedReply(text="a")])
     assert [entry.id async for entry in anthropic.models.list()] == ["demo", model]
     assert (await anthropic.models.retrieve(model)).type == "model"
 

@@ -20,10 +20,10 @@ from banksman.model_server import (
     HalfJson,
     HttpError,
     RawReply,
-    Reply,
+    ScriptedCall,
+    ScriptedReply,
     Silence,
     StreamError,
-    ToolCall,
 )
 from banksman.model_server.script import Fault
 
@@ -33,8 +33,8 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 TEXT = "one two three four five"
 
 
-def faulty(fault: Fault) -> list[Reply]:
-    return [Reply(text=TEXT, fault=fault)]
+def faulty(fault: Fault) -> list[ScriptedReply]:
+    return [ScriptedReply(text=TEXT, fault=fault)]
 
 
 async def read_stream(openai: AsyncOpenAI, model: str) -> tuple[str, str | None]:
@@ -75,7 +75,7 @@ async def test_error_body_can_be_scripted_verbatim(server: ModelServer, openai: 
 
 async def test_sdk_retry_recovers_from_a_single_fault(server: ModelServer, openai: AsyncOpenAI):
     fault = HttpError(status=500, times=1, retry_after_s=0)
-    model = server.play("flaky", [Reply(text=TEXT, fault=fault)])
+    model = server.play("flaky", [ScriptedReply(text=TEXT, fault=fault)])
     patient = openai.with_options(max_retries=1)
     for conversation in ("first", "second"):
         messages: Any = [{"role": "user", "content": conversation}]
@@ -168,7 +168,7 @@ async def test_silence_ends_with_a_closed_connection(server: ModelServer, openai
 async def test_an_empty_reply_is_complete(
     server: ModelServer, openai: AsyncOpenAI, anthropic: AsyncAnthropic
 ):
-    model = server.play("empty", [Reply()])
+    model = server.play("empty", [ScriptedReply()])
     assert await read_stream(openai, model) == ("", "stop")
     completion = await openai.chat.completions.create(model=model, messages=HELLO)
     assert completion.choices[0].message.content == ""
@@ -177,7 +177,7 @@ async def test_an_empty_reply_is_complete(
 
 
 async def test_unknown_finish_reason_is_sent_unchanged(server: ModelServer, openai: AsyncOpenAI):
-    model = server.play("odd", [Reply(text=TEXT, finish_reason="astonished")])
+    model = server.play("odd", [ScriptedReply(text=TEXT, finish_reason="astonished")])
     assert await read_stream(openai, model) == (TEXT, "astonished")
 
 
@@ -193,7 +193,7 @@ async def test_raw_reply_is_sent_verbatim(server: ModelServer):
 
 
 async def test_chunk_delays_slow_the_stream(server: ModelServer, openai: AsyncOpenAI):
-    model = server.play("slow", [Reply(text=TEXT, first_delay_s=0.1, chunk_delay_s=0.02)])
+    model = server.play("slow", [ScriptedReply(text=TEXT, first_delay_s=0.1, chunk_delay_s=0.02)])
     started = time.monotonic()
     stream = await openai.chat.completions.create(model=model, messages=HELLO, stream=True)
     first = time.monotonic() - started
@@ -204,7 +204,7 @@ async def test_chunk_delays_slow_the_stream(server: ModelServer, openai: AsyncOp
 
 
 async def test_gate_delays_the_reply_until_it_is_opened(server: ModelServer, openai: AsyncOpenAI):
-    replies = [Reply(text=TEXT, gate=Gate(name="half-way", after_events=3))]
+    replies = [ScriptedReply(text=TEXT, gate=Gate(name="half-way", after_events=3))]
     stream = await openai.chat.completions.create(
         model=server.play("gated", replies), messages=HELLO, stream=True
     )
@@ -216,7 +216,9 @@ async def test_gate_delays_the_reply_until_it_is_opened(server: ModelServer, ope
 
 
 async def test_disconnected_client_is_recorded(server: ModelServer, openai: AsyncOpenAI):
-    model = server.play("left", [Reply(tool_calls=(ToolCall(name="bash"),), gate=Gate(name="never"))])
+    model = server.play(
+        "left", [ScriptedReply(tool_calls=(ScriptedCall(name="bash"),), gate=Gate(name="never"))]
+    )
     async with asyncio.TaskGroup() as tasks:
         pending = tasks.create_task(_complete(openai, model))
         await server.wait_for_requests("left")

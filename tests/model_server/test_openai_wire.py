@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
 
-from banksman.model_server import Reply, ToolCall, Usage
+from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 TOOLS: Any = [
@@ -40,7 +40,7 @@ async def events(server: ModelServer, model: str, **options: Any) -> list[dict[s
 
 
 async def test_text_reply_is_returned_unchanged(server: ModelServer, openai: AsyncOpenAI):
-    model = server.play("greeting", [Reply(text="Good morning, world.")])
+    model = server.play("greeting", [ScriptedReply(text="Good morning, world.")])
     completion = await openai.chat.completions.create(model=model, messages=HELLO)
     assert completion.choices[0].message.content == "Good morning, world."
     assert completion.choices[0].finish_reason == "stop"
@@ -52,7 +52,7 @@ async def test_text_reply_is_returned_unchanged(server: ModelServer, openai: Asy
 
 async def test_streamed_text_equals_the_reply(server: ModelServer, openai: AsyncOpenAI):
     text = "Two words,\n\n  an indented line; an emoji \N{CRAB} and a tail  "
-    model = server.play("greeting", [Reply(text=text)])
+    model = server.play("greeting", [ScriptedReply(text=text)])
     stream = await openai.chat.completions.create(model=model, messages=HELLO, stream=True)
     pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
     assert "".join(pieces) == text
@@ -60,8 +60,8 @@ async def test_streamed_text_equals_the_reply(server: ModelServer, openai: Async
 
 
 async def test_each_chunk_follows_the_wire_format(server: ModelServer):
-    calls = (ToolCall(name="bash", arguments={"command": "ls"}),)
-    model = server.play("contract", [Reply(text="Looking.", tool_calls=calls)])
+    calls = (ScriptedCall(name="bash", arguments={"command": "ls"}),)
+    model = server.play("contract", [ScriptedReply(text="Looking.", tool_calls=calls)])
     chunks = await events(server, model, stream_options={"include_usage": True})
     assert {(chunk["id"], chunk["object"], chunk["model"]) for chunk in chunks} == {
         (chunks[0]["id"], "chat.completion.chunk", model)
@@ -76,17 +76,17 @@ async def test_each_chunk_follows_the_wire_format(server: ModelServer):
 
 
 async def test_stream_reports_usage_only_on_request(server: ModelServer):
-    model = server.play("quiet", [Reply(text="Hi.")])
+    model = server.play("quiet", [ScriptedReply(text="Hi.")])
     chunks = await events(server, model)
     assert all("usage" not in chunk for chunk in chunks)
 
 
 async def test_parallel_calls_stream_as_indexed_fragments(server: ModelServer):
     calls = (
-        ToolCall(name="bash", arguments={"command": "echo a long enough command"}),
-        ToolCall(name="bash", arguments="{broken"),
+        ScriptedCall(name="bash", arguments={"command": "echo a long enough command"}),
+        ScriptedCall(name="bash", arguments="{broken"),
     )
-    model = server.play("parallel", [Reply(tool_calls=calls)])
+    model = server.play("parallel", [ScriptedReply(tool_calls=calls)])
     chunks = await events(server, model)
     deltas = [delta for chunk in chunks for delta in chunk["choices"][0]["delta"].get("tool_calls", ())]
     heads = [delta for delta in deltas if "id" in delta]
@@ -102,7 +102,7 @@ async def test_parallel_calls_stream_as_indexed_fragments(server: ModelServer):
 
 async def test_calls_without_text_have_null_content(server: ModelServer, openai: AsyncOpenAI):
     model = server.play(
-        "calls", [Reply(tool_calls=(ToolCall(name="bash"), ToolCall(name="bash", id="mine")))]
+        "calls", [ScriptedReply(tool_calls=(ScriptedCall(name="bash"), ScriptedCall(name="bash", id="mine")))]
     )
     completion = await openai.chat.completions.create(model=model, messages=HELLO, tools=TOOLS)
     message = completion.choices[0].message
@@ -113,7 +113,7 @@ async def test_calls_without_text_have_null_content(server: ModelServer, openai:
 
 
 async def test_reasoning_is_separate_from_the_text(server: ModelServer, openai: AsyncOpenAI):
-    model = server.play("thinker", [Reply(text="42", reasoning="Let me see.")])
+    model = server.play("thinker", [ScriptedReply(text="42", reasoning="Let me see.")])
     completion = await openai.chat.completions.create(model=model, messages=HELLO)
     assert completion.choices[0].message.to_dict()["reasoning_content"] == "Let me see."
     chunks = await events(server, model)
@@ -123,8 +123,10 @@ async def test_reasoning_is_separate_from_the_text(server: ModelServer, openai: 
 
 
 async def test_scripted_usage_can_be_set_or_omitted(server: ModelServer, openai: AsyncOpenAI):
-    stated = Usage(input_tokens=-3, output_tokens=10**12, cached_tokens=7)
-    model = server.play("usage", [Reply(text="a", usage=stated), Reply(text="b", usage="missing")])
+    stated = ScriptedUsage(input_tokens=-3, output_tokens=10**12, cached_tokens=7)
+    model = server.play(
+        "usage", [ScriptedReply(text="a", usage=stated), ScriptedReply(text="b", usage="missing")]
+    )
     first = await openai.chat.completions.create(model=model, messages=HELLO)
     assert first.usage is not None
     assert first.usage.prompt_tokens == -3
@@ -136,7 +138,7 @@ async def test_scripted_usage_can_be_set_or_omitted(server: ModelServer, openai:
 
 
 async def test_models_are_listed_and_retrieved(server: ModelServer, openai: AsyncOpenAI):
-    model = server.play("listed", [Reply(text="a")])
+    model = server.play("listed", [ScriptedReply(text="a")])
     assert [entry.id async for entry in openai.models.list()] == ["demo", model]
     assert (await openai.models.retrieve(model)).object == "model"
 

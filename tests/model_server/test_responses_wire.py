@@ -8,7 +8,7 @@ import pytest
 from openai import APIError, AsyncOpenAI, BadRequestError
 from tests.support.model_server import ModelServer
 
-from banksman.model_server import EarlyEnd, HttpError, Reply, StreamError, ToolCall
+from banksman.model_server import EarlyEnd, HttpError, ScriptedCall, ScriptedReply, StreamError
 
 BASH: Any = {
     "type": "function",
@@ -16,10 +16,10 @@ BASH: Any = {
     "strict": False,
     "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
 }
-EVERYTHING = Reply(
+EVERYTHING = ScriptedReply(
     text="one two",
     reasoning="because",
-    tool_calls=(ToolCall(name="bash", arguments={"command": "ls"}, id="call_1"),),
+    tool_calls=(ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_1"),),
 )
 
 
@@ -79,7 +79,7 @@ async def test_the_demo_model_runs_a_command_and_reports_its_output(
 
 
 async def test_a_reply_cut_by_the_token_limit_is_incomplete(server: ModelServer, openai: AsyncOpenAI) -> None:
-    model = server.play("length", [Reply(text="one", finish_reason="length")])
+    model = server.play("length", [ScriptedReply(text="one", finish_reason="length")])
     response = await openai.responses.create(model=model, input="hi")
     assert response.status == "incomplete"
     assert response.incomplete_details and response.incomplete_details.reason == "max_output_tokens"
@@ -104,6 +104,6 @@ async def test_a_broken_history_is_refused(openai: AsyncOpenAI, message: str) ->
 
 @pytest.mark.parametrize("fault", [HttpError(status=500), StreamError(after_events=4), EarlyEnd()])
 async def test_faults_reach_the_sdk(server: ModelServer, openai: AsyncOpenAI, fault: Any) -> None:
-    model = server.play("fault", [Reply(text="one two", fault=fault)])
+    model = server.play("fault", [ScriptedReply(text="one two", fault=fault)])
     with pytest.raises((APIError, RuntimeError)):
         await final(openai, model=model, input="hi")

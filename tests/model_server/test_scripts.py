@@ -11,9 +11,9 @@ from openai.types.chat import ChatCompletionMessage
 from pydantic import ValidationError
 from tests.support.model_server import ModelServer
 
-from banksman.model_server import HttpError, Reply, Script, ToolCall
+from banksman.model_server import HttpError, Script, ScriptedCall, ScriptedReply
 
-SEQUENCE = [Reply(text="first"), Reply(text="second"), Reply(text="third")]
+SEQUENCE = [ScriptedReply(text="first"), ScriptedReply(text="second"), ScriptedReply(text="third")]
 
 
 def history(*replies: str, opening: str = "hello") -> Any:
@@ -62,16 +62,16 @@ async def test_exhausted_script_refuses_requests(server: ModelServer, openai: As
 
 
 async def test_random_call_ids_never_repeat(server: ModelServer, openai: AsyncOpenAI):
-    calls = (ToolCall(name="bash"), ToolCall(name="bash"))
-    model = server.play("calls", [Reply(tool_calls=calls)])
+    calls = (ScriptedCall(name="bash"), ScriptedCall(name="bash"))
+    model = server.play("calls", [ScriptedReply(tool_calls=calls)])
     messages = [await complete(openai, model, history()) for _ in range(3)]
     ids = [call.id for message in messages for call in message.tool_calls or ()]
     assert len(set(ids)) == 6
 
 
 async def test_derived_call_ids_repeat_for_a_repeated_request_only(server: ModelServer, openai: AsyncOpenAI):
-    calls = (ToolCall(name="bash"), ToolCall(name="bash"))
-    replies = [Reply(tool_calls=calls), Reply(tool_calls=calls)]
+    calls = (ScriptedCall(name="bash"), ScriptedCall(name="bash"))
+    replies = [ScriptedReply(tool_calls=calls), ScriptedReply(tool_calls=calls)]
     models = [server.play(name, replies, call_ids="derived") for name in ("one", "two")]
     requests = [history(), history("a"), history(opening="other")]
 
@@ -147,9 +147,9 @@ def test_scripts_load_from_json_with_their_faults():
         ' {"fault": {"kind": "http_error", "status": 503}}, {"raw_chunks": ["data: {}"]}]}'
     )
     first, second, _ = script.replies
-    assert isinstance(first, Reply)
+    assert isinstance(first, ScriptedReply)
     assert first.tool_calls[0].arguments == {"command": "ls"}
-    assert isinstance(second, Reply)
+    assert isinstance(second, ScriptedReply)
     assert second.fault == HttpError(status=503)
     with pytest.raises(ValidationError, match="frozen"):
         first.text = "changed"

@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -89,7 +89,7 @@ async def test_demo_streams_one_word_per_chunk_with_the_server_delay():
 async def test_stopping_the_server_closes_connections_of_waiting_replies():
     async with httpx.AsyncClient(timeout=None) as client, asyncio.timeout(WAIT_TIMEOUT_S):
         async with ModelServer.running() as server:
-            model = server.play("late", [Reply(text="late", gate=Gate(name="never"))])
+            model = server.play("late", [ScriptedReply(text="late", gate=Gate(name="never"))])
             body = {"model": model, "messages": HELLO}
             pending = asyncio.create_task(client.post(f"{server.openai_url}/chat/completions", json=body))
             await server.wait_for_requests("late")

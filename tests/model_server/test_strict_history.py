@@ -9,7 +9,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from tests.support.model_server import ModelServer
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.model_server.thinking import signature_of
 
 
@@ -45,7 +45,7 @@ def text_block(text: str) -> Any:
 
 @pytest.fixture
 def model(server: ModelServer) -> str:
-    return server.play("any", [Reply(text="fine")], at_end="repeat")
+    return server.play("any", [ScriptedReply(text="fine")], at_end="repeat")
 
 
 OPENAI_FAULTS: list[Any] = [
@@ -262,8 +262,10 @@ async def test_anthropic_accepts_histories_that_its_vendor_accepts(
 async def test_anthropic_requires_the_thinking_of_a_call_unchanged(
     server: ModelServer, anthropic: AsyncAnthropic, returned: list[Any], reason: str
 ):
-    call = ToolCall(name="a", id="toolu_1")
-    model = server.play("thinker", [Reply(reasoning="hm", tool_calls=(call,)), Reply(text="ok")])
+    call = ScriptedCall(name="a", id="toolu_1")
+    model = server.play(
+        "thinker", [ScriptedReply(reasoning="hm", tool_calls=(call,)), ScriptedReply(text="ok")]
+    )
     first = await anthropic.messages.create(model=model, messages=[user()], max_tokens=9)
     calls = [block.model_dump() for block in first.content if block.type == "tool_use"]
     messages = [

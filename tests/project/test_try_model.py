@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.model_server import ModelServer
 from tests.support.paths import ROOT
 from tests.support.timeouts import deadline
 
-Write = Callable[..., Reply]
+Write = Callable[..., ScriptedReply]
 POEM = 'She said "hi".\nC:\\temp'
 
 
@@ -29,28 +29,32 @@ async def tried(*arguments: str) -> tuple[int | None, str]:
     return process.returncode, output.decode()
 
 
-def as_text(name: str, *, terminate: bool = False, **arguments: Any) -> Reply:
-    return Reply(text=json.dumps({"tool": name, "parameters": arguments, "terminate": terminate}))
+def as_text(name: str, *, terminate: bool = False, **arguments: Any) -> ScriptedReply:
+    return ScriptedReply(text=json.dumps({"tool": name, "parameters": arguments, "terminate": terminate}))
 
 
-def natively(name: str, *, terminate: bool = False, **arguments: Any) -> Reply:
+def natively(name: str, *, terminate: bool = False, **arguments: Any) -> ScriptedReply:
     ends = {"terminate": True} if terminate else {}
-    return Reply(tool_calls=(ToolCall(name=name, arguments={**arguments, **ends}),))
+    return ScriptedReply(tool_calls=(ScriptedCall(name=name, arguments={**arguments, **ends}),))
 
 
-def perfect(call: Write) -> list[Reply]:
+def perfect(call: Write) -> list[ScriptedReply]:
     """Return the replies of a model that does everything right."""
     return [
-        Reply(text="42"),
-        *(call("read_file", path="notes.txt"), Reply(text="It is banana.")),
-        *(call("read_file", path="first.txt"), call("read_file", path="second.txt"), Reply(text="heron")),
-        *(call("read_file", path="absent.txt"), Reply(text="There is no such file.")),
+        ScriptedReply(text="42"),
+        *(call("read_file", path="notes.txt"), ScriptedReply(text="It is banana.")),
+        *(
+            call("read_file", path="first.txt"),
+            call("read_file", path="second.txt"),
+            ScriptedReply(text="heron"),
+        ),
+        *(call("read_file", path="absent.txt"), ScriptedReply(text="There is no such file.")),
         call("bash", terminate=True, command="echo lifted"),
-        *(call("bash", command="echo lifted"), Reply(text="sublatus")),
-        *(call("write_file", path="poem.txt", content=POEM), Reply(text="Written.")),
-        *(call("bash", command="echo lifted", timeout_s=5), Reply(text="done")),
-        Reply(text="No tool of mine sends e-mail."),
-        Reply(text='{"colour": "blue", "count": 3}'),
+        *(call("bash", command="echo lifted"), ScriptedReply(text="sublatus")),
+        *(call("write_file", path="poem.txt", content=POEM), ScriptedReply(text="Written.")),
+        *(call("bash", command="echo lifted", timeout_s=5), ScriptedReply(text="done")),
+        ScriptedReply(text="No tool of mine sends e-mail."),
+        ScriptedReply(text='{"colour": "blue", "count": 3}'),
     ]
 
 
@@ -85,8 +89,8 @@ async def test_mistakes_cost_points_and_are_named() -> None:
     replies = perfect(as_text)
     replies[0] = as_text("calculator", expression="6*7")
     replies[1:1] = [
-        Reply(text="42"),
-        Reply(text="{'tool': 'read_file', 'parameters': {'path': 'notes.txt'}}"),
+        ScriptedReply(text="42"),
+        ScriptedReply(text="{'tool': 'read_file', 'parameters': {'path': 'notes.txt'}}"),
     ]
     async with ModelServer.running() as server:
         model = f"openai:{server.play('clumsy', replies, by='count')}"

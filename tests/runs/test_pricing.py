@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from banksman.agent.settings import AgentServiceSettings
-from banksman.cli.models import ModelChoice
+from banksman.cli.settings import ModelChoice
 from banksman.contracts.messages import Usage
 from banksman.runs.pricing import Price, cost, load_prices
 from banksman.runtime.settings import load

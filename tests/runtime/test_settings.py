@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import Field, SecretStr
 
-from banksman.cli.operator.access import OperatorSettings
+from banksman.cli.operator.streams import OperatorSettings
 from banksman.contracts.errors import BadInput
 from banksman.runtime.settings import CONFIG_FILE_VARIABLE, Section, ServiceSettings, UnknownSetting, load
 

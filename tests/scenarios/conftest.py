@@ -15,7 +15,7 @@ import pytest
 from banksman import sdk
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.ports import free_port
-from banksman.model_server import RawReply, Reply
+from banksman.model_server import RawReply, ScriptedReply
 from tests.scenarios.gerrit import gerrit
 from tests.support import privileged
 from tests.support.client import Client
@@ -145,7 +145,7 @@ async def operator(system: System) -> AsyncGenerator[Bus]:
 def play(model: ScriptedModel, request: pytest.FixtureRequest) -> Play:
     """A function that loads replies for this test and returns the model's name."""
 
-    def load(*replies: Reply | RawReply, vendor: str = "openai", **options: object) -> str:
+    def load(*replies: ScriptedReply | RawReply, vendor: str = "openai", **options: object) -> str:
         name = "".join(c if c.isalnum() else "-" for c in request.node.name)[-60:]
         model.play(name, replies, **options)
         return f"{vendor}:scripted/{name}"

@@ -7,7 +7,7 @@ from a2a.client import ClientConfig, create_client
 from a2a.types.a2a_pb2 import Message, Part, Role, SendMessageRequest, StreamResponse, TaskState
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.system import System
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -25,8 +25,10 @@ def last_state(updates: list[StreamResponse]) -> str:
 
 async def test_the_sdk_of_a2a_gives_a_task_and_approves_its_call(system: System, play: Play) -> None:
     """Interfaces, section 8: A2A card and task methods over the same runs."""
-    call = ToolCall(name="bash", arguments={"command": "echo 42"})
-    model = play(Reply(tool_calls=(call,)), Reply(text="It is 42.", chunk_chars=3, chunk_delay_s=0.01))
+    call = ScriptedCall(name="bash", arguments={"command": "echo 42"})
+    model = play(
+        ScriptedReply(tool_calls=(call,)), ScriptedReply(text="It is 42.", chunk_chars=3, chunk_delay_s=0.01)
+    )
     async with httpx.AsyncClient(base_url=system.url, timeout=2 * WAIT_TIMEOUT_S) as http:
         created = await http.post("/context/conversations", json={"model": model})
         context = created.json()["conversation_id"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.node import installed
 from tests.support.paths import ROOT
@@ -36,10 +36,10 @@ async def test_aguis_client_runs_an_agent_edits_a_call_and_resumes(
     system: System, play: Play, agui_client: Path
 ) -> None:
     """Interfaces, section 1: run, text, tool events, approval as interrupt, resume, state."""
-    call = ToolCall(name="bash", arguments={"command": "echo requested"})
+    call = ScriptedCall(name="bash", arguments={"command": "echo requested"})
     model = play(
-        Reply(text="I list them.", tool_calls=(call,)),
-        Reply(text="All done.", chunk_chars=3, chunk_delay_s=0.01),
+        ScriptedReply(text="I list them.", tool_calls=(call,)),
+        ScriptedReply(text="All done.", chunk_chars=3, chunk_delay_s=0.01),
     )
     arguments = (f"{system.url}/agui", model, "Which files?", "echo edited")
     found: dict[str, Any] = json.loads(await output_of(agui_client, "node", "thread.mjs", *arguments))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from playwright.async_api import expect
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.browser import WAIT_TIMEOUT_MS, opened, send_message
 from tests.support.client import Client
@@ -15,7 +15,9 @@ from tests.support.system import System
 
 async def test_a_call_that_needs_approval_waits_for_the_decision(client: Client, play: Play) -> None:
     """R12: the loop pauses, the approval request has the exact call, and an approval lets it run."""
-    conversation = await client.create(play(bash("echo approved > mark; cat mark"), Reply(text="Done.")))
+    conversation = await client.create(
+        play(bash("echo approved > mark; cat mark"), ScriptedReply(text="Done."))
+    )
     run_id = await client.chat(conversation, "go")
 
     approval_request = await client.approval_request(run_id)
@@ -35,7 +37,9 @@ async def test_a_call_that_needs_approval_waits_for_the_decision(client: Client,
 
 async def test_a_rejection_ends_the_run_without_executing_later_calls(client: Client, play: Play) -> None:
     """R13: a rejection ends the loop, the message reports it, and no waiting call is executed."""
-    conversation = await client.create(play(bash("touch one", "touch two"), Reply(text="unreachable")))
+    conversation = await client.create(
+        play(bash("touch one", "touch two"), ScriptedReply(text="unreachable"))
+    )
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     first, second = (item["tool_call_id"] for item in approval_request["items"])
@@ -55,7 +59,7 @@ async def test_a_rejection_ends_the_run_without_executing_later_calls(client: Cl
 
 async def test_the_second_decision_gets_the_winning_one(system: System, client: Client, play: Play) -> None:
     """A second decision returns the winning one."""
-    conversation = await client.create(play(bash("true"), Reply(text="ok")))
+    conversation = await client.create(play(bash("true"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
 
@@ -70,7 +74,7 @@ async def test_a_second_device_receives_the_approval_request_and_may_decide(
     system: System, client: Client, play: Play
 ) -> None:
     """R30: each new subscriber receives an open approval request again."""
-    conversation = await client.create(play(bash("true"), Reply(text="ok")))
+    conversation = await client.create(play(bash("true"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
 
@@ -85,7 +89,7 @@ async def test_a_second_device_receives_the_approval_request_and_may_decide(
 
 async def test_several_calls_of_one_reply_are_one_approval_request(client: Client, play: Play) -> None:
     """R34: one approval request contains all calls of an iteration, and one reply decides them."""
-    conversation = await client.create(play(bash("echo 1", "echo 2", "echo 3"), Reply(text="ok")))
+    conversation = await client.create(play(bash("echo 1", "echo 2", "echo 3"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
 
     await client.approve(run_id)
@@ -99,7 +103,13 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
     system: System, client: Client, play: Play
 ) -> None:
     """R13: the remembered decision is listed over HTTP with its user and calls, and withdrawn."""
-    replies = [bash("echo 1"), bash("echo 1"), Reply(text="ok"), bash("echo 1"), Reply(text="ok")]
+    replies = [
+        bash("echo 1"),
+        bash("echo 1"),
+        ScriptedReply(text="ok"),
+        bash("echo 1"),
+        ScriptedReply(text="ok"),
+    ]
     conversation = await client.create(play(*replies))
     run_id = await client.chat(conversation, "go")
     request = await client.approval_request(run_id)
@@ -126,7 +136,7 @@ async def test_the_next_call_needs_approval_after_a_decision_is_withdrawn(
 
 async def test_a_call_runs_with_its_edited_arguments(client: Client, play: Play) -> None:
     """An approval may edit a call; the edited call is executed, and invalid edits name the argument."""
-    conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
+    conversation = await client.create(play(bash("echo original"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     call_id = approval_request["items"][0]["tool_call_id"]
@@ -151,9 +161,9 @@ async def test_each_call_of_a_card_is_decided_in_the_browser(
     system: System, client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """R34, R13, R29: one is approved and runs, the other is rejected with a reason; the page shows both."""
-    command = ToolCall(name="bash", arguments={"command": "echo approved > kept; cat kept"})
-    write = ToolCall(name="write_file", arguments={"path": "refused.txt", "content": "no"})
-    name = play(Reply(tool_calls=(command, write)), Reply(text="Then only the first."))
+    command = ScriptedCall(name="bash", arguments={"command": "echo approved > kept; cat kept"})
+    write = ScriptedCall(name="write_file", arguments={"path": "refused.txt", "content": "no"})
+    name = play(ScriptedReply(tool_calls=(command, write)), ScriptedReply(text="Then only the first."))
     tools = {"enabled": True, "on_reject": "feedback"}
     created = await http.post("/context/assistants", json={"model": name, "tools": tools})
     conversation = await client.create(assistant=created.json()["id"])

@@ -13,7 +13,7 @@ from banksman import sdk
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.replies import bash
@@ -38,7 +38,7 @@ async def test_every_new_workspace_starts_with_the_files_of_its_assistant(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """R66: a skill runs in each conversation; a file that a conversation deletes stays deleted in it."""
-    done = Reply(text="done")
+    done = ScriptedReply(text="done")
     name = play(bash(f"{RUN} you; rm -r .claude"), done, bash("ls -A"), done)
     made = await http.post("/context/assistants", json={"model": name, "files": FILES, **TOOLS})
     assert made.status_code == 201, made.text
@@ -56,7 +56,7 @@ async def test_a_client_reads_and_replaces_assistant_files_before_the_first_call
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """R66: an upload replaces the file of the assistant."""
-    name = play(bash(f"{RUN} there"), Reply(text="done"))
+    name = play(bash(f"{RUN} there"), ScriptedReply(text="done"))
     made = await http.post("/context/assistants", json={"model": name, "files": FILES, **TOOLS})
     conversation = await client.create(assistant=made.json()["id"])
     files = f"/context/conversations/{conversation}/files"

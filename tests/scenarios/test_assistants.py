@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import Reply, ToolCall, Usage
+from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.scenarios.conftest import PRICED, Play, logged, model_requests
 from tests.support.client import Client, Frame
 from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System
 
-READ = ToolCall(name="read_file", arguments={"path": "none"})
+READ = ScriptedCall(name="read_file", arguments={"path": "none"})
 TOOLS_ON = {"enabled": True}
 
 
@@ -36,7 +36,7 @@ async def test_options_reach_the_vendors_request(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R80: the request has the messages, and the assistant's model, max_tokens and temperature."""
-    name = play(Reply(text="ok"), vendor=vendor)
+    name = play(ScriptedReply(text="ok"), vendor=vendor)
     options = {"max_tokens": 321, "temperature": 0.25}
     assistant = await created(http, model=name, options=options, service="support")
     conversation = await client.create(assistant=assistant)
@@ -54,7 +54,7 @@ async def test_an_assistant_without_tools_is_plain_chat(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, tools: dict[str, Any]
 ) -> None:
     """R82, R83, R40: tools are opt-in; without them a request contains nothing about tools."""
-    name = play(Reply(text="Just chat."))
+    name = play(ScriptedReply(text="Just chat."))
     assistant = await created(http, model=name, system_prompt="Be brief.", **tools)
     conversation = await client.create(assistant=assistant)
 
@@ -72,7 +72,7 @@ async def test_a_call_of_a_tool_that_was_not_offered_is_not_executed(
     """R82, R84: a call of a tool that was not offered gets an error as its result."""
     assistant = await created(
         http,
-        model=play(bash("touch x"), Reply(text="ok")),
+        model=play(bash("touch x"), ScriptedReply(text="ok")),
         tools={**TOOLS_ON, "allowed_tools": ["read_file"]},
     )
     conversation = await client.create(assistant=assistant)
@@ -88,7 +88,7 @@ async def test_only_the_tools_named_by_an_assistant_are_offered(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, protocol: str
 ) -> None:
     """R84, R113: the filter applies to both protocols, in the vendor's field and in the prompt."""
-    name = play(Reply(text="ok"))
+    name = play(ScriptedReply(text="ok"))
     tools = {**TOOLS_ON, "allowed_tools": ["read_file", "bash"], "tool_protocol": protocol}
     conversation = await client.create(assistant=await created(http, model=name, tools=tools))
 
@@ -105,7 +105,7 @@ async def test_without_remaining_tools_a_warning_is_logged_and_the_reply_is_plai
     system: System, client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R86: the filter leaves no tool, so the model gets none."""
-    name = play(Reply(text="Plain."))
+    name = play(ScriptedReply(text="Plain."))
     tools = {**TOOLS_ON, "allowed_tools": ["no_such_tool"]}
     conversation = await client.create(assistant=await created(http, model=name, tools=tools))
     outcome = await client.run(conversation, "hi")
@@ -120,7 +120,7 @@ async def test_tools_of_an_assistant_can_be_disabled_and_a_run_records_its_revis
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R40, R82: tools are disabled for one assistant; its conversations continue as plain text."""
-    name = play(Reply(text="With."), Reply(text="Without."))
+    name = play(ScriptedReply(text="With."), ScriptedReply(text="Without."))
     assistant = await created(http, model=name, tools=TOOLS_ON)
     conversation = await client.create(assistant=assistant)
     await client.run(conversation, "one")
@@ -142,9 +142,9 @@ async def test_policy_rules_match_tool_and_arguments(
         {"tool": "bash", "arguments": {"command": "echo *"}, "action": "auto"},
         {"tool": "read_*", "arguments": {"path": "secret*"}, "action": "ask"},
     ]
-    secret = ToolCall(name="read_file", arguments={"path": "secret.txt"})
+    secret = ScriptedCall(name="read_file", arguments={"path": "secret.txt"})
     calls = (*bash("rm -rf /", "echo free", "echo a; curl b", "ls").tool_calls, READ, secret)
-    name = play(Reply(tool_calls=calls), Reply(text="ok"))
+    name = play(ScriptedReply(tool_calls=calls), ScriptedReply(text="ok"))
     assistant = await created(http, model=name, tools=TOOLS_ON, approval_policy=rules)
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
@@ -170,7 +170,7 @@ async def test_with_feedback_a_rejection_goes_to_the_model_and_the_approved_call
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R104, R106, R13: `on_reject: feedback` returns a rejection to the model."""
-    name = play(bash("echo yes", "echo no"), Reply(text="Then I will not."))
+    name = play(bash("echo yes", "echo no"), ScriptedReply(text="Then I will not."))
     assistant = await created(http, model=name, tools={**TOOLS_ON, "on_reject": "feedback"})
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
@@ -201,7 +201,9 @@ async def test_with_feedback_a_rejection_goes_to_the_model_and_the_approved_call
 @pytest.mark.parametrize(("remember", "again"), [("run", True), ("conversation", False)])
 async def test_a_decision_can_be_remembered(client: Client, play: Play, remember: str, again: bool) -> None:
     """R34: the same call needs no second approval, in the run or in the whole conversation."""
-    name = play(bash("echo x"), bash("echo x"), Reply(text="one"), bash("echo x"), Reply(text="two"))
+    name = play(
+        bash("echo x"), bash("echo x"), ScriptedReply(text="one"), bash("echo x"), ScriptedReply(text="two")
+    )
     conversation = await client.create(name)
     first = await client.chat(conversation, "one")
     await client.approve(first, remember=remember)
@@ -222,7 +224,7 @@ async def test_a_final_summary_calls_the_model_after_a_terminating_call(
 ) -> None:
     """R36, R3: with this option a final text reply follows a terminating call."""
     call = json.dumps({"tool": "read_file", "parameters": {"path": "none"}, "terminate": True})
-    name = play(Reply(text=call), Reply(text="In short: there is no file."))
+    name = play(ScriptedReply(text=call), ScriptedReply(text="In short: there is no file."))
     tools = {**TOOLS_ON, "final_summary": True, "tool_protocol": "json_text"}
     conversation = await client.create(assistant=await created(http, model=name, tools=tools))
 
@@ -243,7 +245,7 @@ async def test_calls_beyond_the_limit_of_a_reply_get_error_results_and_the_run_c
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """R31: the limit of calls per reply; the first ones are executed."""
-    name = play(Reply(tool_calls=(READ, READ, READ)), Reply(text="Two of three."))
+    name = play(ScriptedReply(tool_calls=(READ, READ, READ)), ScriptedReply(text="Two of three."))
 
     outcome = await ended_by(client, http, name, {"calls_per_reply": 2})
 
@@ -260,7 +262,11 @@ async def test_too_many_calls_end_the_run(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R31: the limit of calls; those of the last reply still run, and there is no further model request."""
-    name = play(Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="unreachable"))
+    name = play(
+        ScriptedReply(tool_calls=(READ,)),
+        ScriptedReply(tool_calls=(READ, READ)),
+        ScriptedReply(text="unreachable"),
+    )
 
     outcome = await ended_by(client, http, name, {"max_calls_per_run": 2})
 
@@ -272,8 +278,8 @@ async def test_too_many_tokens_end_the_run(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R31: the token limit; there is no further model request."""
-    usage = Usage(input_tokens=900, output_tokens=200)
-    name = play(Reply(tool_calls=(READ,), usage=usage), Reply(text="unreachable"))
+    usage = ScriptedUsage(input_tokens=900, output_tokens=200)
+    name = play(ScriptedReply(tool_calls=(READ,), usage=usage), ScriptedReply(text="unreachable"))
 
     outcome = await ended_by(client, http, name, {"max_tokens_per_run": 1000})
 
@@ -286,8 +292,10 @@ async def test_too_much_money_ends_the_run(
     client: Client, http: httpx.AsyncClient, model: ScriptedModel
 ) -> None:
     """R31: the cost limit, by the operator's prices."""
-    usage = Usage(input_tokens=3, output_tokens=2)
-    name = model.play(PRICED, (Reply(tool_calls=(READ,), usage=usage), Reply(text="unreachable")))
+    usage = ScriptedUsage(input_tokens=3, output_tokens=2)
+    name = model.play(
+        PRICED, (ScriptedReply(tool_calls=(READ,), usage=usage), ScriptedReply(text="unreachable"))
+    )
 
     outcome = await ended_by(client, http, name, {"max_cost_usd": 4.5})
 
@@ -300,7 +308,7 @@ async def test_reached_limits_are_logged_as_warnings(
 ) -> None:
     """R7, R98: the log shows the operator which limit ended a run."""
     tools = {**TOOLS_ON, "max_iterations": 1}
-    assistant = await created(http, model=play(Reply(tool_calls=(READ,))), tools=tools)
+    assistant = await created(http, model=play(ScriptedReply(tool_calls=(READ,))), tools=tools)
     conversation = await client.create(assistant=assistant)
     run_id = await client.chat(conversation, "go")
     await client.finished(run_id)

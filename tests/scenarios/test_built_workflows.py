@@ -11,7 +11,7 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_workflow_servers import approved, by_text, started, wanted
 from tests.support.client import Client
@@ -95,7 +95,7 @@ async def test_a_built_workflow_requests_a_value_prompts_waits_for_approval_and_
     http: httpx.AsyncClient, client: Client, play: Play, name: str
 ) -> None:
     """It is listed without its steps, and its tool call needs the same approval as any other."""
-    conversation = await client.create(play(Reply(text="Faster than ever.")))
+    conversation = await client.create(play(ScriptedReply(text="Faster than ever.")))
     created = await http.post("/workflows", json=announce(name))
     listed = [one for one in (await http.get("/workflows")).json()["items"] if one["name"] == name]
     parsed = (await http.post("/workflows/parse", json={"text": f"/{name} 1.2"})).json()

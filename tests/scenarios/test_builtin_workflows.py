@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -86,7 +86,7 @@ async def test_run_tests_reports_no_success_without_test_results(
 async def test_summarize_conversation_reads_the_conversation(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
-    name = play(Reply(text="Forty-two."), Reply(text="They wanted a number."), by="count")
+    name = play(ScriptedReply(text="Forty-two."), ScriptedReply(text="They wanted a number."), by="count")
     conversation = await client.create(name)
     await client.run(conversation, "What is the answer?")
 
@@ -111,7 +111,7 @@ async def test_research_report_cites_the_pages_that_it_fetched(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, json_api: str
 ) -> None:
     """The user names the hosts in the form, so no fetch needs approval; the report is a file too."""
-    name = play(Reply(text="It is so [1]."))
+    name = play(ScriptedReply(text="It is so [1]."))
     conversation = await client.create(name)
     urls = [f"http://{json_api}/changes/", f"http://{json_api}/missing-page"]
 
@@ -137,8 +137,10 @@ async def test_research_report_cites_the_pages_that_it_fetched(
 async def test_refactor_component_writes_after_an_approval_in_the_same_workspace(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
-    write = ToolCall(name="write_file", arguments={"path": "a.py", "content": "x = 2\n"})
-    conversation = await client.create(play(Reply(tool_calls=(write,)), Reply(text="Renamed it.")))
+    write = ScriptedCall(name="write_file", arguments={"path": "a.py", "content": "x = 2\n"})
+    conversation = await client.create(
+        play(ScriptedReply(tool_calls=(write,)), ScriptedReply(text="Renamed it."))
+    )
     await upload(http, conversation, "a.py", "x = 1\n")
     body = {"parameters": {"path": "a.py", "goal": "Better names."}, "conversation_id": conversation}
 

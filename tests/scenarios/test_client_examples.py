@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from banksman import sdk
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.gateway.clients.drivers import install
 from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.support.paths import ROOT
@@ -20,8 +20,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 BLOCK = re.compile(r"```(python|js)\n(.*?)```", re.DOTALL)
 SCRIPT = (
-    Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "echo hello"}),)),
-    Reply(text="It printed hello."),
+    ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "echo hello"}),)),
+    ScriptedReply(text="It printed hello."),
 )
 PROGRAMS = dict(BLOCK.findall((ROOT / "docs/clients.md").read_text(encoding="utf-8")))
 

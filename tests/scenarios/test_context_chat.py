@@ -12,12 +12,12 @@ import httpx
 import openai
 import pytest
 
-from banksman.model_server import HttpError, Reply, Silence, ToolCall
+from banksman.model_server import HttpError, ScriptedCall, ScriptedReply, Silence
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-READ = ToolCall(name="read_file", arguments={"path": "missing.txt"})
+READ = ScriptedCall(name="read_file", arguments={"path": "missing.txt"})
 ASKED: list[Any] = [{"role": "user", "content": "What does missing.txt say?"}]
 CURLY = "Answer in verse. {{user_message}} is no variable."
 
@@ -37,7 +37,7 @@ async def test_openais_sdk_completes_a_run_of_the_agent(
     vendor: openai.AsyncOpenAI, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R26, R24: the server adds prompt and tools, executes the call, and returns the final message."""
-    name = play(Reply(tool_calls=(READ,)), Reply(text="There is no such file."))
+    name = play(ScriptedReply(tool_calls=(READ,)), ScriptedReply(text="There is no such file."))
     system: Any = {"role": "system", "content": CURLY}
     reply = await vendor.chat.completions.create(model=name, messages=[system, *ASKED], temperature=0.5)
 
@@ -61,7 +61,8 @@ async def test_a_stream_in_openais_format_grows_with_the_reply(
 ) -> None:
     """R26, R30: the last message arrives in pieces; usage and the run follow."""
     name = play(
-        Reply(tool_calls=(READ,)), Reply(text="There is no such file.", chunk_chars=6, chunk_delay_s=0.05)
+        ScriptedReply(tool_calls=(READ,)),
+        ScriptedReply(text="There is no such file.", chunk_chars=6, chunk_delay_s=0.05),
     )
     stream = await vendor.chat.completions.create(
         model=name, messages=ASKED, stream=True, stream_options={"include_usage": True}
@@ -80,7 +81,9 @@ async def test_a_conversation_continues_by_its_id_or_by_its_messages(
     vendor: openai.AsyncOpenAI, play: Play, model: ScriptedModel
 ) -> None:
     """R26: with an id the server has the history; without one the client's messages are text."""
-    name = play(Reply(text="Ada."), Reply(text="Still Ada."), Reply(text="Ada again."))
+    name = play(
+        ScriptedReply(text="Ada."), ScriptedReply(text="Still Ada."), ScriptedReply(text="Ada again.")
+    )
     first = await vendor.chat.completions.create(model=name, messages=[message_of_user("Who?")])
     known: Any = (first.model_extra or {})["banksman"]["conversation_id"]
     history: Any = [
@@ -107,7 +110,7 @@ async def test_anthropics_sdk_completes_a_run_of_the_agent(
     system: System, play: Play, model: ScriptedModel, streams: bool
 ) -> None:
     """R26: Anthropic's SDK appends `/v1/messages` to its base URL and sends its key in `x-api-key`."""
-    name = play(Reply(tool_calls=(READ,)), Reply(text="Nothing."), vendor="anthropic")
+    name = play(ScriptedReply(tool_calls=(READ,)), ScriptedReply(text="Nothing."), vendor="anthropic")
     request: Any = {"model": name, "max_tokens": 77, "system": "Be brief.", "messages": ASKED}
     async with anthropic.AsyncAnthropic(base_url=f"{system.url}/context/chat", api_key="local") as vendor:
         if streams:
@@ -127,8 +130,8 @@ async def test_an_approval_is_a_comment_of_the_stream_and_the_run_waits(
     http: httpx.AsyncClient, play: Play
 ) -> None:
     """R26, R12: clients of the vendors' formats skip the comment; the decision is made elsewhere."""
-    bash = ToolCall(name="bash", arguments={"command": "echo lifted"})
-    name = play(Reply(tool_calls=(bash,)), Reply(text="It is lifted."))
+    bash = ScriptedCall(name="bash", arguments={"command": "echo lifted"})
+    name = play(ScriptedReply(tool_calls=(bash,)), ScriptedReply(text="It is lifted."))
     body = {"model": name, "messages": ASKED, "stream": True}
     lines: list[str] = []
     asked: Any = {}
@@ -148,7 +151,7 @@ async def test_an_approval_is_a_comment_of_the_stream_and_the_run_waits(
 
 async def test_a_client_that_disconnects_cancels_its_run(http: httpx.AsyncClient, play: Play) -> None:
     """R26: no client waits for the reply, and a repeated request must not start the calls a second time."""
-    name = play(Reply(text="late", fault=Silence()))
+    name = play(ScriptedReply(text="late", fault=Silence()))
     created = (await http.post("/context/conversations", json={})).json()["conversation_id"]
     body = {"model": name, "messages": ASKED, "conversation_id": created}
     asking = asyncio.create_task(http.post("/context/chat/completions", json=body))
@@ -164,7 +167,7 @@ async def test_a_failed_run_is_an_error_that_sdks_do_not_repeat(
     vendor: openai.AsyncOpenAI, play: Play, model: ScriptedModel
 ) -> None:
     """R26: after a status of 500 the SDK would start the run again."""
-    name = play(*[Reply(fault=HttpError(status=400, message="No."))] * 2)
+    name = play(*[ScriptedReply(fault=HttpError(status=400, message="No."))] * 2)
     with pytest.raises(openai.BadRequestError) as failed:
         await vendor.chat.completions.create(model=name, messages=ASKED)
     with pytest.raises(openai.APIError) as broken:
@@ -178,8 +181,8 @@ async def test_context_chat_returns_the_outcome_or_the_open_approval_request(
     http: httpx.AsyncClient, play: Play
 ) -> None:
     """R26: `/context/chat` waits for the outcome, and no longer than until a user must decide."""
-    bash = ToolCall(name="bash", arguments={"command": "echo lifted"})
-    name = play(Reply(text="Hello."), Reply(tool_calls=(bash,)), Reply(text="Done."))
+    bash = ScriptedCall(name="bash", arguments={"command": "echo lifted"})
+    name = play(ScriptedReply(text="Hello."), ScriptedReply(tool_calls=(bash,)), ScriptedReply(text="Done."))
     first = await http.post("/context/chat", json={"content": "hi", "model": name})
     conversation = first.json()["conversation_id"]
     second = await http.post("/context/chat", json={"content": "lift", "conversation_id": conversation})
@@ -200,7 +203,7 @@ async def test_a_thread_of_anthropics_sdk_continues_with_its_whole_history(
     system: System, play: Play, model: ScriptedModel
 ) -> None:
     """R26: its later requests would have the new messages only, and the agent would not know the others."""
-    name = play(Reply(text="One."), Reply(text="Two."))
+    name = play(ScriptedReply(text="One."), ScriptedReply(text="Two."))
     async with anthropic.AsyncAnthropic(base_url=f"{system.url}/context/chat", api_key="local") as client:
         thread = client.beta.messages.thread(
             model=name, max_tokens=100, unsupported_request_behavior="continue_unthreaded"

@@ -18,13 +18,13 @@ from banksman.bus.dead import dead_letters
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
+BASH = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "true"}),))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_an_incomplete_decision_leaves_the_approval_request_open(
     client: Client, play: Play, decisions: dict[str, Any]
 ) -> None:
     """R12, R39: every call needs one decision; otherwise the reply is refused and the loop still waits."""
-    conversation = await client.create(play(BASH, Reply(text="ok")))
+    conversation = await client.create(play(BASH, ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
 
@@ -137,7 +137,7 @@ async def test_a_repeated_frame_gets_the_same_response_and_runs_once(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R39: the id of a frame is its idempotency key, also on the connection after a lost one."""
-    name = play(Reply(text="once"))
+    name = play(ScriptedReply(text="once"))
     conversation, id = await client.create(name), new_id("f")
     fields = {"id": id, "conversation_id": conversation, "content": "go"}
 
@@ -152,7 +152,7 @@ async def test_a_repeated_frame_gets_the_same_response_and_runs_once(
 
 async def test_cancelling_a_finished_run_changes_nothing(client: Client, play: Play) -> None:
     """R39: a late cancel gets a response, and changes nothing."""
-    conversation = await client.create(play(Reply(text="ok"), Reply(text="next")))
+    conversation = await client.create(play(ScriptedReply(text="ok"), ScriptedReply(text="next")))
     run_id = await client.chat(conversation, "go")
     await client.finished(run_id)
 
@@ -218,7 +218,7 @@ async def test_an_undecodable_message_in_the_run_queue_is_dead_lettered(
 ) -> None:
     """R39, R108: undecodable bytes are stored with the reason, and the agents continue with other
     messages."""
-    conversation = await client.create(play(Reply(text="I am fine.")))
+    conversation = await client.create(play(ScriptedReply(text="I am fine.")))
     subject = subjects.run_work("local", conversation)
     poison = b'{"type": "start", "tenant": 7}'
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from standardwebhooks import Webhook
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -44,7 +44,10 @@ async def test_an_undecided_request_escalates_by_its_timer_into_the_log_and_a_si
     received: asyncio.Queue[Received],
 ) -> None:
     """R13: an agent escalates it once. It stays open, and its decision continues the run."""
-    model = play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),)), Reply(text="ok"))
+    model = play(
+        ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "true"}),)),
+        ScriptedReply(text="ok"),
+    )
     escalation = {"after_s": 1, "users": ["bob"]}
     made = {"tools": {"enabled": True}, "approvals": {"escalation": escalation}}
     assistant = await created(http, "/context/assistants", **made)

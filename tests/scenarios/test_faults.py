@@ -13,9 +13,9 @@ from banksman.model_server import (
     HalfJson,
     HttpError,
     RawReply,
-    Reply,
+    ScriptedCall,
+    ScriptedReply,
     StreamError,
-    ToolCall,
 )
 from banksman.model_server.script import Fault
 from tests.scenarios.conftest import Play, logged, model_requests
@@ -49,7 +49,7 @@ async def test_each_broken_rule_is_returned_to_the_model_and_logged(
     system: System, client: Client, play: Play, model: ScriptedModel, text: str, rule: str
 ) -> None:
     """R32, R37, R10: the model receives the rule of the format that it broke, and may retry."""
-    name = play(Reply(text=text), Reply(text="Never mind."))
+    name = play(ScriptedReply(text=text), ScriptedReply(text="Never mind."))
     conversation = await client.create(name, settings=TEXT)
     run_id = await client.chat(conversation, "go")
 
@@ -67,7 +67,7 @@ async def test_three_malformed_attempts_are_logged_and_end_the_run(
     system: System, client: Client, play: Play
 ) -> None:
     """R32: the run ends after three attempts, with one warning each and one for the end."""
-    conversation = await client.create(play(*[Reply(text=written(tool=None))] * 3), settings=TEXT)
+    conversation = await client.create(play(*[ScriptedReply(text=written(tool=None))] * 3), settings=TEXT)
     run_id = await client.chat(conversation, "go")
 
     outcome = await client.finished(run_id)
@@ -81,8 +81,8 @@ async def test_three_malformed_attempts_are_logged_and_end_the_run(
 
 async def test_a_valid_call_resets_the_count_of_malformed_attempts(client: Client, play: Play) -> None:
     """R32, R10: three in a row end the run, not three in all."""
-    bad, good = Reply(text=written(tool=None)), Reply(text=written())
-    name = play(bad, bad, good, bad, bad, Reply(text="Made it."))
+    bad, good = ScriptedReply(text=written(tool=None)), ScriptedReply(text=written())
+    name = play(bad, bad, good, bad, bad, ScriptedReply(text="Made it."))
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")
@@ -103,7 +103,7 @@ async def test_a_valid_call_resets_the_count_of_malformed_attempts(client: Clien
 )
 async def test_text_that_resembles_a_call_is_the_final_reply(client: Client, play: Play, text: str) -> None:
     """R11, R37: without an object that has a tool's name, text is no attempted call."""
-    conversation = await client.create(play(Reply(text=text)), settings=TEXT)
+    conversation = await client.create(play(ScriptedReply(text=text)), settings=TEXT)
 
     outcome = await client.run(conversation, "go")
 
@@ -129,7 +129,7 @@ async def test_a_request_is_retried_after_a_transient_fault(
     client: Client, play: Play, model: ScriptedModel, fault: Fault, vendor: str
 ) -> None:
     """R39: the request is sent again, and the message contains each word once."""
-    name = play(Reply(text="one two three four", fault=fault), vendor=vendor)
+    name = play(ScriptedReply(text="one two three four", fault=fault), vendor=vendor)
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "go")
@@ -145,7 +145,7 @@ async def test_a_vendors_refusal_ends_the_run_with_its_message_and_without_the_k
 ) -> None:
     """R39: an error that a retry cannot fix is reported at once."""
     fault = HttpError(status=status, message="No, because.")
-    conversation = await client.create(play(Reply(fault=fault), vendor=vendor))
+    conversation = await client.create(play(ScriptedReply(fault=fault), vendor=vendor))
 
     outcome = await client.run(conversation, "go")
 
@@ -178,7 +178,7 @@ async def test_a_reply_in_an_unknown_format_ends_the_run(client: Client, play: P
 async def test_an_empty_reply_is_a_final_reply(client: Client, play: Play, vendor: str) -> None:
     """R39, A27: an empty reply ends its run, and its vendor accepts the next request."""
     conversation = await client.create(
-        play(Reply(text=""), Reply(text="Something."), vendor=vendor, by="count")
+        play(ScriptedReply(text=""), ScriptedReply(text="Something."), vendor=vendor, by="count")
     )
 
     outcome = await client.run(conversation, "go")
@@ -192,7 +192,7 @@ async def test_a_conversation_continues_after_a_failed_run(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R39: the failed run stays in the log, and the next message gets a reply."""
-    name = play(Reply(fault=HttpError(status=400, times=1), text="Here I am."))
+    name = play(ScriptedReply(fault=HttpError(status=400, times=1), text="Here I am."))
     conversation = await client.create(name)
     failed = await client.run(conversation, "one")
 
@@ -205,8 +205,8 @@ async def test_a_failed_tool_result_reaches_the_model(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R104, R106: `success: false` reaches the model as the call's result, and the loop continues."""
-    look = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "a.txt"}),))
-    name = play(look, look, Reply(text="There is no a.txt."))
+    look = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "a.txt"}),))
+    name = play(look, look, ScriptedReply(text="There is no a.txt."))
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "read a.txt")

@@ -14,7 +14,7 @@ from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import call, local, results, when
@@ -72,7 +72,11 @@ async def test_endless_schema_holds_up_no_agent(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
     async with hostile_tool(system, operator, **doubling()) as name:
-        script = play(Reply(tool_calls=(call(name, **deep(60)),)), Reply(text="Odd."), Reply(text="Fine."))
+        script = play(
+            ScriptedReply(tool_calls=(call(name, **deep(60)),)),
+            ScriptedReply(text="Odd."),
+            ScriptedReply(text="Fine."),
+        )
         conversation = await client.create(script)
         outcome = await client.run(conversation, "go")
 
@@ -87,7 +91,9 @@ async def test_edited_arguments_for_an_endless_schema_hold_up_no_gateway(
 ) -> None:
     # Only invalid arguments take long: the model's arguments are valid, so the run waits for its approval.
     async with hostile_tool(system, operator, **doubling()) as name:
-        conversation = await client.create(play(Reply(tool_calls=(call(name, ok=1),)), Reply(text="Fine.")))
+        conversation = await client.create(
+            play(ScriptedReply(tool_calls=(call(name, ok=1),)), ScriptedReply(text="Fine."))
+        )
         run_id = await client.chat(conversation, "go")
         approval_request = await client.approval_request(run_id)
         edit = {
@@ -115,7 +121,9 @@ async def test_an_unusable_schema_breaks_no_run(
     """R53: for any stored schema, the model receives an error and continues."""
     schema = {"type": "object", "properties": {"up": {"$ref": "#/$defs/missing"}}}
     async with hostile_tool(system, operator, **schema) as name:
-        conversation = await client.create(play(Reply(tool_calls=(call(name, up="x"),)), Reply(text="Odd.")))
+        conversation = await client.create(
+            play(ScriptedReply(tool_calls=(call(name, up="x"),)), ScriptedReply(text="Odd."))
+        )
         outcome = await client.run(conversation, "go")
 
     assert outcome["content"] == "Odd."

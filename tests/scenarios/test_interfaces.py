@@ -25,7 +25,7 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
 from banksman.contracts.wire import JsonObject
 from banksman.deployment.declarations import MAX_MESSAGE_BYTES
-from banksman.model_server import Gate, Reply, ToolCall
+from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests, until
 from tests.support.client import Client, Frame
 from tests.support.paths import ROOT
@@ -33,7 +33,7 @@ from tests.support.replies import bash
 from tests.support.system import ScriptedModel, System, wait_ready
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
+READ = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "none"}),))
 SSE = {"accept": "text/event-stream"}
 
 
@@ -49,7 +49,7 @@ async def test_an_accepted_message_of_any_length_has_a_terminal_event(
     http: httpx.AsyncClient, play: Play, short_of_limit: int
 ) -> None:
     """P1. A message that just fits the queue would not fit the log together with the facts of its run."""
-    conversation = await conversation_of(http, play(Reply(text="Read.")))
+    conversation = await conversation_of(http, play(ScriptedReply(text="Read.")))
     content = "\N{SLIGHTLY SMILING FACE}" * ((MAX_MESSAGE_BYTES - short_of_limit) // 4)
 
     response = await http.post(
@@ -66,7 +66,9 @@ async def test_an_accepted_message_of_any_length_has_a_terminal_event(
 
 async def test_http_starts_a_run_and_may_wait_for_its_outcome(http: httpx.AsyncClient, play: Play) -> None:
     """R111, R114: 202 with the id, or 200 with the outcome."""
-    conversation = await conversation_of(http, play(READ, Reply(text="Done."), Reply(text="Again.")))
+    conversation = await conversation_of(
+        http, play(READ, ScriptedReply(text="Done."), ScriptedReply(text="Again."))
+    )
     path = f"/context/conversations/{conversation}/runs"
 
     waited = await http.post(path, json={"content": "go"}, params={"wait_s": WAIT_TIMEOUT_S})
@@ -87,7 +89,7 @@ async def test_a_run_that_outlasts_the_wait_is_returned_in_its_current_state(
     http: httpx.AsyncClient, play: Play
 ) -> None:
     """R111: a waiting HTTP client receives the open approval request, and may decide it."""
-    conversation = await conversation_of(http, play(bash("echo hi"), Reply(text="Done.")))
+    conversation = await conversation_of(http, play(bash("echo hi"), ScriptedReply(text="Done.")))
     path = f"/context/conversations/{conversation}/runs"
 
     waited = await http.post(path, json={"content": "go"}, params={"wait_s": 1})
@@ -111,7 +113,7 @@ async def test_server_sent_events_contain_the_whole_run(
     The reply ends when the client has its text: a delta that arrives after the stored message is not shown.
     """
     gate, whole = new_id("g"), "one two three"
-    reply = Reply(text=whole, chunk_chars=4, gate=Gate(name=gate, after_events=1 + 4))
+    reply = ScriptedReply(text=whole, chunk_chars=4, gate=Gate(name=gate, after_events=1 + 4))
     conversation = await conversation_of(http, play(READ, reply))
 
     frames: list[Frame] = []
@@ -136,7 +138,7 @@ async def test_a_client_that_closes_its_stream_cancels_its_run(
 ) -> None:
     """R114: no client reads the reply, so the request to the vendor ends."""
     gate = Gate(name=new_id("g"), after_events=2)
-    name = play(Reply(text="never the whole of it", gate=gate))
+    name = play(ScriptedReply(text="never the whole of it", gate=gate))
     conversation = await conversation_of(http, name)
 
     async with aclosing(_stream(http, conversation)) as frames:
@@ -154,7 +156,7 @@ async def test_closing_a_websocket_cancels_nothing(
 ) -> None:
     """R21, R35: the backend drives the loop; a client that reconnects reads the events in between."""
     gate = Gate(name=new_id("g"))
-    name = play(READ.model_copy(update={"gate": gate}), Reply(text="Done without you."))
+    name = play(READ.model_copy(update={"gate": gate}), ScriptedReply(text="Done without you."))
     async with Client.connected(system.url, timeout_s=WAIT_TIMEOUT_S) as leaving:
         conversation = await leaving.create(name)
         run_id = await leaving.chat(conversation, "go")
@@ -174,7 +176,7 @@ async def test_a_repeated_request_runs_once_and_another_body_is_a_conflict(
     http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R114: `Idempotency-Key`: the same response to the same request, 409 for another body."""
-    name = play(Reply(text="once"))
+    name = play(ScriptedReply(text="once"))
     conversation = await conversation_of(http, name)
     path = f"/context/conversations/{conversation}/runs"
     headers = {"idempotency-key": new_id("key")}
@@ -191,7 +193,7 @@ async def test_a_repeated_request_runs_once_and_another_body_is_a_conflict(
 
 async def test_chat_creates_a_conversation(http: httpx.AsyncClient, play: Play) -> None:
     """R26, R111: one request sends a message in a new conversation, in context mode."""
-    body = {"model": play(Reply(text="Hello.")), "content": "hi", "title": "Greeting"}
+    body = {"model": play(ScriptedReply(text="Hello.")), "content": "hi", "title": "Greeting"}
 
     response = await http.post("/v1/chat", json=body, params={"wait_s": WAIT_TIMEOUT_S})
 
@@ -206,7 +208,10 @@ async def test_a_client_selects_the_level_of_detail(system: System, client: Clie
     The output of a command that ends at once is in its result only.
     """
     conversation = await client.create(
-        play(Reply(reasoning="Hm.", tool_calls=bash("echo out; sleep 1").tool_calls), Reply(text="Done.")),
+        play(
+            ScriptedReply(reasoning="Hm.", tool_calls=bash("echo out; sleep 1").tool_calls),
+            ScriptedReply(text="Done."),
+        ),
         detail="final",
     )
     async with (
@@ -233,7 +238,7 @@ async def test_a_service_starts_decides_and_follows_a_run_over_nats(
     nats: sdk.Client, play: Play, model: ScriptedModel
 ) -> None:
     """R114, R110: without HTTP, the request, approval request, decision and outcome are messages."""
-    name = play(bash("echo from afar"), Reply(text="Done."))
+    name = play(bash("echo from afar"), ScriptedReply(text="Done."))
     async with asyncio.timeout(WAIT_TIMEOUT_S), nats.approvals() as approval_requests:
         conversation = await nats.create_conversation(model=name)
         run = await nats.send(conversation, "go", request_id=new_id("q"))
@@ -250,7 +255,7 @@ async def test_websocket_and_nats_clients_see_each_others_runs(
     client: Client, nats: sdk.Client, play: Play
 ) -> None:
     """R110, R114: both interfaces read the same log."""
-    name = play(Reply(text="To the service."), Reply(text="To the user."))
+    name = play(ScriptedReply(text="To the service."), ScriptedReply(text="To the user."))
     conversation = await client.create(name)
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         of_service = await nats.send(conversation, "one")
@@ -264,7 +269,7 @@ async def test_websocket_and_nats_clients_see_each_others_runs(
 async def test_a_service_cancels_runs_and_starts_workflows_over_nats(nats: sdk.Client, play: Play) -> None:
     """R112, R114: a service on NATS has every function of a frontend."""
     gate = Gate(name=new_id("g"))
-    conversation = await nats.create_conversation(model=play(Reply(text="never", gate=gate)))
+    conversation = await nats.create_conversation(model=play(ScriptedReply(text="never", gate=gate)))
     project: JsonObject = {"name": new_id("p").lower(), "template": "empty"}
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         run = await nats.send(conversation, "go")
@@ -289,7 +294,7 @@ async def test_every_step_of_a_run_is_a_message_on_its_own_subject(
     async def note(message: Message) -> None:
         seen.append(message.subject)
 
-    conversation = await client.create(play(bash("true"), Reply(text="ok")))
+    conversation = await client.create(play(bash("true"), ScriptedReply(text="ok")))
     for subject in (
         subjects.run_work("local", conversation),
         subjects.conversation("local", conversation),
@@ -321,7 +326,7 @@ async def test_two_gateways_serve_one_conversation(
     system: System, client: Client, second_gateway: str, play: Play
 ) -> None:
     """R114, R110: requested at one, decided at the other, published by both, in the same order."""
-    conversation = await client.create(play(bash("echo scaled"), Reply(text="ok")))
+    conversation = await client.create(play(bash("echo scaled"), ScriptedReply(text="ok")))
     async with Client.connected(second_gateway, timeout_s=WAIT_TIMEOUT_S) as other:
         await other.request("subscribe", conversation_id=conversation, after_seq=0, detail="full")
         run_id = await client.chat(conversation, "go")
@@ -340,7 +345,7 @@ async def test_steering_reaches_the_open_run_before_its_next_model_request(
 ) -> None:
     """R35, R41: the message belongs to the open run and starts no other."""
     gate = Gate(name=new_id("g"))
-    name = play(READ.model_copy(update={"gate": gate}), Reply(text="In French: bonjour."))
+    name = play(READ.model_copy(update={"gate": gate}), ScriptedReply(text="In French: bonjour."))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
     await client.event("iteration.started", run_id=run_id)
@@ -359,7 +364,7 @@ async def test_a_steer_supersedes_an_approval_request(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R13, R35: a further message closes the approval request, and the call does not run."""
-    name = play(bash("touch never"), Reply(text="Then not."))
+    name = play(bash("touch never"), ScriptedReply(text="Then not."))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
@@ -374,7 +379,7 @@ async def test_a_steer_supersedes_an_approval_request(
 
 async def test_a_cancel_ends_the_vendors_stream(client: Client, play: Play, model: ScriptedModel) -> None:
     """R21: a cancelled reply costs no further tokens."""
-    name = play(Reply(text="never the whole of it", gate=Gate(name=new_id("g"), after_events=2)))
+    name = play(ScriptedReply(text="never the whole of it", gate=Gate(name=new_id("g"), after_events=2)))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
     await client.event("message.delta", run_id=run_id)
@@ -476,7 +481,7 @@ async def test_the_example_of_a_chat_over_nats_follows_its_run_and_approves(
         "javascript": ("node", str(node_examples / "chat.mjs")),
         "python": (sys.executable, "-I", str(ROOT / "examples/chat_over_plain_nats.py")),
     }
-    model = play(bash("echo over-nats"), Reply(text="It printed over-nats."))
+    model = play(bash("echo over-nats"), ScriptedReply(text="It printed over-nats."))
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("BANKSMAN_", "NATS_"))}
     process = await asyncio.create_subprocess_exec(
         *(*program[language], "local", "run `echo over-nats`"),

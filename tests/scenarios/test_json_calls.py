@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -15,9 +15,9 @@ from tests.support.system import ScriptedModel, System
 TEXT = {"tool_protocol": "json_text"}
 
 
-def call(tool: str, terminate: bool = False, **parameters: Any) -> Reply:
+def call(tool: str, terminate: bool = False, **parameters: Any) -> ScriptedReply:
     """Return a reply that consists of one call."""
-    return Reply(text=json.dumps({"tool": tool, "parameters": parameters, "terminate": terminate}))
+    return ScriptedReply(text=json.dumps({"tool": tool, "parameters": parameters, "terminate": terminate}))
 
 
 async def test_results_go_back_to_the_model_until_it_replies_in_text(
@@ -25,7 +25,7 @@ async def test_results_go_back_to_the_model_until_it_replies_in_text(
 ) -> None:
     """R1, R2, R6: a call with `terminate: false` runs, its result is appended, and the model is called
     again."""
-    name = play(call("read_file", path="missing.txt"), Reply(text="There is no such file."))
+    name = play(call("read_file", path="missing.txt"), ScriptedReply(text="There is no such file."))
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "read missing.txt")
@@ -52,7 +52,7 @@ async def test_the_prompt_describes_every_tool_and_the_call_format(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R4, R5: the backend enhances the system prompt of the request, given only a prompt's id."""
-    name = play(Reply(text="hello"))
+    name = play(ScriptedReply(text="hello"))
     conversation = await client.create(name, settings=TEXT)
     await client.run(conversation, "hi")
 
@@ -66,8 +66,8 @@ async def test_a_malformed_call_is_corrected_and_the_run_continues(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R9, R10: a `terminate` that is not boolean is returned to the model with the broken rule."""
-    bad = Reply(text='{"tool": "read_file", "parameters": {"path": "a"}, "terminate": "false"}')
-    name = play(bad, Reply(text="Sorry, here is my answer."))
+    bad = ScriptedReply(text='{"tool": "read_file", "parameters": {"path": "a"}, "terminate": "false"}')
+    name = play(bad, ScriptedReply(text="Sorry, here is my answer."))
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")
@@ -80,7 +80,7 @@ async def test_a_malformed_call_is_corrected_and_the_run_continues(
 
 async def test_three_malformed_calls_in_a_row_end_the_run(client: Client, play: Play) -> None:
     """R10: after three failed attempts the run ends with an error."""
-    name = play(*[Reply(text='{"tool": "bash", ')] * 3)
+    name = play(*[ScriptedReply(text='{"tool": "bash", ')] * 3)
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")
@@ -90,7 +90,7 @@ async def test_three_malformed_calls_in_a_row_end_the_run(client: Client, play: 
 
 async def test_plain_text_is_the_final_reply_without_a_loop(client: Client, play: Play) -> None:
     """R11: text without a call goes to the frontend unchanged."""
-    conversation = await client.create(play(Reply(text="Just an answer.")), settings=TEXT)
+    conversation = await client.create(play(ScriptedReply(text="Just an answer.")), settings=TEXT)
 
     outcome = await client.run(conversation, "hi")
 
@@ -100,7 +100,7 @@ async def test_plain_text_is_the_final_reply_without_a_loop(client: Client, play
 async def test_no_part_of_a_call_reaches_the_client_as_text(client: Client, play: Play) -> None:
     """R20, R16: the backend removes calls from the stream; clients never parse them."""
     written = 'Let me look. {"tool": "read_file", "parameters": {"path": "x"}, "terminate": false}'
-    name = play(Reply(text=written, chunk_chars=3), Reply(text="Done."))
+    name = play(ScriptedReply(text=written, chunk_chars=3), ScriptedReply(text="Done."))
     conversation = await client.create(name, settings=TEXT)
 
     await client.run(conversation, "go")

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.scenarios.gerrit import CHANGES
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
 
-def fetch(url: str) -> Reply:
+def fetch(url: str) -> ScriptedReply:
     """Return a reply that fetches one page."""
-    return Reply(tool_calls=(ToolCall(name="web_fetch", arguments={"url": url}),))
+    return ScriptedReply(tool_calls=(ScriptedCall(name="web_fetch", arguments={"url": url}),))
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
@@ -24,7 +24,7 @@ async def test_json_from_an_api_reaches_the_model(
 ) -> None:
     """R74, R73: the unchanged body of the API, its status and its type."""
     url = f"http://{json_api}/changes/?q=status:open"
-    name = play(fetch(url), Reply(text="Two changes, 352 lines."), vendor=vendor)
+    name = play(fetch(url), ScriptedReply(text="Two changes, 352 lines."), vendor=vendor)
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, f"Analyse {url}")
@@ -39,7 +39,7 @@ async def test_json_from_an_api_reaches_the_model(
 async def test_an_error_of_an_api_is_a_result(client: Client, play: Play, json_api: str) -> None:
     """R74, R75: the model receives the status and body of the API."""
     url = f"http://{json_api}/nothing"
-    conversation = await client.create(play(fetch(url), Reply(text="It says not found.")))
+    conversation = await client.create(play(fetch(url), ScriptedReply(text="It says not found.")))
 
     outcome = await client.run(conversation, f"Analyse {url}")
 
@@ -52,7 +52,7 @@ async def test_a_host_that_the_user_did_not_name_needs_approval_once(
 ) -> None:
     """R74, R12: the first fetch from a host needs approval; the next one in the conversation does not."""
     url = f"http://{json_api}/changes/"
-    conversation = await client.create(play(fetch(url), fetch(url), Reply(text="ok")))
+    conversation = await client.create(play(fetch(url), fetch(url), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "What is new in our Gerrit?")
 
     await client.approve(run_id)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from banksman.model_server import Gate, Reply, ToolCall
+from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 
-LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "nothing.txt"}),))
+LOOK = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "nothing.txt"}),))
 
 
 async def test_the_iteration_limit_ends_the_run_with_one_complete_event(client: Client, play: Play) -> None:
@@ -24,7 +24,7 @@ async def test_the_iteration_limit_ends_the_run_with_one_complete_event(client: 
 
 async def test_the_time_limit_ends_a_run_whose_model_is_silent(client: Client, play: Play) -> None:
     """R8: the total time limit, which is reported to the user."""
-    name = play(Reply(text="too late", gate=Gate(name="never")))
+    name = play(ScriptedReply(text="too late", gate=Gate(name="never")))
     conversation = await client.create(name, settings={"run_timeout_s": 1})
 
     outcome = await client.run(conversation, "take your time")
@@ -34,7 +34,7 @@ async def test_the_time_limit_ends_a_run_whose_model_is_silent(client: Client, p
 
 async def test_the_default_limits_are_ten_iterations_and_five_minutes(client: Client, play: Play) -> None:
     """R7, R8: the limits of the specification are the defaults."""
-    conversation = await client.create(play(Reply(text="ok")))
+    conversation = await client.create(play(ScriptedReply(text="ok")))
     await client.run(conversation, "hi")
 
     [started] = client.events(conversation, "run.started")

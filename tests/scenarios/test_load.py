@@ -7,7 +7,7 @@ import json
 
 import httpx
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -20,10 +20,12 @@ async def test_many_parallel_sessions_are_isolated(system: System, play: Play, m
     """R39: each has its own conversation, workspace, approval request and outcome; no event is lost or
     repeated."""
     name = play(
-        Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "mine.txt"}),)),
-        Reply(tool_calls=(ToolCall(name="write_file", arguments={"path": "mine.txt", "content": "x"}),)),
-        Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "mine.txt"}),)),
-        Reply(text="Done."),
+        ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "mine.txt"}),)),
+        ScriptedReply(
+            tool_calls=(ScriptedCall(name="write_file", arguments={"path": "mine.txt", "content": "x"}),)
+        ),
+        ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "mine.txt"}),)),
+        ScriptedReply(text="Done."),
     )
 
     async def session(number: int) -> None:
@@ -48,8 +50,8 @@ async def test_many_parallel_sessions_are_isolated(system: System, play: Play, m
 async def test_many_calls_of_one_reply_are_executed_with_results_in_order(client: Client, play: Play) -> None:
     """R39, R34: one approval request for all of them, one result for each."""
     commands = [f"echo {number}" for number in range(16)]
-    calls = tuple(ToolCall(name="bash", arguments={"command": command}) for command in commands)
-    conversation = await client.create(play(Reply(tool_calls=calls), Reply(text="ok")))
+    calls = tuple(ScriptedCall(name="bash", arguments={"command": command}) for command in commands)
+    conversation = await client.create(play(ScriptedReply(tool_calls=calls), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     await client.approve(run_id)
 
@@ -63,8 +65,8 @@ async def test_a_large_output_is_stored_whole_and_shown_in_part(
 ) -> None:
     """R41: of ten megabytes the model gets 10,000 characters and can page; users can download all of it."""
     lines = 1_500_000
-    look = ToolCall(name="bash", arguments={"command": f"seq 1 {lines}"})
-    name = play(Reply(tool_calls=(look,)), Reply(text="Long."))
+    look = ScriptedCall(name="bash", arguments={"command": f"seq 1 {lines}"})
+    name = play(ScriptedReply(tool_calls=(look,)), ScriptedReply(text="Long."))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
     await client.approve(run_id)

@@ -6,7 +6,7 @@ import json
 
 import httpx
 
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -18,7 +18,7 @@ async def test_a_conversation_that_exceeds_its_models_context_loses_no_event(
     system: System, client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R79: each request contains the system prompt, the history or its summary, and the user's message."""
-    name = play(Reply(text="Noted. " + "word " * 300), by="count", at_end="repeat")
+    name = play(ScriptedReply(text="Noted. " + "word " * 300), by="count", at_end="repeat")
     assistant = {"model": name, "limits": {"context_tokens": 4_000}, "system_prompt": "Be brief."}
     made = await http.post("/context/assistants", json=assistant)
     conversation = await client.create(assistant=made.json()["id"])

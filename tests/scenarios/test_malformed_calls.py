@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.agent.protocols.test_wrong_replies import CASES
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
@@ -41,7 +41,7 @@ async def test_a_persistently_malformed_call_ends_the_run_after_three_attempts(
     client: Client, play: Play, model: ScriptedModel, kind: str
 ) -> None:
     """R9, R10, R32, A25: three requests, each with the broken rule; the conversation continues."""
-    name = play(*[Reply(text=WRONG[kind])] * 3, Reply(text="Never mind."), by="count")
+    name = play(*[ScriptedReply(text=WRONG[kind])] * 3, ScriptedReply(text="Never mind."), by="count")
     conversation = await client.create(name, settings=TEXT)
 
     outcome = await client.run(conversation, "go")
@@ -72,8 +72,8 @@ async def test_persistently_malformed_arguments_end_the_run_after_three_attempts
     client: Client, play: Play, model: ScriptedModel, kind: str, vendor: str
 ) -> None:
     """R10, R105, A25: each call has a result, and both vendors accept the history."""
-    wrong = Reply(tool_calls=(ToolCall(name="read_file", arguments=NATIVE_WRONG[kind]),))
-    name = play(wrong, wrong, wrong, Reply(text="Never mind."), vendor=vendor, by="count")
+    wrong = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments=NATIVE_WRONG[kind]),))
+    name = play(wrong, wrong, wrong, ScriptedReply(text="Never mind."), vendor=vendor, by="count")
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "go")
@@ -90,7 +90,7 @@ async def test_an_unknown_tool_is_named_each_time_until_the_iteration_limit(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R7, R50, A25: it does not count as malformed, and causes no endless loop."""
-    unknown = Reply(tool_calls=(ToolCall(name="no_such_tool", arguments={}),))
+    unknown = ScriptedReply(tool_calls=(ScriptedCall(name="no_such_tool", arguments={}),))
     name = play(unknown, at_end="repeat", vendor=vendor)
     conversation = await client.create(name, settings={"max_iterations": 3})
 
@@ -114,7 +114,9 @@ async def test_one_complete_call_runs_at_any_position_in_the_text(
     client: Client, play: Play, text: str
 ) -> None:
     """R1, A25."""
-    conversation = await client.create(play(Reply(text=text), Reply(text="Done.")), settings=TEXT)
+    conversation = await client.create(
+        play(ScriptedReply(text=text), ScriptedReply(text="Done.")), settings=TEXT
+    )
 
     outcome = await client.run(conversation, "go")
 
@@ -124,7 +126,7 @@ async def test_one_complete_call_runs_at_any_position_in_the_text(
 async def test_a_call_within_nested_fences_is_an_example_and_does_not_run(client: Client, play: Play) -> None:
     """R11, A25."""
     text = f"An example:\n````markdown\nWrite this:\n```json\n{written()}\n```\n````\nThat is all."
-    conversation = await client.create(play(Reply(text=text)), settings=TEXT)
+    conversation = await client.create(play(ScriptedReply(text=text)), settings=TEXT)
 
     outcome = await client.run(conversation, "go")
 
@@ -137,8 +139,8 @@ async def test_every_wrong_reply_of_the_table_is_corrected_in_one_run(
     """R10, R32, R37: after each correction the model continues; two in a row do not end the run."""
     wrong = [case.reply for case in CASES if case.expected.startswith("malformed")]
     pairs = [wrong[i : i + 2] for i in range(0, len(wrong), 2)]
-    replies = [Reply(text=text) for pair in pairs for text in (*pair, written())]
-    name = play(*replies, Reply(text="All corrected."))
+    replies = [ScriptedReply(text=text) for pair in pairs for text in (*pair, written())]
+    name = play(*replies, ScriptedReply(text="All corrected."))
     limits = {"max_iterations": len(pairs) + 1, "run_timeout_s": 600}
     conversation = await client.create(name, settings={**TEXT, **limits})
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.tool_runner.identity import sandbox_identity
 from banksman.tool_runner.workspaces.workspace import default_root
 from tests.scenarios.conftest import Play
@@ -26,7 +26,7 @@ TOKEN = "a-token-of-a-tenant"
 SOURCE = zlib.compress((ROOT / "tests/tool_runner/mcp/stdio_server.py").read_bytes(), 9)
 PROGRAM = f"import base64, zlib; exec(zlib.decompress(base64.b64decode({base64.b64encode(SOURCE)!r})))"
 SERVERS = "/context/mcp-servers"
-BASH = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
+BASH = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "true"}),))
 AUTO: dict[str, Any] = {"tools": TOOLS_ON, "approval_policy": [{"action": "auto"}]}
 
 
@@ -68,9 +68,11 @@ async def test_an_approved_tool_is_called_in_the_workspace_after_its_approval_an
         offered = await approved(http, server)
         shown = (await http.get(f"/context/tools/{name}")).json()
 
-        call = ToolCall(name=name, arguments={"text": "from a server"})
-        fail = ToolCall(name=f"{server['id']}__fail", arguments={"text": "x"})
-        model = play(Reply(tool_calls=(call,)), Reply(tool_calls=(fail,)), Reply(text="done"))
+        call = ScriptedCall(name=name, arguments={"text": "from a server"})
+        fail = ScriptedCall(name=f"{server['id']}__fail", arguments={"text": "x"})
+        model = play(
+            ScriptedReply(tool_calls=(call,)), ScriptedReply(tool_calls=(fail,)), ScriptedReply(text="done")
+        )
         conversation = await client.create(assistant=await created(http, model=model, tools=TOOLS_ON))
         run_id = await client.chat(conversation, "write")
         first = await client.approval_request(run_id)
@@ -104,8 +106,8 @@ async def test_a_change_of_a_server_withdraws_its_tools_until_they_are_approved_
     async with configured(http) as server:
         await approved(http, server)
         name = f"{server['id']}__echo"
-        call = Reply(tool_calls=(ToolCall(name=name, arguments={"text": "x"}),))
-        model = play(call, Reply(text="done"), call, Reply(text="done"))
+        call = ScriptedReply(tool_calls=(ScriptedCall(name=name, arguments={"text": "x"}),))
+        model = play(call, ScriptedReply(text="done"), call, ScriptedReply(text="done"))
         trusting = {"transport": transport(), "trusted": True}
         trusted = (await http.put(f"{SERVERS}/{server['id']}", json=trusting)).json()
         conversation = await client.create(assistant=await created(http, model=model, tools=TOOLS_ON))
@@ -146,8 +148,8 @@ async def test_a_change_keeps_secrets_only_in_the_same_place_and_needs_the_curre
             await http.put(path, json={"transport": elsewhere}),
             await http.put(path, json={"transport": {**same, "env": {"OTHER": None}}}),
         ]
-        call = ToolCall(name=f"{server['id']}__echo", arguments={"text": "x"})
-        model = play(Reply(tool_calls=(call,)), Reply(text="done"))
+        call = ScriptedCall(name=f"{server['id']}__echo", arguments={"text": "x"})
+        model = play(ScriptedReply(tool_calls=(call,)), ScriptedReply(text="done"))
         auto = await created(http, model=model, **AUTO)
         ran = await client.run(await client.create(assistant=auto), "go")
 
@@ -169,7 +171,7 @@ async def test_odd_names_stay_different_and_a_schema_that_is_too_expensive_is_re
 ) -> None:
     workspaces = default_root(system.data_dir, sandbox_identity()) / "local"
     conversation = await client.create(
-        assistant=await created(http, model=play(BASH, Reply(text="ok")), **AUTO)
+        assistant=await created(http, model=play(BASH, ScriptedReply(text="ok")), **AUTO)
     )
     await client.run(conversation, "go")
     async with configured(http, "odd") as server:

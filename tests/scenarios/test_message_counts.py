@@ -14,7 +14,7 @@ import pytest
 
 from banksman.cli.state import DataDir
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.sdk import ToolServer, tool
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import local
@@ -114,8 +114,8 @@ async def messages_per_run(system: System, play: Play, http: httpx.AsyncClient, 
         """Add two numbers."""
         return a + b
 
-    calls = [ToolCall(name=name, arguments={"a": number, "b": number}) for number in range(CALLS)]
-    model = play(*(Reply(tool_calls=(call,)) for call in calls), Reply(text="Added."))
+    calls = [ScriptedCall(name=name, arguments={"a": number, "b": number}) for number in range(CALLS)]
+    model = play(*(ScriptedReply(tool_calls=(call,)) for call in calls), ScriptedReply(text="Added."))
     assistant = {"id": name, "model": model, "tools": {"enabled": True, "allowed_tools": [name]}}
     async with ToolServer(name, [add], nats=local(system)):
         (await http.post("/context/assistants", json=assistant)).raise_for_status()

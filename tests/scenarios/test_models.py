@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import Gate, HttpError, Reply, ToolCall, Usage
+from banksman.model_server import Gate, HttpError, ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.scenarios.conftest import PRICED
 from tests.support.backboard import BackboardServer
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
-READ = ToolCall(name="read_file", arguments={"path": "none"}, id="call_1")
-READ_AGAIN = ToolCall(name="read_file", arguments={"path": "nothing"}, id="call_2")
+READ = ScriptedCall(name="read_file", arguments={"path": "none"}, id="call_1")
+READ_AGAIN = ScriptedCall(name="read_file", arguments={"path": "nothing"}, id="call_2")
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ async def backboard(backboard_port: int) -> AsyncGenerator[BackboardServer]:
 async def test_a_run_uses_a_backboard_thread(client: Client, backboard: BackboardServer) -> None:
     """R48, R49, R56: its calls are executed, their outputs submitted together, and its thread continues."""
     backboard.play(
-        Reply(text="I look.", tool_calls=(READ, READ_AGAIN)),
-        Reply(text="Neither is there."),
-        Reply(text="Yes."),
+        ScriptedReply(text="I look.", tool_calls=(READ, READ_AGAIN)),
+        ScriptedReply(text="Neither is there."),
+        ScriptedReply(text="Yes."),
     )
     conversation = await client.create("backboard:openai/gpt-4o")
 
@@ -55,8 +55,8 @@ async def test_text_after_the_outputs_streams_to_the_websocket(
     """R48: while Backboard still writes; stopping the run then ends the vendor's request."""
     rest_never_comes = Gate(name="never", after_events=3)
     backboard.play(
-        Reply(text="I look.", tool_calls=(READ,)),
-        Reply(text="It is not there.", chunk_chars=6, gate=rest_never_comes),
+        ScriptedReply(text="I look.", tool_calls=(READ,)),
+        ScriptedReply(text="It is not there.", chunk_chars=6, gate=rest_never_comes),
     )
     conversation = await client.create("backboard:openai/gpt-4o")
     run_id = await client.chat(conversation, "look")
@@ -79,9 +79,12 @@ async def test_a_fallback_model_is_named_and_its_cost_counted(
 ) -> None:
     """A rate limit of a vendor does not end a run whose assistant names another model."""
     limited = HttpError(status=429, retry_after_s=3600)
-    usage = Usage(input_tokens=2, output_tokens=1)
-    model.play("first", [Reply(text="x", fault=limited)], by="count", at_end="repeat")
-    model.play(PRICED, [Reply(tool_calls=(READ,), usage=usage), Reply(text="Here I am.", usage=usage)])
+    usage = ScriptedUsage(input_tokens=2, output_tokens=1)
+    model.play("first", [ScriptedReply(text="x", fault=limited)], by="count", at_end="repeat")
+    model.play(
+        PRICED,
+        [ScriptedReply(tool_calls=(READ,), usage=usage), ScriptedReply(text="Here I am.", usage=usage)],
+    )
     fields: dict[str, Any] = {
         "model": "openai:scripted/first",
         "fallback_models": [f"anthropic:scripted/{PRICED}"],

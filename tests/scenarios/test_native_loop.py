@@ -9,14 +9,14 @@ import pytest
 
 from banksman.agent.protocols.base import FALLBACK_TEXT
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, Reply, ToolCall
+from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, logged, model_requests
 from tests.scenarios.test_tool_registry import local
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
 
-READ = ToolCall(name="read_file", arguments={"path": "none"})
+READ = ScriptedCall(name="read_file", arguments={"path": "none"})
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
@@ -24,7 +24,11 @@ async def test_the_loop_executes_calls_and_reports_their_history(
     system: System, client: Client, play: Play, vendor: str
 ) -> None:
     """R88, R89, R90, R91, R93, R96, R97, R100, R101, R102: calls in order, iterations counted from 0."""
-    replies = [Reply(tool_calls=(READ,)), Reply(tool_calls=(READ, READ)), Reply(text="Finished.")]
+    replies = [
+        ScriptedReply(tool_calls=(READ,)),
+        ScriptedReply(tool_calls=(READ, READ)),
+        ScriptedReply(text="Finished."),
+    ]
     conversation = await client.create(play(*replies, vendor=vendor))
 
     run_id = await client.chat(conversation, "go")
@@ -47,7 +51,7 @@ async def test_the_loop_executes_calls_and_reports_their_history(
 
 async def test_without_calls_the_history_is_empty(client: Client, play: Play) -> None:
     """R103, R81: content, service and model, and an empty list."""
-    conversation = await client.create(play(Reply(text="Hi.")))
+    conversation = await client.create(play(ScriptedReply(text="Hi.")))
 
     outcome = await client.run(conversation, "hi")
 
@@ -56,8 +60,10 @@ async def test_without_calls_the_history_is_empty(client: Client, play: Play) ->
 
 async def test_an_unknown_tool_is_named_and_the_others_still_run(client: Client, play: Play) -> None:
     """R50: that call gets an error, and the other calls of the reply are executed."""
-    unknown = ToolCall(name="no_such_tool", arguments={})
-    conversation = await client.create(play(Reply(tool_calls=(unknown, READ)), Reply(text="ok")))
+    unknown = ScriptedCall(name="no_such_tool", arguments={})
+    conversation = await client.create(
+        play(ScriptedReply(tool_calls=(unknown, READ)), ScriptedReply(text="ok"))
+    )
 
     outcome = await client.run(conversation, "go")
 
@@ -74,8 +80,10 @@ async def test_invalid_arguments_become_an_error_result_of_their_call(
     client: Client, play: Play, arguments: object, error: str
 ) -> None:
     """R53, R94, R105: the error names the argument, the next call runs, and the model continues."""
-    bad = ToolCall(name="read_file", arguments=arguments)  # type: ignore[arg-type]  # intentionally wrong
-    conversation = await client.create(play(Reply(tool_calls=(bad, READ)), Reply(text="I will stop.")))
+    bad = ScriptedCall(name="read_file", arguments=arguments)  # type: ignore[arg-type]  # intentionally wrong
+    conversation = await client.create(
+        play(ScriptedReply(tool_calls=(bad, READ)), ScriptedReply(text="I will stop."))
+    )
 
     outcome = await client.run(conversation, "go")
 
@@ -87,9 +95,11 @@ async def test_invalid_arguments_become_an_error_result_of_their_call(
 
 async def test_arguments_that_are_not_json_are_logged(system: System, client: Client, play: Play) -> None:
     """R105: the line names the tool as the model wrote it, and the reason."""
-    bad = ToolCall(name=new_id("tool"), arguments='{"path": ')
+    bad = ScriptedCall(name=new_id("tool"), arguments='{"path": ')
 
-    await client.run(await client.create(play(Reply(tool_calls=(bad,)), Reply(text="ok"))), "go")
+    await client.run(
+        await client.create(play(ScriptedReply(tool_calls=(bad,)), ScriptedReply(text="ok"))), "go"
+    )
 
     line = await logged(system, "agent", "malformed tool arguments", tool=bad.name, level="warning")
     assert "JSON" in line["error"]
@@ -101,7 +111,7 @@ async def test_an_unknown_finish_reason_is_logged_and_the_content_returned(
 ) -> None:
     """R99: a warning, the calls, and the text of the model; without a text, one that states this."""
     reason = new_id("reason")
-    replies = (Reply(tool_calls=(READ,)), Reply(text=written, finish_reason=reason))
+    replies = (ScriptedReply(tool_calls=(READ,)), ScriptedReply(text=written, finish_reason=reason))
 
     outcome = await client.run(await client.create(play(*replies)), "go")
 
@@ -114,7 +124,9 @@ async def test_the_reply_is_streamed_while_it_is_written(
     client: Client, model: ScriptedModel, play: Play
 ) -> None:
     """R30: deltas with offsets while the model still writes, and one message that replaces them."""
-    halfway = Reply(text="one two three four", chunk_chars=4, gate=Gate(name="halfway", after_events=4))
+    halfway = ScriptedReply(
+        text="one two three four", chunk_chars=4, gate=Gate(name="halfway", after_events=4)
+    )
     conversation = await client.create(play(halfway))
 
     run_id = await client.chat(conversation, "go")
@@ -135,8 +147,8 @@ async def test_the_reply_is_streamed_while_it_is_written(
 
 async def test_a_second_message_waits_for_the_first_run(client: Client, play: Play) -> None:
     """A `chat.send` during an open run is queued, and starts after its end."""
-    slow = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
-    conversation = await client.create(play(slow, Reply(text="first"), Reply(text="second")))
+    slow = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "true"}),))
+    conversation = await client.create(play(slow, ScriptedReply(text="first"), ScriptedReply(text="second")))
     first = await client.chat(conversation, "one")
     await client.approval_request(first)
 
@@ -153,7 +165,7 @@ async def test_a_second_message_waits_for_the_first_run(client: Client, play: Pl
 async def test_a_cancel_ends_a_parked_run_and_its_approval_request(client: Client, play: Play) -> None:
     """A cancelled run ends once; its calls have results, and its approval request is closed."""
     conversation = await client.create(
-        play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
+        play(ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "touch never"}),)))
     )
     run_id = await client.chat(conversation, "go")
     await client.approval_request(run_id)
@@ -172,7 +184,9 @@ async def test_streamed_text_stays_in_the_log_when_its_run_is_ended(
 ) -> None:
     """The text is a message of the log that is marked as partial, and counts as paid for."""
     gate = Gate(name=f"half-{ended_by}", after_events=4)
-    name = play(Reply(text="The first half and the other half", gate=gate), Reply(text="Continued."))
+    name = play(
+        ScriptedReply(text="The first half and the other half", gate=gate), ScriptedReply(text="Continued.")
+    )
     limit = {"run_timeout_s": 2} if ended_by == "timed_out" else {}
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "write", overrides=limit)
@@ -196,7 +210,7 @@ async def test_deleting_a_conversation_ends_its_run_and_removes_it(
 ) -> None:
     """Its run ends, its log is removed except for the tombstone, and no client finds it again."""
     conversation = await client.create(
-        play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "touch never"}),)))
+        play(ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "touch never"}),)))
     )
     run_id = await client.chat(conversation, "go")
     await client.approval_request(run_id)
@@ -213,8 +227,8 @@ async def test_a_native_call_may_end_the_run_with_its_result(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R36, R3: the offered schema has the optional `terminate`, which the tool never receives."""
-    last = ToolCall(name="bash", arguments={"command": "echo lifted", "terminate": True})
-    name = play(Reply(tool_calls=(last,)), vendor=vendor)
+    last = ScriptedCall(name="bash", arguments={"command": "echo lifted", "terminate": True})
+    name = play(ScriptedReply(tool_calls=(last,)), vendor=vendor)
     conversation = await client.create(name)
 
     run = await client.chat(conversation, "go")
@@ -246,10 +260,10 @@ async def test_a_tool_that_is_declared_terminating_ends_the_run(
         """
         return {"report": report}
 
-    def call(**arguments: object) -> Reply:
+    def call(**arguments: object) -> ScriptedReply:
         if protocol == "native":
-            return Reply(tool_calls=(ToolCall(name=name, arguments=arguments),))
-        return Reply(text=json.dumps({"tool": name, "parameters": arguments, "terminate": False}))
+            return ScriptedReply(tool_calls=(ScriptedCall(name=name, arguments=arguments),))
+        return ScriptedReply(text=json.dumps({"tool": name, "parameters": arguments, "terminate": False}))
 
     played = play(call(report=5), call(report="All well."))
     async with ToolServer(new_id("office-"), box, nats=local(system), drain_s=0):

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_assistants import TOOLS_ON, created
 from tests.support.client import Client
@@ -41,7 +41,10 @@ async def test_an_assistant_fetches_from_its_hosts_only(
 ) -> None:
     """R73."""
     url = f"http://{json_api}/changes/"
-    name = play(Reply(tool_calls=(ToolCall(name="web_fetch", arguments={"url": url}),)), Reply(text="ok"))
+    name = play(
+        ScriptedReply(tool_calls=(ScriptedCall(name="web_fetch", arguments={"url": url}),)),
+        ScriptedReply(text="ok"),
+    )
     result = await first_result(client, http, name, network)
     assert result["success"] is success
     assert success or "is not allowed for this assistant" in result["error"]
@@ -53,7 +56,7 @@ async def test_a_command_connects_to_hosts_that_its_assistant_grants(
     program = f"import urllib.request as r; print(r.urlopen('http://{json_api}/changes/').status)"
     seen: list[str] = []
     for network in (None, {"commands": True}, {"commands": True, "allow_hosts": ["example.org"]}):
-        name = play(bash(f"python3 -c {shlex.quote(program)}"), Reply(text="ok"))
+        name = play(bash(f"python3 -c {shlex.quote(program)}"), ScriptedReply(text="ok"))
         result = await first_result(client, http, name, network)
         seen.append(result["stdout"] or result["stderr"].splitlines()[-1])
     assert seen[1] == "200\n"
@@ -64,7 +67,7 @@ async def test_an_approval_request_shows_the_hosts_of_a_call(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     policy = {"commands": True, "allow_hosts": ["example.org"]}
-    name = play(bash("echo hi"), Reply(text="ok"))
+    name = play(bash("echo hi"), ScriptedReply(text="ok"))
     assistant = await created(http, model=name, tools={**TOOLS_ON, "network": policy})
     run_id = await client.chat(await client.create(assistant=assistant), "go")
     request = await client.approval_request(run_id)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from banksman.model_server import HttpError, Reply, ToolCall
+from banksman.model_server import HttpError, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -50,7 +50,7 @@ async def test_the_clients_bytes_reach_the_vendor_unchanged(
     http: httpx.AsyncClient, play: Play, model: ScriptedModel, path: str, streams: bool
 ) -> None:
     """R23, R26, R111: prompt, unknown fields and spacing are unchanged; no tool and no prompt is added."""
-    name = play(Reply(text="As you wish."))
+    name = play(ScriptedReply(text="As you wish."))
     sent = body(path, name, stream=streams, metadata={"user_id": "x"})
 
     response = await http.post(path, content=sent, headers=HEADERS)
@@ -67,8 +67,8 @@ async def test_a_complete_reply_equals_the_reply_of_the_vendor(
     http: httpx.AsyncClient, vendor: httpx.AsyncClient, play: Play, path: str
 ) -> None:
     """R23: all fields are equal, except the ids and times that the vendor assigns to each reply."""
-    call = ToolCall(name="edit", arguments={"file": "a.py"}, id="call_1")
-    sent = body(path, play(Reply(text="Editing.", tool_calls=(call,))))
+    call = ScriptedCall(name="edit", arguments={"file": "a.py"}, id="call_1")
+    sent = body(path, play(ScriptedReply(text="Editing.", tool_calls=(call,))))
 
     through = await http.post(path, content=sent, headers=HEADERS)
     direct = await vendor.post(path, content=sent, headers=HEADERS)
@@ -82,7 +82,7 @@ async def test_a_streamed_reply_has_the_vendors_events(
     http: httpx.AsyncClient, vendor: httpx.AsyncClient, play: Play, path: str
 ) -> None:
     """R23: the same events in the same order, the last one included."""
-    sent = body(path, play(Reply(text="one two three", chunk_chars=4)), stream=True)
+    sent = body(path, play(ScriptedReply(text="one two three", chunk_chars=4)), stream=True)
 
     through = await http.post(path, content=sent, headers=HEADERS)
     direct = await vendor.post(path, content=sent, headers=HEADERS)
@@ -98,7 +98,7 @@ async def test_the_vendors_errors_pass_unchanged(
 ) -> None:
     """R23: status, body and the time to retry after."""
     fault = HttpError(status=429, message="Slow down.", retry_after_s=7)
-    sent = body(path, play(Reply(fault=fault)))
+    sent = body(path, play(ScriptedReply(fault=fault)))
 
     through = await http.post(path, content=sent, headers=HEADERS)
     direct = await vendor.post(path, content=sent, headers=HEADERS)
@@ -119,7 +119,7 @@ async def test_the_path_alone_decides_the_mode(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R24, R26, R111: the same model, called by both paths; only the context's request is enhanced."""
-    name = play(Reply(text="ok"))
+    name = play(ScriptedReply(text="ok"))
     headers = HEADERS | {"x-mode": "context", "x-banksman-mode": "context", "user-agent": "banksman"}
     await http.post(CHAT, content=body(CHAT, name), headers=headers)
     conversation = await client.create(name)
@@ -135,7 +135,7 @@ async def test_passthrough_leaves_no_trace_in_the_context(http: httpx.AsyncClien
     """R26: no conversation, no run; the two modes share nothing but the address."""
     before = (await http.get("/context/conversations")).json()["items"]
 
-    await http.post(CHAT, content=body(CHAT, play(Reply(text="ok"))), headers=HEADERS)
+    await http.post(CHAT, content=body(CHAT, play(ScriptedReply(text="ok"))), headers=HEADERS)
 
     assert (await http.get("/context/conversations")).json()["items"] == before
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
-OK = Reply(text="ok")
+OK = ScriptedReply(text="ok")
 
 
 async def created(http: httpx.AsyncClient, content: str) -> str:
@@ -166,7 +166,7 @@ async def test_a_request_contains_system_prompt_history_and_message(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R79: in this order, each with its role."""
-    name = play(Reply(text="First answer."), Reply(text="Second answer."), vendor=vendor)
+    name = play(ScriptedReply(text="First answer."), ScriptedReply(text="Second answer."), vendor=vendor)
     conversation = await client.create(name)
     await client.run(conversation, "First question")
     await client.run(conversation, "Second question")

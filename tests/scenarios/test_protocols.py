@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -54,7 +54,7 @@ async def test_calls_written_as_the_prompt_describes_are_accepted(
     """R37, R36, R113: calls are validated by the names, types and parameters of the prompt."""
     calls = calls_by_the_prompt(described)
     replies = [_reply(protocol, tool, arguments) for tool, arguments in calls]
-    conversation = await _without_approval(client, http, play(*replies, Reply(text="ok")), protocol)
+    conversation = await _without_approval(client, http, play(*replies, ScriptedReply(text="ok")), protocol)
 
     outcome = await client.run(conversation, "go")
 
@@ -80,7 +80,9 @@ async def test_a_missing_parameter_that_the_prompt_requires_is_named(
         _reply("json_text", tool, {k: v for k, v in by_tool[tool].items() if k != name})
         for tool, name in needed
     ]
-    conversation = await _without_approval(client, http, play(*replies, Reply(text="ok")), "json_text")
+    conversation = await _without_approval(
+        client, http, play(*replies, ScriptedReply(text="ok")), "json_text"
+    )
 
     outcome = await client.run(conversation, "go")
 
@@ -104,7 +106,7 @@ async def test_one_loop_serves_both_protocols_of_both_vendors(
         ("read_file", {"path": "b.txt"}),
     ]
     replies = [_reply(protocol, tool, arguments) for tool, arguments in steps]
-    name = play(*replies, Reply(text="It says 42 twice."), vendor=vendor)
+    name = play(*replies, ScriptedReply(text="It says 42 twice."), vendor=vendor)
     conversation = await _without_approval(client, http, name, protocol)
 
     outcome = await client.run(conversation, "go")
@@ -125,13 +127,13 @@ async def test_a_conversation_may_change_its_protocol_and_its_vendor(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R113: calls written natively are read as text by the other, and vice versa."""
-    read = ToolCall(name="read_file", arguments={"path": "none"})
+    read = ScriptedCall(name="read_file", arguments={"path": "none"})
     name = play(
-        Reply(tool_calls=(read,)),
-        Reply(text="No file."),
+        ScriptedReply(tool_calls=(read,)),
+        ScriptedReply(text="No file."),
         _reply("json_text", "read_file", {"path": "none"}),
-        Reply(text="Still no file."),
-        Reply(text="As I said."),
+        ScriptedReply(text="Still no file."),
+        ScriptedReply(text="As I said."),
     )
     other = name.replace("openai:", "anthropic:")
     conversation = await client.create(name)
@@ -165,11 +167,11 @@ async def test_the_prompt_describes_both_values_of_terminate_and_both_work(
     assert len(model_requests(model, name)) == 2
 
 
-def _reply(protocol: str, tool: str, arguments: dict[str, Any], *, terminate: bool = False) -> Reply:
+def _reply(protocol: str, tool: str, arguments: dict[str, Any], *, terminate: bool = False) -> ScriptedReply:
     """Return a reply that is one call, as a model would write it."""
     if protocol == "native":
-        return Reply(tool_calls=(ToolCall(name=tool, arguments=arguments),))
-    return Reply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": terminate}))
+        return ScriptedReply(tool_calls=(ScriptedCall(name=tool, arguments=arguments),))
+    return ScriptedReply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": terminate}))
 
 
 async def _without_approval(client: Client, http: httpx.AsyncClient, model: str, protocol: str) -> str:

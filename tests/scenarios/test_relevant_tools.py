@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.prompting.enhance import DEFAULT_MAX_TOOLS
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, model_requests
@@ -57,7 +57,9 @@ async def test_message_history_and_assistant_select_among_many_tools(
     """R26, R33: categories in the message are complete; called and pinned tools stay."""
     lonely, pinned = f"{crowd}_quarry_19", f"{crowd}_orchard_19"
     model_name = play(
-        Reply(tool_calls=(ToolCall(name=lonely, arguments={}),)), Reply(text="Well."), Reply(text="Bye.")
+        ScriptedReply(tool_calls=(ScriptedCall(name=lonely, arguments={}),)),
+        ScriptedReply(text="Well."),
+        ScriptedReply(text="Bye."),
     )
     settings = {"enabled": True, "always_offered": [pinned]}
     made = await http.post("/context/assistants", json={"model": model_name, "tools": settings})
@@ -81,7 +83,7 @@ async def test_the_enhanced_prompt_shows_the_tool_selection_of_a_conversation(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel, crowd: str
 ) -> None:
     """R25, R26: the tools that a run would be offered are readable in advance."""
-    name = play(Reply(text="ok"), Reply(text="ok"))
+    name = play(ScriptedReply(text="ok"), ScriptedReply(text="ok"))
     conversation = await client.create(name)
     await client.run(conversation, "Tell me of the quarry.")
 

@@ -14,7 +14,7 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.registry import WorkflowList
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.paths import ROOT
@@ -70,7 +70,10 @@ async def test_each_part_of_the_backend_has_its_own_interface(
 ) -> None:
     """R28: the loop is in the agent, tools in the runner, prompts in their store, workflows in theirs."""
     conversation = await client.create(
-        play(Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "x"}),)), Reply(text="ok"))
+        play(
+            ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "x"}),)),
+            ScriptedReply(text="ok"),
+        )
     )
     await client.run(conversation, "go")
     [result] = client.events(conversation, "tool_call.completed")
@@ -102,7 +105,10 @@ async def test_a_command_has_no_key_no_network_and_no_other_files(client: Client
         "(echo > /dev/tcp/1.1.1.1/53) 2>/dev/null && echo online || echo offline; id -u"
     )
     conversation = await client.create(
-        play(Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command}),)), Reply(text="ok"))
+        play(
+            ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": command}),)),
+            ScriptedReply(text="ok"),
+        )
     )
     run_id = await client.chat(conversation, "go")
     await client.approve(run_id)
@@ -133,7 +139,9 @@ async def test_a_frontend_needs_only_messages_approval_requests_and_outcomes(
 ) -> None:
     """R38, R29: an approval request is complete at the lowest detail; a client parses nothing."""
     name = play(
-        _call(protocol, "read_file", path="x"), _call(protocol, "bash", command="echo 1"), Reply(text="Done.")
+        _call(protocol, "read_file", path="x"),
+        _call(protocol, "bash", command="echo 1"),
+        ScriptedReply(text="Done."),
     )
     conversation = await client.create(name, detail="final", settings={"tool_protocol": protocol})
     run_id = await client.chat(conversation, "go")
@@ -158,11 +166,11 @@ async def test_a_frontend_needs_only_messages_approval_requests_and_outcomes(
     assert not any(text and "{" in text for text in texts)
 
 
-def _call(protocol: str, tool: str, **arguments: str) -> Reply:
+def _call(protocol: str, tool: str, **arguments: str) -> ScriptedReply:
     """Return a reply that is one call, as a model would write it."""
     if protocol == "native":
-        return Reply(tool_calls=(ToolCall(name=tool, arguments=arguments),))
-    return Reply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": False}))
+        return ScriptedReply(tool_calls=(ScriptedCall(name=tool, arguments=arguments),))
+    return ScriptedReply(text=json.dumps({"tool": tool, "parameters": arguments, "terminate": False}))
 
 
 async def _modules(http: httpx.AsyncClient, index: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 from playwright.async_api import expect
 
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.browser import WAIT_TIMEOUT_MS, opened
 from tests.support.client import Client
@@ -52,7 +52,7 @@ async def test_another_agent_continues_a_run_when_its_agent_is_killed(
     name = play(
         bash(LEDGER),
         bash("cat ledger").model_copy(update={"gate": Gate(name="hold")}),
-        Reply(text="It ran once."),
+        ScriptedReply(text="It ran once."),
     )
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
@@ -80,7 +80,7 @@ async def test_the_page_never_shows_spliced_text_when_its_gateway_is_killed(
 ) -> None:
     """R36: the shown text is always a prefix of the reply, even while pieces are missing."""
     written = " ".join(f"word{number}" for number in range(24))
-    name = play(Reply(text=written, chunk_delay_s=0.3))
+    name = play(ScriptedReply(text=written, chunk_delay_s=0.3))
     async with opened(own_system.url) as page:
         async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await client.create(name)
@@ -102,7 +102,7 @@ async def test_the_page_never_shows_spliced_text_when_its_gateway_is_killed(
 async def test_an_approval_request_survives_kill_9_of_all_processes(own_system: System, play: Play) -> None:
     """R12, R110: after kill -9 of all processes and a restart, the approval request is open, and its decision
     finishes the run."""
-    name = play(bash("echo still here"), Reply(text="Finished."))
+    name = play(bash("echo still here"), ScriptedReply(text="Finished."))
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
         run_id = await client.chat(conversation, "go")

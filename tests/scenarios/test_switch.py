@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel, System
@@ -32,8 +32,12 @@ async def test_with_tools_disabled_the_system_is_plain_chat(
 ) -> None:
     """R40, R82, R57: tools are enabled for the assistant and disabled for the system; none is offered, none
     runs."""
-    call = ToolCall(name="bash", arguments={"command": "touch never"})
-    name = play(Reply(text="Only words."), Reply(tool_calls=(call,)), Reply(text="Words again."))
+    call = ScriptedCall(name="bash", arguments={"command": "touch never"})
+    name = play(
+        ScriptedReply(text="Only words."),
+        ScriptedReply(tool_calls=(call,)),
+        ScriptedReply(text="Words again."),
+    )
     async with Client.connected(plain_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         conversation = await client.create(name)
 

@@ -14,7 +14,7 @@ from banksman.bus.dead import dead_letters
 from banksman.contracts import subjects
 from banksman.contracts.assistant_requests import NewAssistant
 from banksman.contracts.assistants import ApprovalRule, ToolSettings
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.tool_runner.machine import workspaces_root
 from tests.scenarios.conftest import Play, nats_url, operator_seed
 from tests.support.polling import eventually
@@ -25,7 +25,7 @@ TENANT = "leaving"
 MARK = "file-of-the-tenant-that-leaves.txt"
 SECRET = "secret-of-the-tenant-that-leaves"
 BUCKETS = ("conversations", "assistants", "owners", "tenant-secrets")
-LARGE = ToolCall(name="bash", arguments={"command": f"seq 9000; touch {MARK}"})
+LARGE = ScriptedCall(name="bash", arguments={"command": f"seq 9000; touch {MARK}"})
 
 
 async def banksman(system: System, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
@@ -87,7 +87,9 @@ async def test_a_deleted_tenant_leaves_nothing_and_other_tenants_keep_everything
 ) -> None:
     """Every stream, bucket, object and workspace of the tenant; `left` is counted by the broker."""
     workspaces = workspaces_root(system.data_dir)
-    model = play(Reply(tool_calls=(LARGE,)), Reply(text="listed"), Reply(tool_calls=(LARGE,)))
+    model = play(
+        ScriptedReply(tool_calls=(LARGE,)), ScriptedReply(text="listed"), ScriptedReply(tool_calls=(LARGE,))
+    )
     async with sdk.connect(nats_url(system), TENANT, nkey_seed_file=operator_seed(system)) as client:
         await filled(client, operator, model)
     assert list(workspaces.rglob(MARK))

@@ -16,7 +16,7 @@ from banksman.contracts.assistants import Limits, RunOverrides, ToolSettings
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.events import RunFinished
 from banksman.contracts.usage import UsageWindow
-from banksman.model_server import Reply, ToolCall, Usage
+from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from banksman.sdk import EventFrame
 from tests.scenarios.conftest import PRICED, Play, model_requests, nats_url, operator_seed
 from tests.support.polling import eventually
@@ -25,7 +25,7 @@ from tests.support.system import ScriptedModel, System
 WAIT_S = 40.0
 """Seconds that an immediate action may take on a busy machine."""
 
-CALL = ToolCall(name="read_file", arguments={"path": "none.txt"})
+CALL = ScriptedCall(name="read_file", arguments={"path": "none.txt"})
 # The first test of a session starts the whole system, which is slow on a busy machine.
 pytestmark = pytest.mark.timeout(180)
 
@@ -59,7 +59,8 @@ async def test_the_daily_token_limit_ends_runs_of_every_conversation_and_reports
     others."""
     client = await as_tenant("thrifty")
     name = play(
-        Reply(tool_calls=(CALL,), usage=Usage(input_tokens=450, output_tokens=60)), Reply(text="no more")
+        ScriptedReply(tool_calls=(CALL,), usage=ScriptedUsage(input_tokens=450, output_tokens=60)),
+        ScriptedReply(text="no more"),
     )
 
     first = await outcome_of(client, name)
@@ -77,7 +78,7 @@ async def test_the_monthly_cost_is_counted_exactly_over_all_runs_and_agents(
 ) -> None:
     """Six parallel runs at two agents cost 10 dollars each, where 60 are allowed."""
     client = await as_tenant("poor")
-    reply = Reply(text="ok", usage=Usage(input_tokens=5, output_tokens=5))
+    reply = ScriptedReply(text="ok", usage=ScriptedUsage(input_tokens=5, output_tokens=5))
     name = model.play(PRICED, (reply,), at_end="repeat")
 
     async with asyncio.TaskGroup() as group:
@@ -105,7 +106,7 @@ async def counted(client: sdk.Client, window: str, *, requests: int) -> UsageWin
 async def test_no_assistant_or_request_exceeds_the_limits_of_its_tenant(as_tenant: As, play: Play) -> None:
     """R7, R8, R88: the smallest limit of iterations and seconds applies; the log contains it."""
     client = await as_tenant("bounded")
-    name = play(Reply(tool_calls=(CALL,)), at_end="repeat")
+    name = play(ScriptedReply(tool_calls=(CALL,)), at_end="repeat")
     tools = ToolSettings(enabled=True, max_iterations=500)
     greedy = NewAssistant(model=name, tools=tools, limits=Limits(run_timeout_s=5_000))
     assistant = await client.create_assistant(greedy)
@@ -123,11 +124,14 @@ async def test_no_assistant_or_request_exceeds_the_limits_of_its_tenant(as_tenan
 async def test_tenant_limits_apply_to_runs_of_assistants_without_limits(as_tenant: As, play: Play) -> None:
     """R31: two calls per reply and 1,000 tokens per run, set only by the operator."""
     client = await as_tenant("modest")
-    cheap = Usage(input_tokens=10, output_tokens=1)
-    replies = Reply(tool_calls=(CALL, CALL, CALL), usage=cheap), Reply(text="Two.", usage=cheap)
+    cheap = ScriptedUsage(input_tokens=10, output_tokens=1)
+    replies = (
+        ScriptedReply(tool_calls=(CALL, CALL, CALL), usage=cheap),
+        ScriptedReply(text="Two.", usage=cheap),
+    )
     calls = await outcome_of(client, play(*replies))
-    usage = Usage(input_tokens=900, output_tokens=100)
-    tokens = await outcome_of(client, play(Reply(tool_calls=(CALL,), usage=usage), at_end="repeat"))
+    usage = ScriptedUsage(input_tokens=900, output_tokens=100)
+    tokens = await outcome_of(client, play(ScriptedReply(tool_calls=(CALL,), usage=usage), at_end="repeat"))
 
     kinds = sorted(str(one.result["error_kind"]) for one in calls.tool_calls)
     assert (calls.status, kinds) == ("completed", ["not_executed", "tool_error", "tool_error"])
@@ -145,7 +149,9 @@ async def until_finished(events: AsyncGenerator[EventFrame]) -> AsyncGenerator[E
 
 async def test_a_tenant_without_limits_is_counted_and_not_stopped(nats: sdk.Client, play: Play) -> None:
     before = await nats.usage()
-    await outcome_of(nats, play(Reply(text="ok", usage=Usage(input_tokens=11, output_tokens=2))))
+    await outcome_of(
+        nats, play(ScriptedReply(text="ok", usage=ScriptedUsage(input_tokens=11, output_tokens=2)))
+    )
     requests = before.windows[0].requests + 1
     day = await counted(nats, "day", requests=requests)
     assert (day.max_tokens, day.max_cost_usd) == (None, None)

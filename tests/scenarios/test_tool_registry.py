@@ -21,7 +21,7 @@ from banksman.bus.envelope import RemoteError
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.sdk import Client as NatsClient
 from banksman.sdk import Toolbox, ToolServer
 from tests.scenarios.conftest import Play, model_requests
@@ -98,8 +98,8 @@ async def weather(observer: ToolServer) -> None:
     await served(observer, WEATHER)
 
 
-def call(name: str, **arguments: Any) -> ToolCall:
-    return ToolCall(name=name, arguments=arguments)
+def call(name: str, **arguments: Any) -> ScriptedCall:
+    return ScriptedCall(name=name, arguments=arguments)
 
 
 def results(client: Client, conversation: str) -> list[Frame]:
@@ -171,7 +171,9 @@ async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
 ) -> None:
     """R45, R59, R60: the function gets the arguments, and its value is returned as JSON."""
     name = play(
-        Reply(tool_calls=(call(WEATHER, location="Oslo, Norway"),)), Reply(text="Sunny."), vendor=vendor
+        ScriptedReply(tool_calls=(call(WEATHER, location="Oslo, Norway"),)),
+        ScriptedReply(text="Sunny."),
+        vendor=vendor,
     )
     conversation = await client.create(name)
 
@@ -187,7 +189,9 @@ async def test_the_model_calls_the_weather_tool_and_receives_sunny_weather(
 @pytest.mark.usefixtures("weather")
 async def test_a_missing_location_is_named(client: Client, play: Play) -> None:
     """R53, R60: the error names the parameter and the reason; the model continues."""
-    conversation = await client.create(play(Reply(tool_calls=(call(WEATHER),)), Reply(text="Where?")))
+    conversation = await client.create(
+        play(ScriptedReply(tool_calls=(call(WEATHER),)), ScriptedReply(text="Where?"))
+    )
 
     outcome = await client.run(conversation, "weather?")
 
@@ -202,8 +206,8 @@ async def test_an_unknown_tool_does_not_prevent_a_registered_one_from_running(
     client: Client, play: Play
 ) -> None:
     """R50: the error names the tool; the other call of the reply runs."""
-    batch = Reply(tool_calls=(call("get_tides"), call(WEATHER, location="Rome")))
-    conversation = await client.create(play(batch, Reply(text="ok")))
+    batch = ScriptedReply(tool_calls=(call("get_tides"), call(WEATHER, location="Rome")))
+    conversation = await client.create(play(batch, ScriptedReply(text="ok")))
 
     outcome = await client.run(conversation, "go")
 
@@ -234,7 +238,7 @@ async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
     assert no.value.code == ErrorCode.CONFLICT
     assert await listed(observer, WEATHER) == first
     conversation = await client.create(
-        play(Reply(tool_calls=(call(WEATHER, location="Rome"),)), Reply(text="ok"))
+        play(ScriptedReply(tool_calls=(call(WEATHER, location="Rome"),)), ScriptedReply(text="ok"))
     )
     outcome = await client.run(conversation, "go")
     assert outcome["tool_calls"][0]["result"]["condition"] == "Sunny"
@@ -311,8 +315,8 @@ async def test_a_failing_tool_returns_an_error_and_others_run(
     client: Client, play: Play, faulty: Callable[[str], str], tool: str, kind: str, message: str
 ) -> None:
     """R46, R47, R52, R54, R55: the error is structured; a tool without arguments runs in parallel."""
-    batch = Reply(tool_calls=(call(faulty(tool)), call(faulty("plain"))))
-    conversation = await client.create(play(batch, Reply(text="I see.")))
+    batch = ScriptedReply(tool_calls=(call(faulty(tool)), call(faulty("plain"))))
+    conversation = await client.create(play(batch, ScriptedReply(text="I see.")))
 
     outcome = await client.run(conversation, "go")
 
@@ -330,7 +334,7 @@ async def test_an_assistant_is_given_every_registered_tool(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R56, R57, R58: with tools on, all; with tools off, text only, until it is updated."""
-    name = play(Reply(text="Hello."))
+    name = play(ScriptedReply(text="Hello."))
     async with httpx.AsyncClient(base_url=system.url, trust_env=False) as http:
         made = {}
         for tools in ({"enabled": True}, {}):
@@ -354,7 +358,7 @@ async def test_a_tool_registered_later_is_offered_in_the_next_run(
     system: System, client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """R58: the conversation began without the tool."""
-    name = play(Reply(text="one"), Reply(text="two"))
+    name = play(ScriptedReply(text="one"), ScriptedReply(text="two"))
     conversation = await client.create(name)
     await client.run(conversation, "go")
     box, later = Toolbox(), new_id("later-")
@@ -387,8 +391,8 @@ async def test_replicas_of_a_tool_server_share_its_calls(system: System, client:
         return ToolServer(server, box, nats=local(system), capacity=1)
 
     async with replica(1), replica(2):
-        batch = Reply(tool_calls=(call(name), call(name)))
-        conversation = await client.create(play(batch, Reply(text="met")))
+        batch = ScriptedReply(tool_calls=(call(name), call(name)))
+        conversation = await client.create(play(batch, ScriptedReply(text="met")))
         outcome = await client.run(conversation, "go")
 
     assert {one["result"]["result"] for one in outcome["tool_calls"]} == {1, 2}
@@ -400,7 +404,7 @@ async def test_a_killed_server_is_no_longer_offered(
     """R57: no process withdrew it; its lease expired."""
     tool, file = new_id("hang-"), tmp_path / "hangs.py"
     file.write_text(HANGS)
-    name = play(Reply(text="one"), Reply(text="two"))
+    name = play(ScriptedReply(text="one"), ScriptedReply(text="two"))
     async with process(system, sys.executable, str(file), tool) as running:
         await served(observer, tool)
         await client.run(await client.create(name), "hang?")
@@ -424,8 +428,8 @@ async def test_a_tool_in_javascript_is_offered_called_and_withdrawn(
 ) -> None:
     """R18, R114: with the plain NATS client; an error also names an invalid argument."""
     tool = "get_current_time"
-    batch = Reply(tool_calls=(call(tool, timezone="Europe/Oslo"), call(tool, timezone="Mars/Utopia")))
-    name = play(batch, Reply(text="It is late."))
+    batch = ScriptedReply(tool_calls=(call(tool, timezone="Europe/Oslo"), call(tool, timezone="Mars/Utopia")))
+    name = play(batch, ScriptedReply(text="It is late."))
     async with process(system, "node", str(node_examples / "clock_tool.mjs")) as running:
         await served(observer, tool)
         conversation = await client.create(name)
@@ -468,7 +472,9 @@ async def test_a_call_of_a_killed_server_has_an_unknown_outcome_and_is_not_repea
     command = (sys.executable, str(file), name)
     async with process(system, *command) as first:
         await served(observer, name)
-        conversation = await client.create(play(Reply(tool_calls=(call(name),)), Reply(text="I will look.")))
+        conversation = await client.create(
+            play(ScriptedReply(tool_calls=(call(name),)), ScriptedReply(text="I will look."))
+        )
         run_id = await client.chat(conversation, "go")
         await client.event("tool_call.started", run_id=run_id)
         async with process(system, *command):
@@ -496,7 +502,7 @@ async def test_a_cancel_ends_the_call_of_a_tool_server(system: System, client: C
             cleaned_up.set()
 
     async with ToolServer(new_id("waits-"), box, nats=local(system)):
-        conversation = await client.create(play(Reply(tool_calls=(call(name),))))
+        conversation = await client.create(play(ScriptedReply(tool_calls=(call(name),))))
         run_id = await client.chat(conversation, "go")
         await client.event("tool_call.started", run_id=run_id)
         await client.request("run.cancel", run_id=run_id)

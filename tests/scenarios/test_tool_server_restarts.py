@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from banksman.sdk import ToolServer
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import call, listed, observer, offered, process, results
@@ -91,7 +91,7 @@ async def test_a_call_waits_for_a_restarting_server(
     client: Client, play: Play, model: ScriptedModel, appender: AppendServer
 ) -> None:
     """R57: while it restarts it is not offered again, but a call of a model waits for it."""
-    name = play(Reply(tool_calls=(call(appender.name, marker="a"),)), Reply(text="done"))
+    name = play(ScriptedReply(tool_calls=(call(appender.name, marker="a"),)), ScriptedReply(text="done"))
     conversation = await client.create(name)
     async with appender.deployed() as first:
         await appender.serves()
@@ -111,8 +111,8 @@ async def test_a_conversation_keeps_the_tools_it_has_called_while_their_server_r
     client: Client, play: Play, model: ScriptedModel, appender: AppendServer
 ) -> None:
     """A tool that the model has just used does not disappear from its requests."""
-    steps = [Reply(tool_calls=(call(appender.name, marker=marker),)) for marker in ("a", "b")]
-    name = play(steps[0], Reply(text="one"), steps[1], Reply(text="two"))
+    steps = [ScriptedReply(tool_calls=(call(appender.name, marker=marker),)) for marker in ("a", "b")]
+    name = play(steps[0], ScriptedReply(text="one"), steps[1], ScriptedReply(text="two"))
     conversation = await client.create(name)
     async with appender.deployed() as first:
         await appender.serves()
@@ -134,7 +134,7 @@ async def test_an_approved_call_runs_once_after_its_server_was_redeployed(
     """P3, P4: the decision arrives while no process runs; the next one gets the call as it was approved."""
     appender.approval = True
     conversation = await client.create(
-        play(Reply(tool_calls=(call(appender.name, marker="a"),)), Reply(text="done"))
+        play(ScriptedReply(tool_calls=(call(appender.name, marker="a"),)), ScriptedReply(text="done"))
     )
     async with appender.deployed() as first:
         await appender.serves()
@@ -156,7 +156,10 @@ async def test_an_approved_call_does_not_run_if_its_tool_has_changed(
     """P4: the arguments that a user saw no longer fit the tool; none is added, and nothing runs."""
     appender.approval = True
     conversation = await client.create(
-        play(Reply(tool_calls=(call(appender.name, marker="a"),)), Reply(text="It was refused."))
+        play(
+            ScriptedReply(tool_calls=(call(appender.name, marker="a"),)),
+            ScriptedReply(text="It was refused."),
+        )
     )
     async with appender.deployed() as first:
         await appender.serves()

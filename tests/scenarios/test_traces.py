@@ -16,15 +16,15 @@ from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel, System
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
-READ = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
-FINAL = Reply(text="Done.")
+READ = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "none"}),))
+FINAL = ScriptedReply(text="Done.")
 MALFORMED = "00-not-a-trace-01"
 
 

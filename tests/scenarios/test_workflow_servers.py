@@ -19,7 +19,7 @@ from banksman import sdk
 from banksman.bus.envelope import RemoteError
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from banksman.sdk import Workflow, WorkflowContext, WorkflowServer, workflow
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_tool_registry import local, process
@@ -212,7 +212,7 @@ async def test_a_workflow_starts_an_agent_run_in_its_workspace_and_awaits_it(
         result = await context.run("Review it.", step="review", system_prompt="You review.", tools=())
         return f"The model said: {result.content['content']}"
 
-    model = play(Reply(text="Looks good."))
+    model = play(ScriptedReply(text="Looks good."))
     conversation = await client.create(model)
     async with served(system, review, name=name):
         response = await http.post(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
@@ -56,7 +56,7 @@ async def test_a_workflow_works_in_the_conversations_workspace(
     client: Client, http: httpx.AsyncClient, play: Play
 ) -> None:
     """R22, R29: started in a conversation, it shares the files; a link event names its own log."""
-    conversation = await client.create(play(Reply(text="hi")))
+    conversation = await client.create(play(ScriptedReply(text="hi")))
     await client.run(conversation, "hi")
     parameters = project()
 
@@ -117,7 +117,7 @@ async def test_models_get_no_workflows_and_users_no_tools(
     client: Client, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """R15, R22, R38: the model is offered no workflow, and no tool can be started as one."""
-    name = play(Reply(text="ok"))
+    name = play(ScriptedReply(text="ok"))
     await client.run(await client.create(name), "hi")
 
     body = model_requests(model, name)[0]
@@ -130,7 +130,7 @@ async def test_models_get_no_workflows_and_users_no_tools(
 
 async def test_a_slash_command_is_only_text(client: Client, play: Play, model: ScriptedModel) -> None:
     """R15: messages are not parsed for commands; the text goes to the model unchanged."""
-    name = play(Reply(text="Use the selector."))
+    name = play(ScriptedReply(text="Use the selector."))
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "/create_project demo")
@@ -144,7 +144,9 @@ async def test_a_command_and_plain_language_fill_the_form_of_a_workflow(
 ) -> None:
     """R22, R112: a text starts nothing; the form is shown for confirmation."""
     model = play(
-        Reply(text='Sure:\n```json\n{"workflow": "create_project", "parameters": {"name": "Bad"}}\n```')
+        ScriptedReply(
+            text='Sure:\n```json\n{"workflow": "create_project", "parameters": {"name": "Bad"}}\n```'
+        )
     )
     texts = {
         "command": {"text": "/create_project demo template=web"},

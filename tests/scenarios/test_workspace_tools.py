@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
 
-def use(name: str, **arguments: Any) -> Reply:
+def use(name: str, **arguments: Any) -> ScriptedReply:
     """Return a reply with one call."""
-    return Reply(tool_calls=(ToolCall(name=name, arguments=arguments),))
+    return ScriptedReply(tool_calls=(ScriptedCall(name=name, arguments=arguments),))
 
 
 async def run_approved(client: Client, conversation: str, *, requests: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ async def test_the_four_workspace_tools_are_offered_in_the_vendors_schema(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R62, R63, R85, R87: name, description and input schema reach the model at the start."""
-    name = play(Reply(text="ok"), vendor=vendor)
+    name = play(ScriptedReply(text="ok"), vendor=vendor)
     conversation = await client.create(name)
     await client.run(conversation, "hi")
 
@@ -56,7 +56,7 @@ async def test_the_four_workspace_tools_are_offered_in_the_vendors_schema(
 async def test_bash_reports_output_errors_and_exit_code(client: Client, play: Play) -> None:
     """R64, R65: in the workspace, with stdout, stderr and the exit code."""
     conversation = await client.create(
-        play(use("bash", command="pwd; echo oops >&2; exit 3"), Reply(text="ok"))
+        play(use("bash", command="pwd; echo oops >&2; exit 3"), ScriptedReply(text="ok"))
     )
 
     outcome = await run_approved(client, conversation, requests=1)
@@ -67,7 +67,7 @@ async def test_bash_reports_output_errors_and_exit_code(client: Client, play: Pl
 
 async def test_long_output_is_cut_to_ten_thousand_characters(client: Client, play: Play) -> None:
     """R64: the result has the head, the tail and the total."""
-    conversation = await client.create(play(use("bash", command="seq 1 20000"), Reply(text="ok")))
+    conversation = await client.create(play(use("bash", command="seq 1 20000"), ScriptedReply(text="ok")))
 
     outcome = await run_approved(client, conversation, requests=1)
 
@@ -88,7 +88,7 @@ async def test_a_file_written_by_one_call_is_readable_and_executable_by_the_next
             use("write_file", path=".claude/skills/report.py", content=skill),
             use("bash", command="python3 .claude/skills/report.py > report.md"),
             use("read_file", path="report.md"),
-            Reply(text="Efficiency is 42."),
+            ScriptedReply(text="Efficiency is 42."),
         )
     )
 
@@ -105,7 +105,7 @@ async def test_overwriting_is_confirmed(client: Client, play: Play) -> None:
             use("write_file", path="a.txt", content="one"),
             use("write_file", path="a.txt", content="two"),
             use("read_file", path="a.txt"),
-            Reply(text="ok"),
+            ScriptedReply(text="ok"),
         )
     )
 
@@ -117,7 +117,9 @@ async def test_overwriting_is_confirmed(client: Client, play: Play) -> None:
 
 async def test_a_missing_file_is_an_error_result(client: Client, play: Play) -> None:
     """R68, R106: the error is that call's result and the loop continues."""
-    conversation = await client.create(play(use("read_file", path="nope.txt"), Reply(text="It is missing.")))
+    conversation = await client.create(
+        play(use("read_file", path="nope.txt"), ScriptedReply(text="It is missing."))
+    )
 
     outcome = await client.run(conversation, "go")
 
@@ -130,7 +132,7 @@ async def test_a_missing_file_is_an_error_result(client: Client, play: Play) -> 
 async def test_no_path_leaves_the_workspace(client: Client, play: Play, path: str) -> None:
     """R69, R72: absolute and escaping paths are refused, for reading and for writing."""
     conversation = await client.create(
-        play(use("read_file", path=path), use("write_file", path=path, content="x"), Reply(text="ok"))
+        play(use("read_file", path=path), use("write_file", path=path, content="x"), ScriptedReply(text="ok"))
     )
 
     outcome = await run_approved(client, conversation, requests=1)
@@ -141,7 +143,7 @@ async def test_no_path_leaves_the_workspace(client: Client, play: Play, path: st
 async def test_a_failed_fetch_reports_the_reason(client: Client, play: Play) -> None:
     """R73, R75: errors of a fetch contain their details; private addresses are refused."""
     conversation = await client.create(
-        play(use("web_fetch", url="http://169.254.169.254/latest"), Reply(text="ok"))
+        play(use("web_fetch", url="http://169.254.169.254/latest"), ScriptedReply(text="ok"))
     )
 
     outcome = await client.run(conversation, "fetch http://169.254.169.254/latest")
@@ -155,8 +157,8 @@ async def test_results_reach_the_model_in_the_vendors_format(
     client: Client, play: Play, model: ScriptedModel, vendor: str
 ) -> None:
     """R77, R92, R95: paired by the vendor's id, in the message after the call, with the tool's name."""
-    call = ToolCall(name="read_file", arguments={"path": "x"}, id="toolu_given_by_the_vendor")
-    name = play(Reply(text="Looking.", tool_calls=(call,)), Reply(text="ok"), vendor=vendor)
+    call = ScriptedCall(name="read_file", arguments={"path": "x"}, id="toolu_given_by_the_vendor")
+    name = play(ScriptedReply(text="Looking.", tool_calls=(call,)), ScriptedReply(text="ok"), vendor=vendor)
     conversation = await client.create(name)
     await client.run(conversation, "go")
 

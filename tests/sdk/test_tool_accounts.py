@@ -16,7 +16,7 @@ from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
 from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys
-from banksman.cli.broker.server_config import render_config
+from banksman.cli.broker.server import render_config
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.errors import Conflict, ErrorCode, Forbidden

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from aiohttp import web
 
-from banksman.model_server import HttpError, RawReply, Reply
+from banksman.model_server import HttpError, RawReply, ScriptedReply
 from tests.support.backboard_wire import Json, break_off, error, events, events_before, send_raw, sse
 from tests.support.web_server import web_server
 
@@ -68,7 +68,7 @@ class BackboardServer:
         """The status for outputs that no run waits for; the documentation does not define it."""
         self.assistants: dict[str, Json] = {}
         self.threads: dict[str, Thread] = {}
-        self._replies: deque[Reply | RawReply] = deque()
+        self._replies: deque[ScriptedReply | RawReply] = deque()
         self._changed = asyncio.Event()
         self._made = 0
 
@@ -94,7 +94,7 @@ class BackboardServer:
         app.router.add_post(submit, self._handled(self._submit))
         return app
 
-    def play(self, *replies: Reply | RawReply) -> None:
+    def play(self, *replies: ScriptedReply | RawReply) -> None:
         """Append replies."""
         self._replies.extend(replies)
 
@@ -196,7 +196,7 @@ class BackboardServer:
         return await self._stream(request, reply, thread, run_id)
 
     async def _stream(
-        self, request: web.Request, reply: Reply, thread: Thread, run_id: str
+        self, request: web.Request, reply: ScriptedReply, thread: Thread, run_id: str
     ) -> web.StreamResponse:
         listed = events(reply, run_id)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -214,7 +214,7 @@ class BackboardServer:
         await response.write_eof()
         return response
 
-    def _next(self) -> Reply | RawReply:
+    def _next(self) -> ScriptedReply | RawReply:
         if not self._replies:
             raise Refused(400, "the script has no more replies")
         return self._replies.popleft()

@@ -14,17 +14,17 @@ from banksman.model_server import (
     HalfJson,
     HttpError,
     RawReply,
-    Reply,
+    ScriptedReply,
     Silence,
     StreamError,
 )
-from banksman.model_server.script import Usage
+from banksman.model_server.script import ScriptedUsage
 from tests.support.polling import scripted_delay
 
 Json = dict[str, Any]
 
 
-def events(reply: Reply, run_id: str) -> list[Json]:
+def events(reply: ScriptedReply, run_id: str) -> list[Json]:
     """Return the events that Backboard streams for a run, or for its continuation."""
     events: list[Json] = [{"type": "run_started", "run_id": run_id}]
     reasoning = ""
@@ -60,15 +60,15 @@ def _pieces(text: str, size: int | None) -> Sequence[str]:
     return [text[start : start + step] for start in range(0, len(text), step)]
 
 
-def _usage(reply: Reply) -> Json:
-    if not isinstance(reply.usage, Usage):
+def _usage(reply: ScriptedReply) -> Json:
+    if not isinstance(reply.usage, ScriptedUsage):
         return {}
     usage = reply.usage
     total = usage.input_tokens + usage.output_tokens
     return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "total_tokens": total}
 
 
-def events_before(reply: Reply, count: int) -> int:
+def events_before(reply: ScriptedReply, count: int) -> int:
     """Return how many events precede the reply's fault; all of them without a fault."""
     match reply.fault:
         case None:
@@ -81,7 +81,9 @@ def events_before(reply: Reply, count: int) -> int:
             return min(fault.after_events, count - 1)
 
 
-async def break_off(request: web.Request, response: web.StreamResponse, reply: Reply, event: Json) -> None:
+async def break_off(
+    request: web.Request, response: web.StreamResponse, reply: ScriptedReply, event: Json
+) -> None:
     """End a stream with the reply's fault, in place of `event`."""
     match reply.fault:
         case None | HttpError():

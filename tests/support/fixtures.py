@@ -16,7 +16,7 @@ import pytest
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys, seed_file
-from banksman.cli.broker.server_config import Cluster, render_config
+from banksman.cli.broker.server import Cluster, render_config
 from banksman.contracts.ids import new_id
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology

@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, Self
 
+from banksman.model_server.app import serving
 from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation
 from banksman.model_server.routes import ModelRoutes
-from banksman.model_server.script import RawReply, Reply, Script
-from banksman.model_server.server import serving
+from banksman.model_server.script import RawReply, Script, ScriptedReply
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
@@ -44,7 +44,7 @@ class ModelServer:
     def play(
         self,
         name: str,
-        replies: Sequence[Reply | RawReply] | Script,
+        replies: Sequence[ScriptedReply | RawReply] | Script,
         *,
         by: Literal["position", "count"] = "position",
         at_end: Literal["refuse", "repeat", "loop"] = "refuse",

@@ -17,7 +17,7 @@ from typing import IO, Any, Self, cast
 from urllib.request import urlopen
 
 from banksman.bus.settings import Replicas
-from banksman.cli.broker.server_config import Cluster
+from banksman.cli.broker.server import Cluster
 from banksman.cli.broker.store import started
 from banksman.cli.ports import free_port
 from tests.support.polling import wait_until

@@ -35,7 +35,7 @@ from banksman.contracts import subjects
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import approval_id_for, new_id, run_id_for
 from banksman.contracts.work import ApprovalRequest
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.chaos.fleet import Fleet
 from tests.support.polling import eventually
 from tests.support.system import ScriptedModel
@@ -48,7 +48,7 @@ PARK_TIMEOUT_S = 600.0
 """Seconds until a run has parked; many runs wait for the same agents."""
 PARKED_EACH = timedelta(seconds=0.05)
 """Time between the timers of two parked runs."""
-ASKS = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "true"}),))
+ASKS = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "true"}),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Continuation:
 
 def script(model: ScriptedModel) -> str:
     """Load a model whose every run requests an approval, and ends with the reply after it."""
-    return model.play("parked", [ASKS, Reply(text="Done.")], at_end="repeat")
+    return model.play("parked", [ASKS, ScriptedReply(text="Done.")], at_end="repeat")
 
 
 async def park_by_agents(fleet: Fleet, model_name: str, number: int) -> list[Parked]:

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.protocol import State
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.chaos.fleet import Fleet
 from tests.support.polling import let_others_run, scripted_delay
 from tests.support.system import ScriptedModel
@@ -37,8 +37,8 @@ AGAIN_S = 0.2
 _LINGER = struct.pack("ii", 1, 0)
 """Closing a socket with this option sends RST."""
 
-LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
-SCRIPT = (LOOK, LOOK, Reply(text="Nothing is there."))
+LOOK = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "none"}),))
+SCRIPT = (LOOK, LOOK, ScriptedReply(text="Nothing is there."))
 """A run of many small events."""
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 
 
-def bash(*commands: str) -> Reply:
+def bash(*commands: str) -> ScriptedReply:
     """Return a reply that calls these commands in parallel."""
-    return Reply(tool_calls=tuple(ToolCall(name="bash", arguments={"command": c}) for c in commands))
+    return ScriptedReply(
+        tool_calls=tuple(ScriptedCall(name="bash", arguments={"command": c}) for c in commands)
+    )

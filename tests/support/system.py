@@ -17,7 +17,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from banksman.cli.ports import free_port
-from banksman.model_server import RawReply, Reply, Script
+from banksman.model_server import RawReply, Script, ScriptedReply
 from tests.support.nats import servers
 from tests.support.polling import wait_until
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -34,7 +34,7 @@ class ScriptedModel:
 
     url: str
 
-    def play(self, name: str, replies: Iterable[Reply | RawReply], **options: Any) -> str:
+    def play(self, name: str, replies: Iterable[ScriptedReply | RawReply], **options: Any) -> str:
         """Load a script; return the name of its model."""
         script = Script(replies=tuple(replies), **options)
         self._call("PUT", f"/scripts/{name}", script.model_dump_json().encode())

@@ -350,7 +350,7 @@ async def test_workflow_waits_for_a_chat_run_that_is_open_in_its_log(
 
 
 async def test_bytes_that_are_no_workflow_start_are_dead_lettered(link: Bus, tenant: str) -> None:
-    subject = subjects.workflow_run("create_project", tenant, new_id("c"))
+    subject = subjects.workflow_run(SERVED, tenant, new_id("c"))
     await durable(link, subject, b"\xffnot a start", msg_id=new_id("x"))
 
     async def dead_lettered() -> bool:
@@ -366,7 +366,7 @@ async def test_workflow_start_on_another_subject_is_not_executed(
     link: Bus, runner: PlayedRunner, tenant: str
 ) -> None:
     start = starting(tenant, DEMO)
-    subject = subjects.workflow_run("create_project", "mallory", start.conversation_id)
+    subject = subjects.workflow_run(SERVED, "mallory", start.conversation_id)
     await durable(link, subject, start.model_dump_json().encode(), msg_id=new_id("x"))
 
     async def dead_lettered() -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from banksman.contracts.wire import JsonObject, JsonValue
 from banksman.sdk.workflows import WorkflowFailed
-from banksman.workflows.built.references import MAX_FILLED_CHARS, Values
+from banksman.workflows.without_code import MAX_FILLED_CHARS, Values
 
 VALUES = Values({"n": 3, "topic": "{{steps.big}}", "none": None}, {"found": {"matches": [{"path": "a.py"}]}})
 

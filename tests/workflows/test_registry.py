@@ -22,8 +22,8 @@ from banksman.contracts.registry import (
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.runtime.service import ServiceProcess
 from banksman.workflows.builtin import BUILTIN
-from banksman.workflows.categories import by_category
-from banksman.workflows.registry import Registry
+from banksman.workflows.registry import WorkflowRegistry
+from banksman.workflows.router import by_category
 
 
 async def request(bus: Bus, action: str, body: BaseModel | None = None) -> bytes:
@@ -32,12 +32,12 @@ async def request(bus: Bus, action: str, body: BaseModel | None = None) -> bytes
 
 
 @pytest.fixture
-def registry(link: Bus) -> Registry:
-    return Registry(link, SchemaChecker())
+def registry(link: Bus) -> WorkflowRegistry:
+    return WorkflowRegistry(link, SchemaChecker())
 
 
 async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
-    registry: Registry,
+    registry: WorkflowRegistry,
 ) -> None:
     first = WorkflowDefinition(name="deploy", title="Deploy", server="ours")
     await registry.register(first)
@@ -48,7 +48,7 @@ async def test_second_server_with_the_same_name_is_refused_and_the_first_stays(
     assert await registry.get("deploy") == first
 
 
-async def test_server_may_repeat_and_change_its_registration(registry: Registry) -> None:
+async def test_server_may_repeat_and_change_its_registration(registry: WorkflowRegistry) -> None:
     first = WorkflowDefinition(name="build", server="ours")
     await registry.register(first)
     await registry.register(first)
@@ -58,7 +58,7 @@ async def test_server_may_repeat_and_change_its_registration(registry: Registry)
     assert await registry.get("build") == renewed
 
 
-async def test_form_that_is_not_an_object_schema_is_refused(registry: Registry) -> None:
+async def test_form_that_is_not_an_object_schema_is_refused(registry: WorkflowRegistry) -> None:
     broken = WorkflowDefinition(name="broken", parameters_schema={"type": "array"})
     with pytest.raises(BadInput, match=r"parameters_schema\.type"):
         await registry.register(broken)
@@ -67,7 +67,7 @@ async def test_form_that_is_not_an_object_schema_is_refused(registry: Registry) 
         await registry.get("broken")
 
 
-async def test_time_limit_above_the_maximum_is_refused(registry: Registry) -> None:
+async def test_time_limit_above_the_maximum_is_refused(registry: WorkflowRegistry) -> None:
     with pytest.raises(BadInput, match="timeout_s"):
         await registry.register(WorkflowDefinition(name="endless", timeout_s=7 * 86_400))
 
@@ -150,7 +150,9 @@ async def test_request_that_is_not_json_returns_bad_request(link: Bus, service: 
     assert refused.value.code == ErrorCode.BAD_REQUEST
 
 
-async def test_workflow_of_a_tenant_is_hidden_from_other_tenants(registry: Registry, tenant: str) -> None:
+async def test_workflow_of_a_tenant_is_hidden_from_other_tenants(
+    registry: WorkflowRegistry, tenant: str
+) -> None:
     """P8: another tenant neither sees nor starts it, and may use the same name."""
     ours = WorkflowDefinition(name="own", title="Ours", server="ours")
     theirs = WorkflowDefinition(name="own", title="Theirs", server="theirs")
@@ -170,7 +172,7 @@ async def test_workflow_of_a_tenant_is_hidden_from_other_tenants(registry: Regis
 
 
 async def test_tenant_cannot_take_a_name_or_the_server_of_the_platform(
-    registry: Registry, tenant: str
+    registry: WorkflowRegistry, tenant: str
 ) -> None:
     await registry.register(WorkflowDefinition(name="common"))
 

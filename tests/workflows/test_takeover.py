@@ -24,7 +24,7 @@ from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
 from banksman.workflows import app
 from banksman.workflows.builtin import BUILTIN
-from banksman.workflows.worker import Worker
+from banksman.workflows.worker import WorkflowWorker
 from tests.support.nats import NatsServer
 from tests.support.timeouts import deadline
 from tests.workflows.playing import PlayedRunner, events_of, outcome, starting, store
@@ -70,7 +70,7 @@ class CrashingLog:
 @asynccontextmanager
 async def process(
     bus: Bus, *, dies_at: int = 0, stored: bool = False, of: BaseException | None = None
-) -> AsyncGenerator[Worker]:
+) -> AsyncGenerator[WorkflowWorker]:
     """Run the worker of another process, as far as the log is concerned."""
     async with AsyncExitStack() as stack:
         worker = await app.enter_worker(stack, bus, BUILTIN)
@@ -80,7 +80,7 @@ async def process(
 
 
 def delivery(start: StartWorkflow) -> WorkMessage:
-    subject = subjects.workflow_run(start.workflow, start.tenant, start.conversation_id)
+    subject = subjects.workflow_run(subjects.SERVED, start.tenant, start.conversation_id)
     return WorkMessage(subject, start.model_dump_json().encode(), {}, 7, 1)
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run the command of the command line and return its exit code."""
     prepare_streams()
     arguments = sys.argv[1:]
     try:
@@ -43,7 +42,6 @@ def _run_command() -> int:
 
 
 def command_tree() -> Typer:
-    """Return all commands."""
     import typer
 
     from banksman.cli.client import app as client

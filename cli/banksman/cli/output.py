@@ -1,10 +1,11 @@
-"""Exit codes and output functions that all commands share."""
+"""Exit codes, output and prompts that all commands share."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import termios
 import unicodedata
 from contextlib import suppress
 from enum import IntEnum
@@ -17,8 +18,6 @@ PROGRAM = "banksman"
 
 
 class Exit(IntEnum):
-    """Exit code of a command."""
-
     OK = 0
     WARNING = 1
     """The command ran, and its result needs attention."""
@@ -31,8 +30,8 @@ def prepare_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            # In this order, the file gets the descriptor of the closed stream, which no other file gets then.
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # until the end
+            # Opened in this order, the file gets the descriptor of the closed stream before another file can.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # until the process ends
         elif isinstance(stream, TextIOWrapper):
             # The launcher forks services and replaces their descriptors: the streams may be pipes that Python
             # takes for files, which have a position. Services write logs only, as escaped JSON or text.
@@ -53,25 +52,21 @@ def discard_unwritten() -> None:
 
 
 def print_line(text: str = "") -> None:
-    """Print a line on standard output."""
     sys.stdout.write(f"{text}\n")
     # Without a flush, a reader of a pipe sees nothing until the command ends.
     sys.stdout.flush()
 
 
 def print_error(text: str) -> None:
-    """Print a line on standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
     print_line(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def print_result(facts: Any, text: str, *, as_json: bool) -> None:
-    """Print a result as JSON, or as text for people."""
     if as_json:
         print_json(facts)
     else:
@@ -107,3 +102,29 @@ def exit_with(code: Exit) -> None:
         import typer
 
         raise typer.Exit(int(code))
+
+
+def prompt(text: str) -> str:
+    """Show a prompt and return the line that the user then types, as `typed` does, in lower case."""
+    return typed(text).lower()
+
+
+def typed(text: str) -> str:
+    """Show a prompt and return the line that the user then types, without outer white space.
+
+    Without a terminal the prompt goes to standard error: standard output may be read as JSON.
+
+    Returns:
+        The line; empty at the end of input.
+    """
+    if not sys.stdout.isatty():
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        text = ""
+    if sys.stdin.isatty():
+        # Input from before the prompt was shown cannot be a response to it.
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    try:
+        return input(text).strip()
+    except EOFError:
+        return ""

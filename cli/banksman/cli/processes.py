@@ -1,14 +1,20 @@
-"""Processes identified by pid and start time, because the system reuses pids."""
+"""Processes, identified by pid and start time because the system reuses pids, and their readiness."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+from banksman.runtime.http_get import HttpReply, http_get
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _POLL_S = 0.02
@@ -29,7 +35,6 @@ class ProcessIdentity:
 
     @property
     def alive(self) -> bool:
-        """Whether this process is still running."""
         return bool(self.started) and _started(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
@@ -70,3 +75,37 @@ def _started_by_ps(pid: int) -> str | None:
     """Return the start time on systems without /proc (macOS)."""
     done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
     return done.stdout.strip() or None
+
+
+NO_RESPONSE = "no response"
+_TIMEOUT_S = 3.0
+_READY_POLL_S = 0.1
+
+
+async def until_ready(ready_url: str, on_problem: Callable[[str], None]) -> None:
+    """Wait until a process is ready, and report after each request why it is not."""
+    while (problem := await readiness_problem(ready_url)) is not None:
+        on_problem(problem)
+        await asyncio.sleep(_READY_POLL_S)
+
+
+async def readiness_problem(ready_url: str) -> str | None:
+    """Return why a process is not ready, or None when it is."""
+    try:
+        reply = await http_get(ready_url, timeout_s=_TIMEOUT_S)
+    except (OSError, ValueError):
+        return NO_RESPONSE
+    return None if reply.ok else _problems(reply)
+
+
+def _problems(reply: HttpReply) -> str:
+    try:
+        body = json.loads(reply.body)
+    except ValueError:
+        body = None
+    if isinstance(body, dict):
+        problems = cast(Mapping[str, object], body).get("problems")
+        if isinstance(problems, dict) and problems:
+            found = cast(Mapping[str, object], problems)
+            return "; ".join(f"{name}: {problem}" for name, problem in found.items())
+    return f"responds with status {reply.status}"

@@ -60,7 +60,6 @@ def bwrap_problem() -> str | None:
 
 
 def remedy() -> str:
-    """Return what to do on a machine without a sandbox."""
     if sys.platform == "linux" or not _has_docker_sandbox():
         return f"on Linux, install one with: {INSTALL_BUBBLEWRAP}"
     return "start a Docker engine, and run `banksman up` again"

@@ -43,10 +43,10 @@ def run_service(name: str, *, json: bool = False, **options: object) -> int:
         Unavailable: a library is not installed.
     """
     if name in _CALL_MODELS:
-        from banksman.cli import models
+        from banksman.cli import settings
 
-        models.adopt_vendor_names(os.environ)
-        models.adopt_default_model(os.environ)
+        settings.adopt_vendor_names(os.environ)
+        settings.adopt_default_model(os.environ)
     module = load_service(name)
     if json:
         os.environ["BANKSMAN_LOG__FORMAT"] = "json"

@@ -1,16 +1,121 @@
-"""Settings of `banksman up`. `doctor` reads them too."""
+"""Settings of `banksman up`, the default model, and the variables that hold the vendors' keys."""
 
 from __future__ import annotations
 
-from pydantic import Field
+import json
+from collections.abc import Mapping, MutableMapping
+from functools import lru_cache
+from pathlib import Path
+from urllib.request import Request, urlopen
 
-from banksman.cli.models import ModelChoice
-from banksman.runtime.settings import Section
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from banksman.contracts.errors import BadInput
+from banksman.runtime.settings import Section, ServiceSettings, load
+
+DEMO_MODEL = "demo"
+LIST_TIMEOUT_S = 5.0
+"""Seconds within which an OpenAI-compatible server must list its models."""
+MAX_LISTED = 20
+"""Maximum number of models that a notice names."""
+DEFAULT_MODEL = "BANKSMAN_MODELS__DEFAULT"
+DEFAULT_MODEL_VARIABLES = ("BANKSMAN_GATEWAY__DEFAULT_MODEL", "BANKSMAN_AGENT__DEFAULT_MODEL")
+"""The default model of the gateway, for requests that name none, and of agents, which create its client in
+advance. Both are derived from `DEFAULT_MODEL`."""
+
+_ANTHROPIC_MODEL = "anthropic:claude-sonnet-5-5"
+_OPENAI_MODEL = "openai:gpt-5-mini"
+"""This model accepts tools over Chat Completions; newer ones reportedly need the Responses API for tools."""
+_OPENAI_URL = "https://api.openai.com/"
+_NO_LIST = (OSError, ValueError, LookupError, TypeError)
+"""Exceptions of a request to a server that does not respond, or whose response is not a list of models."""
+
+VENDOR_VARIABLES: Mapping[str, str] = {
+    "ANTHROPIC_API_KEY": "BANKSMAN_MODELS__ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL": "BANKSMAN_MODELS__ANTHROPIC_BASE_URL",
+    "OPENAI_API_KEY": "BANKSMAN_MODELS__OPENAI_API_KEY",
+    "OPENAI_BASE_URL": "BANKSMAN_MODELS__OPENAI_BASE_URL",
+    "BACKBOARD_API_KEY": "BANKSMAN_MODELS__BACKBOARD_API_KEY",
+}
+"""Maps environment variables of the vendors' own tools to settings."""
+
+
+class _Models(BaseModel):
+    """The part of section `models` that the model choice needs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    default: str | None = Field(default=None, pattern=r"^(demo|[a-z]+:.+)$", max_length=200)
+    """`provider:model` of conversations that name none; None for a model of the first vendor with a key."""
+    anthropic_api_key: SecretStr | None = None
+    openai_api_key: SecretStr | None = None
+    openai_base_url: str | None = None
+
+
+class ModelChoice(ServiceSettings):
+    models: _Models = _Models()
+
+    @property
+    def default_model(self) -> str:
+        """The default model as `provider:model`, or `demo` when no key is set.
+
+        For an OpenAI-compatible server other than OpenAI's, the first model that the server lists.
+
+        Raises:
+            BadInput: no model is set, and that server lists none.
+        """
+        if self.models.default:
+            return self.models.default
+        if self.models.anthropic_api_key:
+            return _ANTHROPIC_MODEL
+        if url := self._compatible_server:
+            return f"openai:{_first_model(url, self.models.openai_api_key)}"
+        return _OPENAI_MODEL if self.models.openai_api_key else DEMO_MODEL
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about the default model for the terminal of an operator."""
+        missing = self._missing_model()
+        return (missing,) if missing else ()
+
+    def _missing_model(self) -> str | None:
+        """Return a sentence if an OpenAI-compatible server does not list the default model."""
+        provider, _, name = self.default_model.partition(":")
+        if provider != "openai" or (url := self._compatible_server) is None:
+            return None
+        try:
+            listed = _listed_models(url, self.models.openai_api_key)
+        except _NO_LIST as error:
+            return f"{url} lists no models ({error}); requests to {name} fail until it does."
+        # Ollama lists a model with its tag and finds it without.
+        if name in listed or f"{name}:latest" in listed:
+            return None
+        return f"{url} does not list {name}. It lists: {', '.join(listed[:MAX_LISTED]) or 'none'}."
+
+    @property
+    def _compatible_server(self) -> str | None:
+        """The URL of an OpenAI-compatible server other than OpenAI's own; None without one."""
+        url = self.models.openai_base_url
+        return url if url and not url.startswith(_OPENAI_URL) else None
+
+    @property
+    def demo(self) -> bool:
+        return self.default_model.partition(":")[0] == DEMO_MODEL
+
+
+class _Gateway(BaseModel):
+    """The part of section `gateway` that `up` and `keys` need."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    """0 selects a free port."""
+    keys_file: Path | None = None
+    """File that `banksman keys create` writes; None for the one in the data directory."""
 
 
 class LocalSettings(Section):
-    """How `banksman up` runs the system."""
-
     agents: int = Field(default=1, ge=1, le=64)
     """Number of agent processes. Each executes many runs at once."""
     runners: int = Field(default=1, ge=1, le=16)
@@ -26,4 +131,39 @@ class LocalSettings(Section):
 class UpSettings(ModelChoice):
     """Settings that determine which processes run, and where."""
 
+    gateway: _Gateway = _Gateway()
     local: LocalSettings = LocalSettings()
+
+
+def _first_model(base_url: str, key: SecretStr | None) -> str:
+    """Return the first model that an OpenAI-compatible server lists.
+
+    Raises:
+        BadInput: the server does not respond within `LIST_TIMEOUT_S`, or lists none.
+    """
+    try:
+        return _listed_models(base_url, key)[0]
+    except _NO_LIST as error:
+        expected = f"openai:NAME, a model of the server at OPENAI_BASE_URL ({base_url} lists none)"
+        raise BadInput(DEFAULT_MODEL, None, expected) from error
+
+
+@lru_cache(maxsize=8)
+def _listed_models(base_url: str, key: SecretStr | None) -> tuple[str, ...]:
+    """Return the models that an OpenAI-compatible server lists; raise one of `_NO_LIST` without a list."""
+    headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
+    request = Request(f"{base_url.rstrip('/')}/models", headers=headers)
+    with urlopen(request, timeout=LIST_TIMEOUT_S) as response:
+        return tuple(str(model["id"]) for model in json.load(response)["data"])
+
+
+def adopt_vendor_names(environment: MutableMapping[str, str]) -> None:
+    """Set our variables that are unset or empty from the vendors' variables."""
+    for theirs, ours in VENDOR_VARIABLES.items():
+        if environment.get(theirs) and ours not in environment:
+            environment[ours] = environment[theirs]
+
+
+def adopt_default_model(environment: MutableMapping[str, str]) -> None:
+    """Set the default model for a service that runs without `banksman up`."""
+    environment.update(dict.fromkeys(DEFAULT_MODEL_VARIABLES, load(ModelChoice).default_model))

@@ -42,7 +42,6 @@ class DataDir:
 
     @property
     def run_file(self) -> Path:
-        """JSON of the running `Instance`."""
         return self.path / "run.json"
 
     @property
@@ -52,7 +51,6 @@ class DataDir:
 
     @property
     def logs(self) -> Path:
-        """Directory with one log file per process."""
         return self.path / "logs"
 
     @property
@@ -62,12 +60,10 @@ class DataDir:
 
     @property
     def nats(self) -> Path:
-        """Directory of nats-server's configuration and streams."""
         return self.path / "nats"
 
     @property
     def store(self) -> Path:
-        """`store_dir` of nats-server."""
         return self.nats / "streams"
 
     @property
@@ -77,7 +73,6 @@ class DataDir:
 
     @property
     def signing_key_file(self) -> Path:
-        """File of the key that signs approval decisions."""
         return self.keys / "approvals.key"
 
     @property
@@ -107,7 +102,6 @@ class DataDir:
             return None
 
     def running(self) -> Instance | None:
-        """Return the running system, or None."""
         instance = self.read()
         return instance if instance is not None and instance.supervisor.alive else None
 
@@ -166,7 +160,6 @@ class Lock:
         os.set_inheritable(self._descriptor, True)
 
     def release(self) -> None:
-        """Release the lock if it is held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -32,7 +32,7 @@ from banksman.contracts.errors import Unavailable
 _MESSAGE_BYTES = 4096
 IMPORTED_LATER = (
     "anyio._backends._asyncio",
-    "banksman.cli.models",
+    "banksman.cli.settings",
     "encodings.idna",
     "uvicorn.lifespan.off",
     "uvicorn.protocols.http.auto",

@@ -14,11 +14,11 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import BadInput, ProviderFailed
 from banksman.contracts.messages import UserMessage
-from banksman.model_server import ConnectionCut, Gate, HttpError, Reply, Silence, StreamError
+from banksman.model_server import ConnectionCut, Gate, HttpError, ScriptedReply, Silence, StreamError
 from banksman.model_server.script import Fault
 
 REQUEST = ModelRequest("", "Be brief.", (UserMessage(message_id="m1", content="hello"),))
-SECOND_REPLY = Reply(text="From the second.")
+SECOND_REPLY = ScriptedReply(text="From the second.")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def complete(
         await providers.close()
 
 
-def two(server: ModelServer, first: Reply) -> tuple[str, str]:
+def two(server: ModelServer, first: ScriptedReply) -> tuple[str, str]:
     """Return a model with this reply, and a model of another vendor with a valid reply."""
     return f"anthropic:{server.play('first', [first])}", f"openai:{server.play('second', [SECOND_REPLY])}"
 
@@ -62,7 +62,7 @@ async def test_next_model_replies_if_the_first_provider_is_unavailable(
     server: ModelServer, twice: Providers, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     shown = Shown()
-    first, second = two(server, Reply(text="From the first.", fault=fault))
+    first, second = two(server, ScriptedReply(text="From the first.", fault=fault))
 
     with caplog.at_level(logging.WARNING):
         completed = await complete(twice, first, second, shown=shown)
@@ -75,7 +75,7 @@ async def test_next_model_replies_if_the_first_provider_is_unavailable(
 
 
 async def test_models_after_the_first_reply_receive_no_request(server: ModelServer, twice: Providers) -> None:
-    first, second = two(server, Reply(text="From the first."))
+    first, second = two(server, ScriptedReply(text="From the first."))
 
     completed = await complete(twice, first, second)
 
@@ -87,7 +87,7 @@ async def test_models_after_the_first_reply_receive_no_request(server: ModelServ
 async def test_refused_request_does_not_go_to_the_next_model(
     server: ModelServer, twice: Providers, status: int
 ) -> None:
-    first, second = two(server, Reply(text="x", fault=HttpError(status=status)))
+    first, second = two(server, ScriptedReply(text="x", fault=HttpError(status=status)))
 
     with pytest.raises(ProviderFailed, match=str(status)):
         await complete(twice, first, second)
@@ -98,7 +98,7 @@ async def test_refused_request_does_not_go_to_the_next_model(
 async def test_exhausted_quota_sends_the_request_to_the_next_model(
     server: ModelServer, twice: Providers
 ) -> None:
-    broke = Reply(text="x", fault=HttpError(status=429, code="insufficient_quota"))
+    broke = ScriptedReply(text="x", fault=HttpError(status=429, code="insufficient_quota"))
     first = f"openai:{server.play('first', [broke])}"
 
     completed = await complete(twice, first, f"anthropic:{server.play('second', [SECOND_REPLY])}")
@@ -111,7 +111,7 @@ async def test_silent_model_leaves_half_of_the_time_to_the_next(
     server: ModelServer, settings: ProviderSettings, twice: Providers
 ) -> None:
     await twice.close()
-    first, second = two(server, Reply(text="x", gate=Gate(name="never")))
+    first, second = two(server, ScriptedReply(text="x", gate=Gate(name="never")))
 
     completed = await complete(Providers(settings), first, second, within_s=2)
 
@@ -119,8 +119,8 @@ async def test_silent_model_leaves_half_of_the_time_to_the_next(
 
 
 async def test_failure_of_the_last_model_is_raised_if_all_fail(server: ModelServer, twice: Providers) -> None:
-    first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
-    last = server.play("last", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
+    first, _ = two(server, ScriptedReply(text="x", fault=HttpError(status=500)))
+    last = server.play("last", [ScriptedReply(text="x", fault=HttpError(status=503, message="Down."))])
 
     with pytest.raises(ProviderFailed, match="Down") as failure:
         await complete(twice, first, f"openai:{last}")
@@ -131,7 +131,7 @@ async def test_failure_of_the_last_model_is_raised_if_all_fail(server: ModelServ
 async def test_unconfigured_fallback_model_is_named_in_the_error(
     server: ModelServer, twice: Providers
 ) -> None:
-    first, _ = two(server, Reply(text="x", fault=HttpError(status=500)))
+    first, _ = two(server, ScriptedReply(text="x", fault=HttpError(status=500)))
 
     with pytest.raises(BadInput, match="nowhere:any"):
         await complete(twice, first, "nowhere:any")

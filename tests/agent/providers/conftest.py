@@ -12,7 +12,7 @@ from tests.support.model_server import ModelServer
 
 from banksman.agent.providers.base import Provider, ProviderSettings
 from banksman.agent.providers.catalog import Providers
-from banksman.model_server import RawReply, Reply
+from banksman.model_server import RawReply, ScriptedReply
 
 VENDORS = ("anthropic", "openai", "backboard")
 
@@ -26,7 +26,7 @@ class Vendor:
     model_server: ModelServer
     backboard: BackboardServer
 
-    def play(self, *replies: Reply | RawReply) -> str:
+    def play(self, *replies: ScriptedReply | RawReply) -> str:
         """Load replies; return the vendor's name of the model that plays them."""
         if self.name == "backboard":
             self.backboard.play(*replies)

@@ -19,9 +19,17 @@ from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.messages import AssistantMessage, ImagePart, TextPart, ToolMessage, Usage, UserMessage
 from banksman.contracts.tools import ToolCall, ToolDefinition, ToolResult
-from banksman.model_server import ConnectionCut, EarlyEnd, Gate, HttpError, Reply, Silence, StreamError
-from banksman.model_server import ToolCall as ScriptedCall
-from banksman.model_server import Usage as ScriptedUsage
+from banksman.model_server import (
+    ConnectionCut,
+    EarlyEnd,
+    Gate,
+    HttpError,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptedUsage,
+    Silence,
+    StreamError,
+)
 from banksman.model_server.script import Fault
 
 BASH = ToolDefinition(
@@ -118,7 +126,7 @@ async def test_assistant_gets_prompt_and_tools_and_thread_gets_the_message(
 ) -> None:
     """R56: all tools are passed when the assistant is created."""
     usage = ScriptedUsage(input_tokens=12, output_tokens=3)
-    server.play(Reply(text="Good day to you.", reasoning="Politely.", usage=usage))
+    server.play(ScriptedReply(text="Good day to you.", reasoning="Politely.", usage=usage))
 
     reply = await complete(provider, make_request(), shown)
 
@@ -142,7 +150,7 @@ async def test_assistant_without_tools_is_created_without_the_tools_field(
     server: BackboardServer, provider: Provider
 ) -> None:
     """R57: text-only mode."""
-    server.play(Reply(text="x"))
+    server.play(ScriptedReply(text="x"))
 
     await complete(provider, make_request(tools=()))
 
@@ -153,7 +161,7 @@ async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request
     server: BackboardServer, settings: ProviderSettings, provider: Provider, shown: Shown
 ) -> None:
     """R45, R48, R49: another agent, which has only the log, submits each output under the id of its call."""
-    server.play(Reply(text="Looking.", tool_calls=(LS, READ)), Reply(text="Two files."))
+    server.play(ScriptedReply(text="Looking.", tool_calls=(LS, READ)), ScriptedReply(text="Two files."))
 
     requested = await complete(provider, make_request(), shown)
     assert (requested.text, requested.finish_reason) == ("Looking.", "tool_calls")
@@ -178,7 +186,7 @@ async def test_waiting_run_returns_calls_and_receives_all_outputs_in_one_request
 
 
 async def test_next_message_is_sent_to_the_same_thread(server: BackboardServer, provider: Provider) -> None:
-    server.play(Reply(text="Hi."), Reply(text="Fine."))
+    server.play(ScriptedReply(text="Hi."), ScriptedReply(text="Fine."))
     first = await complete(provider, make_request())
 
     after = (HELLO, logged(first), UserMessage(message_id="m2", content="how are you?"))
@@ -193,7 +201,7 @@ async def test_assistant_is_updated_before_the_message_if_tools_changed(
     server: BackboardServer, provider: Provider
 ) -> None:
     """R57, R58: an assistant that was created without tools gets them later; an empty list removes them."""
-    server.play(Reply(text="1"), Reply(text="2"), Reply(text="3"))
+    server.play(ScriptedReply(text="1"), ScriptedReply(text="2"), ScriptedReply(text="3"))
     history: list[Any] = [HELLO]
     for number, tools in enumerate(((), TOOLS, ())):
         reply = await complete(provider, make_request(*history, tools=tools))
@@ -210,7 +218,7 @@ async def test_assistant_is_updated_before_the_message_if_tools_changed(
 async def test_reply_of_another_provider_starts_a_new_thread_with_the_history(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(text="Hi."), Reply(text="As logged."))
+    server.play(ScriptedReply(text="Hi."), ScriptedReply(text="As logged."))
     first = await complete(provider, make_request())
     call = ToolCall(id="k9", name="bash", arguments={"command": "ls"})
     history = (
@@ -236,7 +244,7 @@ async def test_reply_of_another_provider_starts_a_new_thread_with_the_history(
 async def test_compaction_starts_a_new_thread_with_the_summary(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(text="Hi."), Reply(text="ok"))
+    server.play(ScriptedReply(text="Hi."), ScriptedReply(text="ok"))
     first = await complete(provider, make_request(HELLO))
     summary = UserMessage(message_id="s1", content="They greeted each other.")
 
@@ -252,7 +260,7 @@ async def test_a_message_together_with_outputs_starts_a_new_thread(
     server: BackboardServer, provider: Provider
 ) -> None:
     """A waiting run accepts only outputs; a rejected or steered run has a message after its results."""
-    server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
+    server.play(ScriptedReply(tool_calls=(LS,)), ScriptedReply(text="ok"))
     requested = await complete(provider, make_request())
 
     history = (HELLO, logged(requested), result("k1"), UserMessage(message_id="m2", content="stop that"))
@@ -266,7 +274,7 @@ async def test_a_message_together_with_outputs_starts_a_new_thread(
 async def test_change_of_model_starts_a_new_thread_instead_of_submitting_outputs(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(tool_calls=(LS,)), Reply(text="ok"))
+    server.play(ScriptedReply(tool_calls=(LS,)), ScriptedReply(text="ok"))
     requested = await complete(provider, make_request())
 
     await complete(provider, make_request(HELLO, logged(requested), result("k1"), model="anthropic/claude"))
@@ -279,7 +287,7 @@ async def test_thread_that_already_has_the_message_is_replaced(
     server: BackboardServer, provider: Provider
 ) -> None:
     """An agent crashed, or the run was cancelled, before the log contained the reply."""
-    server.play(Reply(text="Hi."), Reply(tool_calls=(LS,)), Reply(text="ok"))
+    server.play(ScriptedReply(text="Hi."), ScriptedReply(tool_calls=(LS,)), ScriptedReply(text="ok"))
     first = await complete(provider, make_request())
     after = (HELLO, logged(first), UserMessage(message_id="m2", content="and now?"))
     await complete(provider, make_request(*after))
@@ -296,7 +304,7 @@ async def test_run_that_no_longer_waits_is_replaced_by_a_new_thread(
     server: BackboardServer, provider: Provider, status: int
 ) -> None:
     server.status_of_no_wait = status
-    server.play(Reply(tool_calls=(LS,)), Reply(text="lost"), Reply(text="ok"))
+    server.play(ScriptedReply(tool_calls=(LS,)), ScriptedReply(text="lost"), ScriptedReply(text="ok"))
     requested = await complete(provider, make_request())
     history = (HELLO, logged(requested), result("k1", stdout="notes.txt"))
     await complete(provider, make_request(*history))
@@ -311,7 +319,7 @@ async def test_run_that_no_longer_waits_is_replaced_by_a_new_thread(
 async def test_deleted_assistant_and_thread_are_created_again(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(text="Hi."), Reply(text="ok"))
+    server.play(ScriptedReply(text="Hi."), ScriptedReply(text="ok"))
     first = await complete(provider, make_request())
     server.assistants.clear()
     server.threads.clear()
@@ -337,7 +345,11 @@ TRANSIENT: list[Fault] = [
 async def test_transient_fault_is_retried_without_sending_a_message_twice_to_a_thread(
     server: BackboardServer, provider: Provider, shown: Shown, fault: Fault
 ) -> None:
-    server.play(Reply(text="Hi."), Reply(text="one two three", fault=fault), Reply(text="one two three four"))
+    server.play(
+        ScriptedReply(text="Hi."),
+        ScriptedReply(text="one two three", fault=fault),
+        ScriptedReply(text="one two three four"),
+    )
     first = await complete(provider, make_request())
 
     history = (HELLO, logged(first), UserMessage(message_id="m2", content="count"))
@@ -355,7 +367,11 @@ async def test_transient_fault_is_retried_without_sending_a_message_twice_to_a_t
 async def test_outputs_with_unknown_delivery_start_a_new_thread(
     server: BackboardServer, provider: Provider, fault: Fault
 ) -> None:
-    server.play(Reply(tool_calls=(LS,)), Reply(text="lost", fault=fault), Reply(text="One file."))
+    server.play(
+        ScriptedReply(tool_calls=(LS,)),
+        ScriptedReply(text="lost", fault=fault),
+        ScriptedReply(text="One file."),
+    )
     requested = await complete(provider, make_request())
 
     reply = await complete(provider, make_request(HELLO, logged(requested), result("k1", stdout="notes.txt")))
@@ -367,7 +383,7 @@ async def test_outputs_with_unknown_delivery_start_a_new_thread(
 async def test_silent_model_is_not_requested_again(
     server: BackboardServer, settings: ProviderSettings
 ) -> None:
-    server.play(Reply(text="one two", fault=Silence(after_events=2)), Reply(text="never"))
+    server.play(ScriptedReply(text="one two", fault=Silence(after_events=2)), ScriptedReply(text="never"))
     short_timeout = Providers(settings.model_copy(update={"request_timeouts_s": {"backboard": 0.3}}))
 
     with pytest.raises(ProviderFailed, match=r"silent for 0\.3 s"):
@@ -379,7 +395,7 @@ async def test_silent_model_is_not_requested_again(
 async def test_refused_request_fails_without_retry_with_the_vendors_message(
     server: BackboardServer, provider: Provider, status: int
 ) -> None:
-    server.play(Reply(text="x", fault=HttpError(status=status, message="Not like this.")))
+    server.play(ScriptedReply(text="x", fault=HttpError(status=status, message="Not like this.")))
 
     with pytest.raises(ProviderFailed, match=r"Not like this\.") as failure:
         await complete(provider, make_request())
@@ -391,14 +407,14 @@ async def test_refused_request_fails_without_retry_with_the_vendors_message(
 async def test_reply_after_the_deadline_raises_provider_failed(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(text="x", gate=Gate(name="never")))
+    server.play(ScriptedReply(text="x", gate=Gate(name="never")))
 
     with pytest.raises(ProviderFailed, match=r"no complete reply within 0\.3 s"):
         await provider.complete(make_request(), deltas=Shown(), deadline_s=0.3)
 
 
 async def test_cancel_closes_the_connection(server: BackboardServer, provider: Provider) -> None:
-    server.play(Reply(text="one two three", gate=Gate(name="never", after_events=2)))
+    server.play(ScriptedReply(text="one two three", gate=Gate(name="never", after_events=2)))
     pending = asyncio.create_task(complete(provider, make_request()))
     await server.wait_for("/messages", "open")
 
@@ -412,7 +428,7 @@ async def test_cancel_closes_the_connection(server: BackboardServer, provider: P
 async def test_oversized_reply_is_cut_and_its_thread_is_not_used_again(
     server: BackboardServer, provider: Provider
 ) -> None:
-    server.play(Reply(text="x" * 3_000_000, chunk_chars=50_000), Reply(text="ok"))
+    server.play(ScriptedReply(text="x" * 3_000_000, chunk_chars=50_000), ScriptedReply(text="ok"))
 
     reply = await complete(provider, make_request())
 
@@ -421,7 +437,7 @@ async def test_oversized_reply_is_cut_and_its_thread_is_not_used_again(
 
 
 async def test_images_become_placeholders(server: BackboardServer, provider: Provider) -> None:
-    server.play(Reply(text="x"))
+    server.play(ScriptedReply(text="x"))
     parts = (TextPart(text="What is this?"), ImagePart(url="data:image/png;base64,iVBORw0KGgo="))
 
     await complete(provider, make_request(UserMessage(message_id="m1", content=parts)))
@@ -433,7 +449,7 @@ async def test_images_become_placeholders(server: BackboardServer, provider: Pro
 async def test_api_key_is_sent_in_its_header_only(
     server: BackboardServer, provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.play(Reply(text="x", fault=HttpError(status=401, message="no")))
+    server.play(ScriptedReply(text="x", fault=HttpError(status=401, message="no")))
 
     with pytest.raises(ProviderFailed) as failure:
         await complete(provider, make_request())

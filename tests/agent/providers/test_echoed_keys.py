@@ -15,7 +15,7 @@ from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.providers.catalog import Providers
 from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.messages import UserMessage
-from banksman.model_server import HttpError, Reply, StreamError
+from banksman.model_server import HttpError, ScriptedReply, StreamError
 from banksman.model_server.script import Fault
 from banksman.runtime import redaction
 
@@ -45,7 +45,7 @@ async def test_no_error_of_a_provider_contains_a_key_that_it_echoes(
     redaction.remember_settings(settings)
     catalog = Providers(settings)
     for number, fault in enumerate(faults(ECHOES[echo])):
-        model = server.play(f"echo-{number}", [Reply(text="one two", fault=fault)])
+        model = server.play(f"echo-{number}", [ScriptedReply(text="one two", fault=fault)])
         with pytest.raises(ProviderFailed) as failure:
             request = ModelRequest(model=model, system="", messages=(HELLO,))
             await catalog.choose(f"{vendor}:any")[0].complete(request, deltas=Shown(), deadline_s=10)
@@ -59,7 +59,7 @@ async def test_no_reply_of_a_provider_contains_a_key_that_it_echoes(
 ) -> None:
     redaction.remember([CANARY])
     catalog = Providers(settings)
-    model = server.play("echo", [Reply(text=f"Your key is {CANARY}.", chunk_chars=5)])
+    model = server.play("echo", [ScriptedReply(text=f"Your key is {CANARY}.", chunk_chars=5)])
 
     request = ModelRequest(model=model, system="", messages=(HELLO,))
     reply = await catalog.choose(f"{vendor}:any")[0].complete(request, deltas=Shown(), deadline_s=10)

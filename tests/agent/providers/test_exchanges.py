@@ -12,8 +12,7 @@ from banksman.agent.protocols import protocol_for
 from banksman.agent.protocols.base import ModelReply, ModelRequest, RequestedCalls
 from banksman.contracts.messages import AssistantMessage, Message, ToolMessage, ToolProtocol, UserMessage
 from banksman.contracts.tools import ToolCall, ToolResult
-from banksman.model_server import Reply, Usage
-from banksman.model_server import ToolCall as ScriptedCall
+from banksman.model_server import ScriptedCall, ScriptedReply, ScriptedUsage
 from banksman.prompting.enhance import enhance
 
 RESULTS = {
@@ -23,24 +22,25 @@ RESULTS = {
 
 AS_TEXT = '{"tool": "bash", "parameters": {"command": "ls"}, "terminate": false}'
 
-SCRIPTS: dict[ToolProtocol, list[Reply]] = {
+SCRIPTS: dict[ToolProtocol, list[ScriptedReply]] = {
     "native": [
-        Reply(
+        ScriptedReply(
             text="Let me look.",
             reasoning="Two calls at once.",
             tool_calls=(
                 ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_1"),
                 ScriptedCall(name="read_file", arguments={"path": "notes.txt"}, id="call_2"),
             ),
-            usage=Usage(input_tokens=200, output_tokens=40),
+            usage=ScriptedUsage(input_tokens=200, output_tokens=40),
         ),
-        Reply(
-            text="You have to buy milk.", usage=Usage(input_tokens=260, output_tokens=9, cached_tokens=200)
+        ScriptedReply(
+            text="You have to buy milk.",
+            usage=ScriptedUsage(input_tokens=260, output_tokens=9, cached_tokens=200),
         ),
     ],
     "json_text": [
-        Reply(text=AS_TEXT, usage=Usage(input_tokens=400, output_tokens=30)),
-        Reply(text="There is one file.", usage=Usage(input_tokens=450, output_tokens=6)),
+        ScriptedReply(text=AS_TEXT, usage=ScriptedUsage(input_tokens=400, output_tokens=30)),
+        ScriptedReply(text="There is one file.", usage=ScriptedUsage(input_tokens=450, output_tokens=6)),
     ],
 }
 

@@ -36,12 +36,12 @@ from banksman.model_server import (
     HalfJson,
     HttpError,
     RawReply,
-    Reply,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptedUsage,
     Silence,
     StreamError,
 )
-from banksman.model_server import ToolCall as ScriptedCall
-from banksman.model_server import Usage as ScriptedUsage
 from banksman.model_server.script import Fault
 
 BASH = ToolDefinition(
@@ -66,7 +66,7 @@ async def test_text_reply_arrives_as_deltas_and_completely(
 ) -> None:
     """R80, R81."""
     usage = ScriptedUsage(input_tokens=120, output_tokens=7)
-    model = server.play("hello", [Reply(text="Good day to you.", usage=usage)])
+    model = server.play("hello", [ScriptedReply(text="Good day to you.", usage=usage)])
 
     reply = await complete(provider, make_request(model), shown)
 
@@ -84,7 +84,7 @@ async def test_parallel_calls_have_their_order_and_the_vendors_ids(
         ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_a"),
         ScriptedCall(name="read_file", arguments={}, id="call_b"),
     )
-    model = server.play("calls", [Reply(text="Looking.", tool_calls=calls)])
+    model = server.play("calls", [ScriptedReply(text="Looking.", tool_calls=calls)])
 
     reply = await complete(provider, make_request(model, tools=(BASH, READ_FILE)))
 
@@ -100,7 +100,9 @@ async def test_parallel_calls_have_their_order_and_the_vendors_ids(
 async def test_malformed_arguments_reach_the_protocol_unchanged(
     server: ModelServer, provider: Provider
 ) -> None:
-    model = server.play("broken", [Reply(tool_calls=(ScriptedCall(name="bash", arguments='{"command": '),))])
+    model = server.play(
+        "broken", [ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments='{"command": '),))]
+    )
 
     reply = await complete(provider, make_request(model, tools=(BASH,)))
 
@@ -111,14 +113,14 @@ async def test_malformed_arguments_reach_the_protocol_unchanged(
 async def test_finish_reasons_of_each_vendor_are_mapped(
     server: ModelServer, provider: Provider, reason: str
 ) -> None:
-    model = server.play("finish", [Reply(text="x", finish_reason=reason)])
+    model = server.play("finish", [ScriptedReply(text="x", finish_reason=reason)])
 
     assert (await complete(provider, make_request(model))).finish_reason == reason
 
 
 async def test_unknown_finish_reason_is_recorded_for_the_log(server: ModelServer, provider: Provider) -> None:
     """R99."""
-    model = server.play("finish", [Reply(text="x", finish_reason="pause_turn")])
+    model = server.play("finish", [ScriptedReply(text="x", finish_reason="pause_turn")])
 
     reply = await complete(provider, make_request(model))
 
@@ -129,7 +131,7 @@ async def test_input_tokens_include_cached_tokens(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
     scripted = ScriptedUsage(input_tokens=100, output_tokens=1, cached_tokens=40)
-    model = server.play("cache", [Reply(text="x", usage=scripted)])
+    model = server.play("cache", [ScriptedReply(text="x", usage=scripted)])
 
     usage = (await complete(provider, make_request(model))).usage
 
@@ -143,7 +145,7 @@ async def test_reasoning_has_its_own_deltas_and_returns_to_the_same_provider_onl
     server: ModelServer, providers: Providers, vendor: str, shown: Shown
 ) -> None:
     provider = providers.choose(f"{vendor}:any")[0]
-    model = server.play("think", [Reply(reasoning="Let me see.", text="4"), Reply(text="5")])
+    model = server.play("think", [ScriptedReply(reasoning="Let me see.", text="4"), ScriptedReply(text="5")])
 
     reply = await complete(provider, make_request(model), shown)
     assistant_message = AssistantMessage(
@@ -166,8 +168,8 @@ async def test_thinking_before_a_call_is_returned_with_the_results(
 ) -> None:
     """Anthropic and the model server refuse results without it."""
     scripted = ScriptedCall(name="bash", arguments={"command": "ls"}, id="call_a")
-    thoughtful = Reply(reasoning="Let me look.", tool_calls=(scripted,))
-    model = server.play("think", [thoughtful, Reply(text="One file.")])
+    thoughtful = ScriptedReply(reasoning="Let me look.", tool_calls=(scripted,))
+    model = server.play("think", [thoughtful, ScriptedReply(text="One file.")])
     with_call = await complete(provider, make_request(model, tools=(BASH,)))
     call = ToolCall(id="k1", name="bash", arguments={"command": "ls"}, provider_call_id="call_a")
     history = (
@@ -191,7 +193,7 @@ async def test_thinking_before_a_call_is_returned_with_the_results(
 async def test_thinking_that_anthropic_refuses_is_omitted(server: ModelServer, providers: Providers) -> None:
     """Thinking is valid only after the same prefix. A new prompt, other tools or a compaction change it."""
     provider = providers.choose("anthropic:any")[0]
-    model = server.play("think", [Reply(text="unused"), Reply(text="I go on.")])
+    model = server.play("think", [ScriptedReply(text="unused"), ScriptedReply(text="I go on.")])
     stale: JsonObject = {
         "thinking": [{"type": "thinking", "thinking": "Let me see.", "signature": "of another prefix"}]
     }
@@ -213,7 +215,7 @@ async def test_options_and_tools_reach_the_model(
     server: ModelServer, provider: Provider, vendor: str
 ) -> None:
     """R62, R80, R85, R87."""
-    model = server.play("options", [Reply(text="x")])
+    model = server.play("options", [ScriptedReply(text="x")])
     options = ModelOptions(max_tokens=99, temperature=0.25)
 
     await complete(provider, make_request(model, tools=(BASH,), options=options))
@@ -228,7 +230,7 @@ async def test_options_and_tools_reach_the_model(
 async def test_anthropic_request_marks_the_ends_of_cached_prefixes(
     server: ModelServer, providers: Providers
 ) -> None:
-    model = server.play("cache", [Reply(text="x")])
+    model = server.play("cache", [ScriptedReply(text="x")])
 
     await complete(providers.choose("anthropic:any")[0], make_request(model, tools=(BASH, READ_FILE)))
 
@@ -251,7 +253,7 @@ async def test_images_are_sent_inline_and_workspace_files_by_path(
         ImagePart(url="pictures/cat.png"),
         FilePart(path="notes.txt"),
     )
-    model = server.play("parts", [Reply(text="x")])
+    model = server.play("parts", [ScriptedReply(text="x")])
 
     await complete(provider, make_request(model, UserMessage(message_id="m1", content=parts)))
 
@@ -281,7 +283,7 @@ async def test_results_are_sent_in_each_vendors_format(
             result=ToolResult(tool_call_id="c2", content={"success": False, "exit_code": 1}, is_error=True),
         ),
     )
-    model = server.play("results", [Reply(text="x"), Reply(text="y")])
+    model = server.play("results", [ScriptedReply(text="x"), ScriptedReply(text="y")])
 
     await complete(provider, make_request(model, *history, tools=(BASH, READ_FILE)))
 
@@ -341,7 +343,7 @@ async def test_transient_fault_is_retried_and_deltas_restart(
     server: ModelServer, provider: Provider, shown: Shown, fault: Fault
 ) -> None:
     """A27."""
-    model = server.play("fault", [Reply(text="one two three four", fault=fault)])
+    model = server.play("fault", [ScriptedReply(text="one two three four", fault=fault)])
 
     reply = await complete(provider, make_request(model), shown)
 
@@ -355,7 +357,7 @@ async def test_silent_model_fails_after_its_own_time_and_is_not_requested_again(
     server: ModelServer, settings: ProviderSettings, vendor: str, after_events: int
 ) -> None:
     """A27: the model may still write the reply, and the vendor charge for it."""
-    silence = Reply(text="one two three", fault=Silence(after_events=after_events, times=1))
+    silence = ScriptedReply(text="one two three", fault=Silence(after_events=after_events, times=1))
     model = server.play("silence", [silence])
     times = {f"{vendor}:": 60.0, f"{vendor}:{model}": 0.2, f"{vendor}:other": 60.0}
     catalog = Providers(settings.model_copy(update={"request_timeout_s": 60.0, "request_timeouts_s": times}))
@@ -372,7 +374,7 @@ async def test_silent_model_fails_after_its_own_time_and_is_not_requested_again(
 async def test_request_is_not_repeated_after_a_proxy_stopped_waiting(
     server: ModelServer, provider: Provider, status: int
 ) -> None:
-    model = server.play("proxy", [Reply(text="x", fault=HttpError(status=status))])
+    model = server.play("proxy", [ScriptedReply(text="x", fault=HttpError(status=status))])
 
     with pytest.raises(ProviderFailed) as failure:
         await complete(provider, make_request(model))
@@ -404,7 +406,7 @@ async def test_refused_request_fails_without_retry_and_names_provider_and_status
     server: ModelServer, provider: Provider, vendor: str, status: int
 ) -> None:
     model = server.play(
-        "refused", [Reply(text="x", fault=HttpError(status=status, message="Not like this."))]
+        "refused", [ScriptedReply(text="x", fault=HttpError(status=status, message="Not like this."))]
     )
 
     with pytest.raises(ProviderFailed, match=r"Not like this\.") as failure:
@@ -419,7 +421,7 @@ async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
 ) -> None:
     """R80: the newest models refuse this option. The refusal must not end runs."""
     refusal = HttpError(status=400, message="`temperature` is not supported with this model.", times=1)
-    model = server.play("warm", [Reply(text="Anyway.", fault=refusal)])
+    model = server.play("warm", [ScriptedReply(text="Anyway.", fault=refusal)])
     options = ModelOptions(temperature=0.5, max_tokens=50)
 
     first = await complete(provider, make_request(model, options=options), shown)
@@ -435,7 +437,7 @@ async def test_refused_temperature_is_omitted_from_later_requests_to_the_model(
 async def test_persistent_fault_fails_after_the_last_attempt(
     server: ModelServer, settings: ProviderSettings, vendor: str
 ) -> None:
-    model = server.play("down", [Reply(text="x", fault=HttpError(status=503, message="Down."))])
+    model = server.play("down", [ScriptedReply(text="x", fault=HttpError(status=503, message="Down."))])
     twice = Providers(settings.model_copy(update={"max_attempts": 2}))
 
     with pytest.raises(ProviderFailed, match=r"503.*Down") as failure:
@@ -449,7 +451,7 @@ async def test_persistent_fault_fails_after_the_last_attempt(
 async def test_retry_pause_beyond_the_deadline_is_not_started(
     server: ModelServer, provider: Provider
 ) -> None:
-    model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=60))])
+    model = server.play("busy", [ScriptedReply(text="x", fault=HttpError(status=429, retry_after_s=60))])
     began = time.monotonic()
 
     with pytest.raises(ProviderFailed, match="429"):
@@ -459,7 +461,9 @@ async def test_retry_pause_beyond_the_deadline_is_not_started(
 
 
 async def test_retry_waits_for_the_vendors_retry_after(server: ModelServer, provider: Provider) -> None:
-    model = server.play("busy", [Reply(text="x", fault=HttpError(status=429, retry_after_s=0.3, times=1))])
+    model = server.play(
+        "busy", [ScriptedReply(text="x", fault=HttpError(status=429, retry_after_s=0.3, times=1))]
+    )
     began = time.monotonic()
 
     await complete(provider, make_request(model))
@@ -470,7 +474,7 @@ async def test_retry_waits_for_the_vendors_retry_after(server: ModelServer, prov
 async def test_reply_after_the_deadline_raises_provider_failed(
     server: ModelServer, provider: Provider
 ) -> None:
-    model = server.play("slow", [Reply(text="x", gate=Gate(name="never"))])
+    model = server.play("slow", [ScriptedReply(text="x", gate=Gate(name="never"))])
 
     with pytest.raises(ProviderFailed, match=r"no complete reply within 0\.2 s"):
         await provider.complete(make_request(model), deltas=Shown(), deadline_s=0.2)
@@ -478,7 +482,9 @@ async def test_reply_after_the_deadline_raises_provider_failed(
 
 async def test_cancel_closes_the_connection(server: ModelServer, provider: Provider) -> None:
     """P7: a cancelled run leaves no running generation at the vendor."""
-    model = server.play("slow", [Reply(text="one two three", gate=Gate(name="never", after_events=3))])
+    model = server.play(
+        "slow", [ScriptedReply(text="one two three", gate=Gate(name="never", after_events=3))]
+    )
     pending = asyncio.create_task(complete(provider, make_request(model)))
     await server.wait_for_requests("slow", outcome="open")
 
@@ -493,7 +499,7 @@ async def test_oversized_reply_is_cut_with_the_finish_reason_length(
     server: ModelServer, provider: Provider, shown: Shown
 ) -> None:
     """A24."""
-    model = server.play("flood", [Reply(text="x" * 3_000_000, chunk_chars=50_000)])
+    model = server.play("flood", [ScriptedReply(text="x" * 3_000_000, chunk_chars=50_000)])
 
     reply = await complete(provider, make_request(model), shown)
 
@@ -504,7 +510,7 @@ async def test_oversized_reply_is_cut_with_the_finish_reason_length(
 async def test_reasoning_too_long_for_the_log_is_published_but_not_stored(
     server: ModelServer, provider: Provider, shown: Shown
 ) -> None:
-    model = server.play("think", [Reply(reasoning="x" * 200_000, text="4", chunk_chars=10_000)])
+    model = server.play("think", [ScriptedReply(reasoning="x" * 200_000, text="4", chunk_chars=10_000)])
 
     reply = await complete(provider, make_request(model), shown)
 
@@ -617,7 +623,7 @@ async def test_api_keys_occur_in_no_error_and_no_repr(server: ModelServer) -> No
             "anthropic_base_url": server.url,
         }
     )
-    model = server.play("refused", [Reply(text="x", fault=HttpError(status=401, message="No."))])
+    model = server.play("refused", [ScriptedReply(text="x", fault=HttpError(status=401, message="No."))])
     catalog = Providers(settings)
 
     for vendor in ("openai", "anthropic"):
@@ -630,7 +636,7 @@ async def test_api_keys_occur_in_no_error_and_no_repr(server: ModelServer) -> No
 async def test_warmed_provider_has_its_client_before_the_first_request(
     server: ModelServer, providers: Providers, vendor: str
 ) -> None:
-    model = server.play("warm", [Reply(text="x")])
+    model = server.play("warm", [ScriptedReply(text="x")])
 
     await providers.warm(f"{vendor}:{model}")
     provider, name = providers.choose(f"{vendor}:{model}")
@@ -655,7 +661,7 @@ def test_vendor_sdks_are_imported_on_first_use() -> None:
 
 
 async def test_many_requests_share_one_client(server: ModelServer, provider: Provider) -> None:
-    model = server.play("many", [Reply(text="x", gate=Gate(name="all"))])
+    model = server.play("many", [ScriptedReply(text="x", gate=Gate(name="all"))])
 
     async with asyncio.TaskGroup() as group:
         pending = [group.create_task(complete(provider, make_request(model))) for _ in range(20)]

@@ -41,7 +41,7 @@ class DeployedCluster:
         """Create keys and certificates, and start the three servers."""
         subprocess.run([DEPLOY / "certificates.sh", self.directory / "tls"], check=True)
         self.use(replicas)
-        self.run("keys", str(self.directory / "keys"))
+        self.run("keys", "deployment", str(self.directory / "keys"))
         for node in NODES:
             config = self._config(node)
             public = str(self.directory / "keys" / "nats" / "public.env")

@@ -15,7 +15,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, api
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.bus.builders import commit
 from tests.faults.broker.commands import banksman
 from tests.support.chaos.fleet import OPTIONAL, Fleet
@@ -34,13 +34,15 @@ async def test_a_restored_system_continues_from_its_backup(place: Path, model: S
     copy = place / "copy"
     async with fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
-            finished = model.play("finished", [Reply(text="Once."), Reply(text="Twice.")])
+            finished = model.play("finished", [ScriptedReply(text="Once."), ScriptedReply(text="Twice.")])
             kept = await client.create(finished)
             await client.run(kept, "first")
-            asking = await client.create(model.play("asking", [bash("echo signalled"), Reply(text="Done.")]))
+            asking = await client.create(
+                model.play("asking", [bash("echo signalled"), ScriptedReply(text="Done.")])
+            )
             parked = await client.chat(asking, "lift")
             approval_request = await client.approval_request(parked)
-            held = Reply(text="At last.", gate=Gate(name="hold"))
+            held = ScriptedReply(text="At last.", gate=Gate(name="hold"))
             working = await client.create(model.play("working", [held, held]))
             running = await client.chat(working, "wait")
             await client.event("iteration.started", run_id=running)

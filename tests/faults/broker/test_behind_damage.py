@@ -14,7 +14,7 @@ from banksman.bus.jetstream import ApiError, call
 from banksman.bus.names import RUNNERS, api, kv_stream
 from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology, run_topology
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.faults.broker.stores import (
     Damage,
     cut_the_tail,
@@ -99,15 +99,19 @@ async def test_runs_and_approvals_accepted_after_damage_survive_a_kill_of_the_br
     fleet = Fleet(place, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL)
     async with fleet, Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
         for number in range(4):
-            earlier = await client.create(model.play(f"earlier-{number}", [Reply(text="Well.")]))
+            earlier = await client.create(model.play(f"earlier-{number}", [ScriptedReply(text="Well.")]))
             await client.run(earlier, "first")
         await fleet["nats"].stop(signal.SIGTERM)
         flip_in_the_last_block(stream_of(fleet.nats.store))
         await _up(fleet)
-        done = [await client.create(model.play(f"later-{n}", [Reply(text="Done.")])) for n in range(3)]
+        done = [
+            await client.create(model.play(f"later-{n}", [ScriptedReply(text="Done.")])) for n in range(3)
+        ]
         for conversation in done:
             assert (await client.run(conversation, "go"))["status"] == "completed"
-        asking = await client.create(model.play("asking", [bash("echo approved"), Reply(text="Done.")]))
+        asking = await client.create(
+            model.play("asking", [bash("echo approved"), ScriptedReply(text="Done.")])
+        )
         parked = await client.chat(asking, "ask")
         approval_request = await client.approval_request(parked)
         await fleet["nats"].stop()

@@ -19,7 +19,7 @@ from banksman.bus.dead import dead_letter, store_late_result
 from banksman.bus.jetstream import delete_message
 from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS
-from banksman.cli.operator.cutting import cut
+from banksman.cli.operator.recovery import cut
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit, ConversationUpdated, HistoryCut

@@ -17,7 +17,7 @@ from banksman.bus.names import EVENTS, api
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import LEAST_STORAGE
 from banksman.deployment.topology import app_topology
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.broker.deployed import DeployedCluster, deployed_cluster
 from tests.support.client import Client
 from tests.support.paths import ROOT
@@ -57,8 +57,8 @@ async def test_the_system_runs_on_three_encrypted_servers_one_of_which_is_killed
     assert cluster.run("streams", "provision") == "nothing to do\n"
     assert cluster.run("streams", "check") == "streams are as strong as required\n"
     with scripted_model() as model:
-        bash = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": "echo signalled"}),))
-        name = model.play("cluster", [bash, Reply(text="Lifted.")])
+        bash = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": "echo signalled"}),))
+        name = model.play("cluster", [bash, ScriptedReply(text="Lifted.")])
         async with (
             cluster.services(model.url),
             Client.connected(cluster.gateway, timeout_s=60) as client,

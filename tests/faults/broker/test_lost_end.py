@@ -11,7 +11,7 @@ import pytest
 from banksman.bus.names import EVENTS
 from banksman.bus.tail import last_sequence
 from banksman.log_integrity.heads import LogHeads
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.faults.broker.commands import banksman
 from tests.faults.broker.stores import cut_the_tail, stream_of
 from tests.support.chaos.fleet import OPTIONAL, Fleet
@@ -27,7 +27,12 @@ async def test_a_log_that_lost_its_end_is_refused_until_an_operator_accepts_it(
     place: Path, model: ScriptedModel
 ) -> None:
     """M18: numbers are assigned again; a client with the old ones gets `resync_required`."""
-    says = [Reply(text="Well."), Reply(text="Well, well."), Reply(text="Again."), Reply(text="And again.")]
+    says = [
+        ScriptedReply(text="Well."),
+        ScriptedReply(text="Well, well."),
+        ScriptedReply(text="Again."),
+        ScriptedReply(text="And again."),
+    ]
     async with Fleet(place, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             whole, cut = (

@@ -16,7 +16,7 @@ from banksman.bus.names import APPROVALS, api
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants, marker
 from tests.faults.chaos.test_crashes import (
     test_a_cancel_that_races_with_completion_gives_one_terminal_event,
@@ -55,7 +55,7 @@ async def test_a_runner_that_dies_after_its_start_executes_the_call_at_most_once
     """P2: the start is stored on three servers; no process repeats the call, and its outcome is unknown."""
     async with stage.connected() as client:
         await stage.arm("runner.after_claim", "tool-runner-1")
-        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        conversation, run_id = await stage.run(client, bash(marker), ScriptedReply(text="done"))
         outcome = await client.finished(run_id)
         await stage.disarm("tool-runner-1")
     [result] = client.events(conversation, "tool_call.completed")
@@ -70,7 +70,9 @@ async def test_one_decision_wins_during_a_leader_failure_and_all_users_receive_i
     """P3, P4: the request survives kill -9 of everything; four users decide at two gateways during an
     election."""
     async with stage.connected() as client:
-        _, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL)
+        _, run_id = await stage.run(
+            client, bash(marker), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
+        )
         approval_request = await client.approval_request(run_id)
     await _all_killed(stage.fleet)
 
@@ -99,7 +101,7 @@ async def test_poison_is_dead_lettered_and_other_messages_are_handled(stage: Sta
     poison = subjects.run_work("local", new_id("x"))
     async with stage.connected() as client, stage.fleet.operator() as operator:
         await durable(operator, poison, b'{"type": ', msg_id=new_id("p"))
-        _, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        _, run_id = await stage.run(client, bash(marker), ScriptedReply(text="done"))
         outcome = await client.finished(run_id)
         async with deadline("the poison was not dead-lettered"):
             while not [one async for one in dead_letters(operator) if one.letter.subject == poison]:
@@ -111,7 +113,7 @@ async def test_an_agent_hands_its_run_over_on_sigterm(stage: Stage, marker: str)
     """P16: it ends in order, and another agent finishes its run."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
-        conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        conversation, run_id = await stage.run(client, held, ScriptedReply(text="done"))
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=WAIT_TIMEOUT_S)
         driver = stage.fleet[await stage.driver(run_id)]
         code = await driver.restart()

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 from tests.support.chaos.fleet import Fleet
 from tests.support.chaos.plans import ASSISTANTS, AUTO, command
@@ -37,12 +37,12 @@ class Stage:
         """Connect a websocket client to a gateway during the context."""
         return Client.connected(self.fleet.urls[gateway], timeout_s=WAIT_TIMEOUT_S)
 
-    async def run(self, client: Client, *replies: Reply, assistant: str = AUTO) -> tuple[str, str]:
+    async def run(self, client: Client, *replies: ScriptedReply, assistant: str = AUTO) -> tuple[str, str]:
         """Start a run in a new conversation; return both ids."""
         conversation = await self.conversation(client, *replies, assistant=assistant)
         return conversation, await client.chat(conversation, "go")
 
-    async def conversation(self, client: Client, *replies: Reply, assistant: str = AUTO) -> str:
+    async def conversation(self, client: Client, *replies: ScriptedReply, assistant: str = AUTO) -> str:
         """Create a conversation whose model gives these replies."""
         self.scripts.append(new_id("s"))
         self.model.play(self.scripts[-1], replies, at_end="repeat")
@@ -91,9 +91,11 @@ async def until(holds: Callable[[], bool]) -> None:
     await eventually(holds, WAIT_TIMEOUT_S, interval_s=0.05)
 
 
-def bash(marker: str, seconds: float = 0.0) -> Reply:
+def bash(marker: str, seconds: float = 0.0) -> ScriptedReply:
     """Return a reply that calls a command, which appends its marker to a file of the workspace."""
-    return Reply(tool_calls=(ToolCall(name="bash", arguments={"command": command(marker, seconds)}),))
+    return ScriptedReply(
+        tool_calls=(ScriptedCall(name="bash", arguments={"command": command(marker, seconds)}),)
+    )
 
 
 async def make_assistants(fleet: Fleet) -> None:

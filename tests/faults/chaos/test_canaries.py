@@ -18,7 +18,7 @@ from banksman.bus.objects import Objects
 from banksman.bus.publish import durable
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.chaos.conftest import Stage
 from tests.support.chaos.canaries import Canaries, Search
 from tests.support.chaos.plans import command
@@ -145,9 +145,9 @@ def test_nkey_seeds_and_the_signing_key_are_searched_too(canaries: Canaries, tmp
 async def test_a_running_system_leaks_no_secret(stage: Stage, marker: str) -> None:
     """P9, A18: for any search of a command; and the check finds a secret planted in a workspace."""
     looks = f"{command(marker)}; env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; true"
-    pries = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": looks}),))
+    pries = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": looks}),))
     async with stage.connected() as client:
-        _, run_id = await stage.run(client, pries, Reply(text="done"))
+        _, run_id = await stage.run(client, pries, ScriptedReply(text="done"))
         outcome = await client.finished(run_id)
     assert (outcome["status"], stage.fleet.executions(marker)) == ("completed", 1)
     assert "PATH=" in json.dumps(stage.requests()), "the command saw its environment"

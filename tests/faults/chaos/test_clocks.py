@@ -17,7 +17,7 @@ from banksman.bus.names import EVENTS
 from banksman.contracts import subjects
 from banksman.contracts.events import RunFinished, RunStarted
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import Stage
 from tests.support import privileged
 from tests.support.chaos.fleet import Fleet
@@ -113,7 +113,7 @@ async def test_the_time_limit_uses_the_brokers_clock_after_a_takeover(apart: Sta
 
 async def _parked(stage: Stage, client: Client, name: str) -> tuple[str, str]:
     """Start a run whose model never replies."""
-    held = Reply(text="never", gate=Gate(name=new_id(f"{name}-")))
+    held = ScriptedReply(text="never", gate=Gate(name=new_id(f"{name}-")))
     conversation, run_id = await stage.run(client, held, assistant=BRIEF)
     await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
     return conversation, run_id

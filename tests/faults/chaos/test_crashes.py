@@ -9,7 +9,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, HttpError, Reply
+from banksman.model_server import Gate, HttpError, ScriptedReply
 from tests.faults.chaos.conftest import Stage, bash, until
 from tests.support.chaos.plans import AUTO, NEEDS_APPROVAL
 from tests.support.client import Client, Frame
@@ -33,7 +33,7 @@ async def test_a_model_reply_that_was_not_stored_is_requested_again(stage: Stage
     """A04: the model is called twice, its calls get other ids, and one of them is executed once."""
     async with stage.connected() as client:
         await stage.arm("agent.reply_received", *AGENTS)
-        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        conversation, run_id = await stage.run(client, bash(marker), ScriptedReply(text="done"))
         outcome = await client.finished(run_id)
         await stage.disarm(*AGENTS)
 
@@ -49,7 +49,7 @@ async def test_an_ended_run_without_an_ack_is_not_run_again(stage: Stage, marker
     """P1: the message is redelivered, and has no effect."""
     async with stage.connected() as client:
         await stage.arm("agent.before_ack", *AGENTS)
-        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        conversation, run_id = await stage.run(client, bash(marker), ScriptedReply(text="done"))
         await client.finished(run_id)
         after = await client.run(conversation, "once more")
         await stage.disarm(*AGENTS)
@@ -64,7 +64,7 @@ async def test_a_missing_approval_request_of_a_parked_run_is_stored_later(stage:
     async with stage.connected() as client:
         await stage.arm("agent.before_approval_request", *AGENTS)
         conversation, run_id = await stage.run(
-            client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
+            client, bash(marker), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
         )
         approval_request = await client.approval_request(run_id)
         response = await client.decide(approval_request["approval_id"])
@@ -81,7 +81,7 @@ async def test_a_repeated_request_at_another_gateway_returns_the_same_run(stage:
     """P14: the request was stored; repeated with its id at another gateway, it returns the same run."""
     request = {"id": f"ask-{marker}", "content": "go"}
     async with stage.connected(1) as other:
-        conversation = await stage.conversation(other, bash(marker), Reply(text="done"))
+        conversation = await stage.conversation(other, bash(marker), ScriptedReply(text="done"))
         await stage.arm("gateway.before_response", "gateway-1")
         with pytest.raises(ConnectionClosed):
             async with stage.connected(0) as client:
@@ -101,7 +101,7 @@ async def test_a_frozen_owner_is_fenced_by_the_higher_claim(stage: Stage, marker
     """P5, A12: another agent takes over and finishes; the first one resumes, and changes nothing."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
-        conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        conversation, run_id = await stage.run(client, held, ScriptedReply(text="done"))
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         driver = stage.fleet[await stage.driver(run_id)]
         driver.freeze()
@@ -128,11 +128,13 @@ async def test_a_frozen_owner_does_not_repeat_its_model_request_after_a_takeover
 
     The broker is stopped when the owner thaws, so that no message notifies it of the takeover in time.
     """
-    failing = Reply(gate=Gate(name=marker), fault=HttpError(status=503))
+    failing = ScriptedReply(gate=Gate(name=marker), fault=HttpError(status=503))
     broker = stage.fleet.servers[0]
     async with stage.connected() as client:
         stage.scripts.append(new_id("s"))
-        stage.model.play(stage.scripts[-1], (failing, Reply(text="done")), by="count", at_end="repeat")
+        stage.model.play(
+            stage.scripts[-1], (failing, ScriptedReply(text="done")), by="count", at_end="repeat"
+        )
         conversation = await client.create(f"openai:scripted/{stage.scripts[-1]}", assistant=AUTO)
         run_id = await client.chat(conversation, "go")
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
@@ -164,9 +166,11 @@ async def test_runs_continue_after_the_broker_was_frozen_for_ten_seconds(stage: 
     broker = stage.fleet.servers[0]
     async with stage.connected() as client:
         held = bash(thought).model_copy(update={"gate": Gate(name=marker)})
-        runs = [await stage.run(client, bash(working, 2.0), Reply(text="done"))]
-        runs.append(await stage.run(client, bash(parked), Reply(text="done"), assistant=NEEDS_APPROVAL))
-        runs.append(await stage.run(client, held, Reply(text="done")))
+        runs = [await stage.run(client, bash(working, 2.0), ScriptedReply(text="done"))]
+        runs.append(
+            await stage.run(client, bash(parked), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL)
+        )
+        runs.append(await stage.run(client, held, ScriptedReply(text="done")))
         approval_request = await client.approval_request(runs[1][1])
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         await until(lambda: stage.fleet.executions(working) == 1)
@@ -191,7 +195,7 @@ async def test_a_run_queued_behind_the_run_of_a_dead_owner_starts(stage: Stage, 
     """P1: another agent takes over the run within seconds, finishes it, and starts the next."""
     async with stage.connected() as client:
         held = bash(marker).model_copy(update={"gate": Gate(name=marker)})
-        conversation, run_id = await stage.run(client, held, Reply(text="done"))
+        conversation, run_id = await stage.run(client, held, ScriptedReply(text="done"))
         queued = await client.chat(conversation, "and then")
         await client.event("run.queued", run_id=queued)
         await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
@@ -216,7 +220,7 @@ async def test_a_cancel_that_races_with_completion_gives_one_terminal_event(
         conversations: list[str] = []
         for number in range(12):
             gate = f"{marker}-{number}"
-            last = Reply(text="done", gate=Gate(name=gate))
+            last = ScriptedReply(text="done", gate=Gate(name=gate))
             conversation, run_id = await stage.run(client, last)
             conversations.append(conversation)
             await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)

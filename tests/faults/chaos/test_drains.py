@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 import pytest
 from websockets.asyncio.client import connect
 
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, until
 from tests.support.chaos.fleet import START_S, Member
 from tests.support.timeouts import deadline
@@ -32,9 +32,9 @@ async def test_every_service_drains_in_time_under_full_load(stage: Stage, marker
     members = [fleet[name] for name in SERVICES]
     async with AsyncExitStack() as clients:
         async with stage.connected(0) as client:
-            conversation, long = await stage.run(client, bash(marker, 600), Reply(text="done"))
+            conversation, long = await stage.run(client, bash(marker, 600), ScriptedReply(text="done"))
             await until(lambda: stage.fleet.executions(marker) == 1)
-            held = Reply(text="at last").model_copy(update={"gate": Gate(name=marker)})
+            held = ScriptedReply(text="at last").model_copy(update={"gate": Gate(name=marker)})
             _, answering = await stage.run(client, held)
             await stage.model.wait_for_requests(stage.scripts[-1], 1, timeout_s=60)
         async with asyncio.TaskGroup() as connecting:

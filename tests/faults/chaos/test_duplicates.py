@@ -13,7 +13,7 @@ from banksman.bus.messages import Message
 from banksman.bus.publish import durable
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash
 from tests.support.chaos.plans import NEEDS_APPROVAL
 from tests.support.client import Client
@@ -72,22 +72,24 @@ async def test_three_redeliveries_of_every_message_in_any_order_change_nothing(
 
 async def _whole_life(stage: Stage, client: Client, marker: str) -> list[str]:
     """Create an approved, a rejected, a cancelled and a steered run, and rename a conversation."""
-    approved, run_id = await stage.run(client, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL)
+    approved, run_id = await stage.run(
+        client, bash(marker), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
+    )
     await client.approve(run_id)
     await client.finished(run_id)
     rejected, run_id = await stage.run(
-        client, bash("mark-rejected"), Reply(text="done"), assistant=NEEDS_APPROVAL
+        client, bash("mark-rejected"), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
     )
     await client.approve(run_id, "reject")
     await client.finished(run_id)
     cancelled, run_id = await stage.run(
-        client, bash("mark-cancelled"), Reply(text="done"), assistant=NEEDS_APPROVAL
+        client, bash("mark-cancelled"), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
     )
     await client.approval_request(run_id)
     await client.request("run.cancel", run_id=run_id)
     await client.finished(run_id)
     steered, run_id = await stage.run(
-        client, bash("mark-steered"), Reply(text="done"), assistant=NEEDS_APPROVAL
+        client, bash("mark-steered"), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
     )
     await client.approval_request(run_id)
     await client.chat(steered, "leave that", mode="steer")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime import failpoints
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint, arm, reach
 from tests.support.chaos.fleet import OPTIONAL, Fleet
@@ -94,7 +94,7 @@ class Rounds:
         await self.fleet[member].begun(starts + 1)
         await self.fleet[member].ready()
 
-    async def run(self, *replies: Reply, **conversation: Any) -> tuple[str, str]:
+    async def run(self, *replies: ScriptedReply, **conversation: Any) -> tuple[str, str]:
         """Start a run; return its conversation and its id."""
         self.number += 1
         name = f"round-{self.number}"
@@ -119,8 +119,8 @@ async def interrupted_calls(tmp_path: Path, points: Sequence[Failpoint]) -> None
             marker = f"mark-{number}"
             await played.arm("tool-runner-1", point)
             script = f"echo {marker} >> ledger; echo written; sleep 0.5"
-            call = Reply(tool_calls=(ToolCall(name="bash", arguments={"command": script}),))
-            conversation, run_id = await played.run(call, Reply(text="done"))
+            call = ScriptedReply(tool_calls=(ScriptedCall(name="bash", arguments={"command": script}),))
+            conversation, run_id = await played.run(call, ScriptedReply(text="done"))
             await played.client.approve(run_id)
             outcome = await played.client.finished(run_id)
             [result] = played.client.events(conversation, "tool_call.completed")

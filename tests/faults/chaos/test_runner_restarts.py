@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import Stage, bash
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -23,12 +23,12 @@ async def test_a_run_started_while_the_only_runner_drains_is_executed_by_the_nex
     await other.stop()
     try:
         async with stage.connected() as client:
-            _, long = await stage.run(client, bash(new_id("long-"), 4), Reply(text="done"))
+            _, long = await stage.run(client, bash(new_id("long-"), 4), ScriptedReply(text="done"))
             await client.event("tool_call.started", run_id=long)
             ended = only.starts + 1
             only.send(signal.SIGTERM)
             await only.ready(wanted=False)
-            conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+            conversation, run_id = await stage.run(client, bash(marker), ScriptedReply(text="done"))
             outcomes = [await client.finished(run) for run in (long, run_id)]
             await only.begun(ended)
     finally:
@@ -48,7 +48,7 @@ async def test_a_run_started_while_all_its_services_restart_is_executed_by_them(
     async with stage.connected() as client:
         for name in SERVE_TOOLS:
             stage.fleet[name].kill()
-        conversation, run_id = await stage.run(client, bash(marker), Reply(text="done"))
+        conversation, run_id = await stage.run(client, bash(marker), ScriptedReply(text="done"))
         outcome = await client.finished(run_id)
     await stage.fleet.ready()
 

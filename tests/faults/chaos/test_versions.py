@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import SEED, Stage, bash
 from tests.support.chaos.mixed import Mixed, mixed_on
 from tests.support.chaos.newer import EVENT_TYPE
@@ -59,7 +59,7 @@ async def test_gateways_of_two_versions_return_one_response_and_accept_each_othe
     message = {"id": new_id("q"), "content": "go"}
     async with upgraded.connected(0) as newer, upgraded.connected(1) as older:
         conversation = await upgraded.conversation(
-            older, bash(marker), Reply(text="done"), assistant=NEEDS_APPROVAL
+            older, bash(marker), ScriptedReply(text="done"), assistant=NEEDS_APPROVAL
         )
         runs = [await client.chat(conversation, **message) for client in (newer, older, newer)]
         # Two agents may start messages that are sent within milliseconds in either order.

@@ -13,7 +13,7 @@ from banksman.bus.messages import Message
 from banksman.bus.outcomes import IN_PROGRESS, NAK
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.faults.chaos.conftest import SEED, WAIT_TIMEOUT_S, Stage, bash
 from tests.support.chaos.plans import AUTO
 from tests.support.polling import eventually, scripted_delay
@@ -79,9 +79,9 @@ async def _killed_after_acknowledgements(stage: Stage, rounds: int) -> None:
         assert [len(found) for found in ends] == [1] * len(runs)
 
 
-def _replies(marker: str) -> tuple[Reply, Reply]:
+def _replies(marker: str) -> tuple[ScriptedReply, ScriptedReply]:
     """A command, and a reply that waits: all runs end and are acked when the reply is released."""
-    return bash(marker), Reply(text="done", gate=Gate(name=marker))
+    return bash(marker), ScriptedReply(text="done", gate=Gate(name=marker))
 
 
 async def _nothing_is_open(operator: Bus) -> None:

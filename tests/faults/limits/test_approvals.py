@@ -34,7 +34,7 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.tools import ToolCall
 from banksman.contracts.work import ApprovalRequest
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.gateway.conftest import Agent, GatewayFactory, Served
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
@@ -119,7 +119,7 @@ async def test_an_approval_request_is_closed_exactly_once_in_the_log(
     client: Client, http: httpx.AsyncClient, play: Play, how: str, outcome: str, status: str
 ) -> None:
     """P3, P4: afterwards it is open at no interface."""
-    conversation = await client.create(play(bash("echo original"), Reply(text="ok")))
+    conversation = await client.create(play(bash("echo original"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     call_id = approval_request["items"][0]["tool_call_id"]
@@ -158,7 +158,7 @@ async def test_a_call_other_than_the_approved_one_never_runs(
     system: System, operator: Bus, http: httpx.AsyncClient, play: Play, model: ScriptedModel
 ) -> None:
     """P4, A11: the request shows one command and the log has another; the runner compares the digests."""
-    name = play(Reply(text="It was refused."), at_end="repeat")
+    name = play(ScriptedReply(text="It was refused."), at_end="repeat")
     conversation = (await http.post("/context/conversations", json={"model": name})).json()["conversation_id"]
     shown = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo shown > shown"})
     altered = shown.model_copy(update={"arguments": {"command": "echo altered > altered"}})
@@ -249,7 +249,7 @@ def hasty(model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> Gen
 
 async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, model: ScriptedModel) -> None:
     """P4, A10: a decision in time counts, even at a gateway with a fast clock; later ones are refused."""
-    name = model.play("expires", [bash("echo ran"), Reply(text="ok")], at_end="repeat")
+    name = model.play("expires", [bash("echo ran"), ScriptedReply(text="ok")], at_end="repeat")
     with _gateway_with_clock(hasty, -300) as late, _gateway_with_clock(hasty, 300) as early:
         async with Client.connected(hasty.url, timeout_s=WAIT_TIMEOUT_S) as client:
             runs = [await client.chat(await client.create(name), "go") for _ in range(2)]
@@ -275,7 +275,7 @@ async def test_an_approval_request_expires_by_the_brokers_clock(hasty: System, m
 async def test_a_call_approved_after_the_expiry_does_not_start(hasty: System, model: ScriptedModel) -> None:
     """P4, A10: all agents are frozen during the expiry, and a gateway with a slow clock accepts the
     decision."""
-    name = model.play("late", [bash("echo ran > ran"), Reply(text="It did not run.")])
+    name = model.play("late", [bash("echo ran > ran"), ScriptedReply(text="It did not run.")])
     with _gateway_with_clock(hasty, -300) as late:
         async with Client.connected(late, timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await client.create(name)
@@ -302,7 +302,9 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
 
     All processes use the broker's clock, which a test cannot shift: one run is logged as of three days ago.
     """
-    name = model.play("lasts", [bash("echo ran >> ledger; cat ledger"), Reply(text="ok")], at_end="repeat")
+    name = model.play(
+        "lasts", [bash("echo ran >> ledger; cat ledger"), ScriptedReply(text="ok")], at_end="repeat"
+    )
     verdicts = ("approve", "reject", None, None)
     async with Fleet(tmp_path, model.url, agents=1, gateways=1, runners=1, without=OPTIONAL) as fleet:
         async with Client.connected(fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
@@ -340,7 +342,7 @@ async def test_decisions_survive_restarts_of_everything_and_three_days(
 
 async def _old(fleet: Fleet, model: ScriptedModel, ago: timedelta) -> str:
     """The approval request of a run whose log shows three days of waiting."""
-    name = model.play("old", [Reply(text="ok")], at_end="repeat")
+    name = model.play("old", [ScriptedReply(text="ok")], at_end="repeat")
     made = await fleet.http.post(f"{fleet.urls[0]}/context/conversations", json={"model": name})
     call = ToolCall(id=new_id("k"), name="bash", arguments={"command": "echo ran >> ledger; cat ledger"})
     async with fleet.operator() as bus:

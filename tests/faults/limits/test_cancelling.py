@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from banksman.model_server import Gate, Reply, ToolCall
+from banksman.model_server import Gate, ScriptedCall, ScriptedReply
 from tests.scenarios.conftest import Play, until
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
@@ -14,7 +14,7 @@ from tests.support.system import ScriptedModel, System
 
 pytestmark = pytest.mark.timeout(120)
 
-LOOK = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
+LOOK = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "none"}),))
 Reach = Callable[[Client, str, str], Awaitable[None]]
 
 
@@ -39,9 +39,9 @@ async def _between(client: Client, conversation: str, run_id: str) -> None:
     await client.event("tool_call.completed", run_id=run_id)
 
 
-HELD = Reply(text="never said", gate=Gate(name="never"))
-CUT = Reply(text="never said to its end", gate=Gate(name="never", after_events=3))
-STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
+HELD = ScriptedReply(text="never said", gate=Gate(name="never"))
+CUT = ScriptedReply(text="never said to its end", gate=Gate(name="never", after_events=3))
+STATES: dict[str, tuple[tuple[ScriptedReply, ...], Reach]] = {
     "before the model writes": ((HELD,), _requested),
     "while the model writes": ((CUT,), _streaming),
     "while a user decides": ((bash("true"), HELD), _awaiting_approval),
@@ -54,7 +54,7 @@ STATES: dict[str, tuple[tuple[Reply, ...], Reach]] = {
 async def test_a_run_is_cancelled_once_in_every_state(client: Client, play: Play, state: str) -> None:
     """P7, A15: one terminal event, one result per call, and the next message gets a reply."""
     replies, reach = STATES[state]
-    conversation = await client.create(play(*replies, Reply(text="Next."), at_end="repeat"))
+    conversation = await client.create(play(*replies, ScriptedReply(text="Next."), at_end="repeat"))
     run_id = await client.chat(conversation, "go")
     await reach(client, conversation, run_id)
 
@@ -75,7 +75,7 @@ async def test_a_queued_run_is_cancelled_and_its_neighbours_continue(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """P7, A15: it never starts; the runs before and after it complete."""
-    name = play(Reply(text="One.", gate=Gate(name="queued")), Reply(text="Three."))
+    name = play(ScriptedReply(text="One.", gate=Gate(name="queued")), ScriptedReply(text="Three."))
     conversation = await client.create(name)
     first, second, third = [await client.chat(conversation, text) for text in ("one", "two", "three")]
     await client.event("run.queued", run_id=third)
@@ -93,7 +93,7 @@ async def test_a_queued_run_is_cancelled_and_its_neighbours_continue(
 
 async def test_simultaneous_cancel_and_completion_give_one_terminal_event(client: Client, play: Play) -> None:
     """P1, P7, A16: twenty runs that complete at the moment of their cancel."""
-    conversation = await client.create(play(Reply(text="Fine."), at_end="repeat"))
+    conversation = await client.create(play(ScriptedReply(text="Fine."), at_end="repeat"))
 
     for _ in range(20):
         run_id = await client.chat(conversation, "go")
@@ -120,7 +120,9 @@ async def test_all_processes_of_a_cancelled_command_end(
 ) -> None:
     """P7: no process of the command is left, however it tries to stay."""
     mark = f"{4000 + sorted(STUBBORN).index(kind)}.5"
-    conversation = await client.create(play(bash(STUBBORN[kind].format(mark=mark)), Reply(text="Next.")))
+    conversation = await client.create(
+        play(bash(STUBBORN[kind].format(mark=mark)), ScriptedReply(text="Next."))
+    )
     run_id = await client.chat(conversation, "go")
     await client.approve(run_id)
     await until(lambda: system.service_pids(mark))

@@ -10,7 +10,7 @@ import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from tests.scenarios.conftest import nats_url, operator_seed
 from tests.support.client import Client
 from tests.support.connections import sockets_connected_to, sockets_of
@@ -47,8 +47,8 @@ async def test_only_the_run_that_kills_agents_is_given_up(
     own_system: System, model: ScriptedModel, deadly: ScriptedModel
 ) -> None:
     """P1, P10: five agents in a row; other runs wait for their model and complete."""
-    quiet = model.play("quiet", [Reply(text="Here I am.", gate=Gate(name="quiet"))], at_end="repeat")
-    deadly.play(DEADLY, [Reply(text="never", gate=Gate(name="never"))], at_end="repeat")
+    quiet = model.play("quiet", [ScriptedReply(text="Here I am.", gate=Gate(name="quiet"))], at_end="repeat")
+    deadly.play(DEADLY, [ScriptedReply(text="never", gate=Gate(name="never"))], at_end="repeat")
     async with Client.connected(own_system.url, timeout_s=WAIT_TIMEOUT_S) as client:
         others = [await client.chat(await client.create(quiet), "go") for _ in range(3)]
         conversation = await client.create(f"anthropic:scripted/{DEADLY}")

@@ -13,7 +13,7 @@ from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import TIMERS
 from banksman.contracts import subjects
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 async def _parked(bus: Bus, client: Client, play: Play) -> tuple[str, str, str]:
     """Return a parked run: its conversation, its id and the id of its stored approval request."""
-    conversation = await client.create(play(bash("true"), Reply(text="ok")))
+    conversation = await client.create(play(bash("true"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval = str((await client.approval_request(run_id))["approval_id"])
     # The request is committed to the log, where the client sees it, before it is stored in its slot.

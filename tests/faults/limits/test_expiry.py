@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage, bash, make_assistants
 from tests.support import privileged
 from tests.support.chaos.fleet import OPTIONAL, Fleet
@@ -78,7 +78,7 @@ start in time."""
 async def _decided(stage: Stage, client: Client, gateway: int, seconds: int) -> Decided:
     """Approve at this offset from the expiry, and wait for the end of the run."""
     marker = new_id("mark-")
-    _, run_id = await stage.run(client, bash(marker), Reply(text="ok"), assistant=NEEDS_APPROVAL)
+    _, run_id = await stage.run(client, bash(marker), ScriptedReply(text="ok"), assistant=NEEDS_APPROVAL)
     approval_request = await client.approval_request(run_id)
     expires = datetime.fromisoformat(approval_request["expires_at"])
     assert abs(expires - datetime.now(UTC)) < timedelta(seconds=EXPIRES_S + WAIT_TIMEOUT_S), (

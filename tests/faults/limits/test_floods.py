@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from banksman.model_server import Reply, Silence, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply, Silence
 from tests.scenarios.conftest import Play, model_requests
 from tests.support.client import Client
 from tests.support.system import ScriptedModel
 
 pytestmark = pytest.mark.timeout(180)
 
-LOOK = ToolCall(name="read_file", arguments={"path": "none"})
+LOOK = ScriptedCall(name="read_file", arguments={"path": "none"})
 
 
 @pytest.mark.parametrize(("vendor", "calls"), [("openai", 1_500), ("openai", 10_000), ("anthropic", 1_500)])
@@ -21,8 +21,8 @@ async def test_a_run_continues_after_a_flood_of_calls(
     client: Client, play: Play, model: ScriptedModel, vendor: str, calls: int
 ) -> None:
     """P12, A24: the first calls are executed, and the model reads an error for each of the others."""
-    flood = Reply(tool_calls=(LOOK,) * calls)
-    name = play(flood, Reply(text="Sorry."), vendor=vendor)
+    flood = ScriptedReply(tool_calls=(LOOK,) * calls)
+    name = play(flood, ScriptedReply(text="Sorry."), vendor=vendor)
     # Without the events of single calls: the connection of a client that reads them too slowly is closed.
     conversation = await client.create(name, detail="final")
 
@@ -46,8 +46,8 @@ async def test_a_reply_of_a_mebibyte_is_cut_and_the_conversation_continues(
     client: Client, play: Play, vendor: str
 ) -> None:
     """P12, A24."""
-    long = Reply(text="word " * 210_000, chunk_chars=100)
-    conversation = await client.create(play(long, Reply(text="Short."), vendor=vendor))
+    long = ScriptedReply(text="word " * 210_000, chunk_chars=100)
+    conversation = await client.create(play(long, ScriptedReply(text="Short."), vendor=vendor))
 
     outcome = await client.run(conversation, "go")
     after = await client.run(conversation, "again")
@@ -62,8 +62,8 @@ async def test_a_call_with_huge_arguments_ends_by_a_result_or_by_a_named_limit(
     client: Client, play: Play, size: int
 ) -> None:
     """P12, A24: the approval request with its preview fits the log, or the run reports that it does not."""
-    write = ToolCall(name="write_file", arguments={"path": "a.txt", "content": '\n"é' * (size // 3)})
-    name = play(Reply(tool_calls=(write,)), Reply(text="Next."), at_end="repeat")
+    write = ScriptedCall(name="write_file", arguments={"path": "a.txt", "content": '\n"é' * (size // 3)})
+    name = play(ScriptedReply(tool_calls=(write,)), ScriptedReply(text="Next."), at_end="repeat")
     conversation = await client.create(name)
 
     run_id = await client.chat(conversation, "go")
@@ -84,7 +84,7 @@ async def test_an_endless_loop_ends_at_the_iteration_limit(
     client: Client, play: Play, model: ScriptedModel
 ) -> None:
     """P12, A24: the model is not called more often."""
-    name = play(Reply(tool_calls=(LOOK,)), at_end="repeat")
+    name = play(ScriptedReply(tool_calls=(LOOK,)), at_end="repeat")
     conversation = await client.create(name, settings={"max_iterations": 5})
 
     outcome = await client.run(conversation, "go")
@@ -95,7 +95,7 @@ async def test_an_endless_loop_ends_at_the_iteration_limit(
 
 async def test_an_endless_stream_ends_at_the_time_limit_of_the_run(client: Client, play: Play) -> None:
     """P12, A24: endless text, and the run's time limit."""
-    endless = Reply(text="x " * 20_000, chunk_delay_s=0.05)
+    endless = ScriptedReply(text="x " * 20_000, chunk_delay_s=0.05)
     conversation = await client.create(play(endless, at_end="repeat"), settings={"run_timeout_s": 3})
 
     outcome = await client.run(conversation, "go")
@@ -108,7 +108,7 @@ async def test_a_silent_model_ends_at_the_time_limit_of_the_run(
     client: Client, play: Play, vendor: str
 ) -> None:
     """P12, A27: a provider that accepts the request and sends nothing."""
-    silent = Reply(text="never", fault=Silence(duration_s=60))
+    silent = ScriptedReply(text="never", fault=Silence(duration_s=60))
     conversation = await client.create(
         play(silent, at_end="repeat", vendor=vendor), settings={"run_timeout_s": 3}
     )
@@ -123,11 +123,11 @@ async def test_three_calls_that_succeed_fail_and_are_refused_all_get_results(
 ) -> None:
     """P11, A23: three results, in the order of the calls, in one request."""
     calls = (
-        ToolCall(name="read_file", arguments={"path": "none"}),
-        ToolCall(name="no_such_tool", arguments={}),
-        ToolCall(name="read_file", arguments={"wrong": True}),
+        ScriptedCall(name="read_file", arguments={"path": "none"}),
+        ScriptedCall(name="no_such_tool", arguments={}),
+        ScriptedCall(name="read_file", arguments={"wrong": True}),
     )
-    name = play(Reply(tool_calls=calls), Reply(text="I see."))
+    name = play(ScriptedReply(tool_calls=calls), ScriptedReply(text="I see."))
     conversation = await client.create(name)
 
     outcome = await client.run(conversation, "go")

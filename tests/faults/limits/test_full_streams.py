@@ -15,7 +15,7 @@ from banksman.bus.names import EVENTS, api
 from banksman.deployment.declarations import StorageBudget
 from banksman.deployment.storage import RUN_STREAMS
 from banksman.deployment.topology import app_topology
-from banksman.model_server import Gate, Reply, ToolCall, Usage
+from banksman.model_server import Gate, ScriptedCall, ScriptedReply, ScriptedUsage
 from tests.scenarios.conftest import Play, logged, model_requests, until
 from tests.support.client import Client
 from tests.support.polling import eventually
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(180)
 STREAMS = [
     stream.name for stream in app_topology(StorageBudget(1_000_000)).streams if stream.max_bytes is not None
 ]
-LOOK = ToolCall(name="read_file", arguments={"path": "none.txt"})
-PAID = Usage(input_tokens=100, output_tokens=10)
+LOOK = ScriptedCall(name="read_file", arguments={"path": "none.txt"})
+PAID = ScriptedUsage(input_tokens=100, output_tokens=10)
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -38,8 +38,8 @@ async def test_a_run_survives_a_full_stream_and_no_reply_is_paid_for_twice(
     """A37: a start is accepted and completes, or it is refused with the time to retry after."""
     gate = f"full-{stream}"
     name = play(
-        Reply(tool_calls=(LOOK,), usage=PAID, gate=Gate(name=gate)),
-        Reply(text="Paid once.", usage=PAID),
+        ScriptedReply(tool_calls=(LOOK,), usage=PAID, gate=Gate(name=gate)),
+        ScriptedReply(text="Paid once.", usage=PAID),
     )
     open_one, other = await client.create(name), await client.create(name)
     run_id = await client.chat(open_one, "go")
@@ -71,7 +71,7 @@ async def test_a_reply_that_a_full_log_refuses_is_retained_and_committed(
     model: ScriptedModel,
 ) -> None:
     """A37: the model is not called again for it, however long the log is full."""
-    name = play(Reply(text="Paid once.", usage=PAID, gate=Gate(name="full-log")))
+    name = play(ScriptedReply(text="Paid once.", usage=PAID, gate=Gate(name="full-log")))
     conversation = await client.create(name)
     run_id = await client.chat(conversation, "go")
     await until(lambda: model_requests(model, name) or None)

@@ -19,7 +19,7 @@ from banksman.bus.connection import Bus
 from banksman.contracts import subjects
 from banksman.contracts.frames import CLIENT_FRAME
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.system import System
@@ -144,7 +144,7 @@ async def test_any_bytes_over_nats_get_an_error(operator: Bus, system: System) -
 
 async def test_a_run_completes_after_all_malformed_input(client: Client, play: Play) -> None:
     """A39: no input has stopped a service."""
-    conversation = await client.create(play(Reply(text="Here.")))
+    conversation = await client.create(play(ScriptedReply(text="Here.")))
 
     assert (await client.run(conversation, "go"))["content"] == "Here."
 

@@ -9,7 +9,7 @@ import pytest
 from banksman.bus.connection import NatsSettings
 from banksman.cli.local.nats import LOCAL
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE
 from banksman.sdk import Toolbox, ToolServer
 from tests.faults.chaos.conftest import WAIT_TIMEOUT_S, Stage
@@ -45,7 +45,10 @@ async def test_results_that_arrive_without_an_agent_are_all_committed_in_several
             f"{stage.fleet.urls[0]}/context/assistants", json={"id": name, "tools": {"enabled": True}}
         )
         assert response.status_code == 201, response.text
-        replies = (Reply(tool_calls=(ToolCall(name=name),) * CALLS), Reply(text="So much."))
+        replies = (
+            ScriptedReply(tool_calls=(ScriptedCall(name=name),) * CALLS),
+            ScriptedReply(text="So much."),
+        )
         conversation, run_id = await stage.run(client, *replies, assistant=name)
         async with asyncio.timeout(WAIT_TIMEOUT_S):
             for _ in range(CALLS):
@@ -68,7 +71,7 @@ async def test_a_repeatable_call_is_given_up_after_three_lost_runners(
 ) -> None:
     """P2, P12: a call without side effects is repeated elsewhere, a limited number of times."""
     runner = stage.fleet["tool-runner-1"]
-    look = Reply(tool_calls=(ToolCall(name="read_file", arguments={"path": "none"}),))
+    look = ScriptedReply(tool_calls=(ScriptedCall(name="read_file", arguments={"path": "none"}),))
     runner.environment = {VARIABLE: "runner.end:kill", TESTING_VARIABLE: "1"}
     await stage.restarted(runner.name)
     died = len(runner.exit_codes)
@@ -76,7 +79,7 @@ async def test_a_repeatable_call_is_given_up_after_three_lost_runners(
         # A process starts three times in the meantime, possibly on a busy machine.
         async with Client.connected(stage.fleet.urls[0], timeout_s=WAIT_TIMEOUT_S) as client:
             conversation = await stage.conversation(
-                client, look, Reply(text="It is deadly."), assistant="default"
+                client, look, ScriptedReply(text="It is deadly."), assistant="default"
             )
             outcome = await client.run(conversation, "go")
         deaths = len(runner.exit_codes) - died

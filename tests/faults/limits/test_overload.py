@@ -17,7 +17,7 @@ from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.gateway.quotas.backlog import COUNT_VALID_S
 from banksman.gateway.settings import GatewaySettings
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 from tests.faults.chaos.conftest import Stage
 from tests.faults.limits.conftest import MAY_WAIT
@@ -36,7 +36,7 @@ IN_FLIGHT = MAY_WAIT
 @pytest.mark.asyncio(loop_scope="session")
 async def test_excess_runs_are_refused_and_no_accepted_run_is_lost(stage: Stage) -> None:
     """P13, A34: 202 means that the run completes, 429 names the seconds to wait; no other status occurs."""
-    name = stage.model.play("flood", [Reply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
+    name = stage.model.play("flood", [ScriptedReply(text="Fine.", gate=Gate(name="flood"))], at_end="repeat")
     limit = asyncio.Semaphore(IN_FLIGHT)
     async with httpx.AsyncClient(base_url=stage.fleet.urls[0], timeout=WAIT_TIMEOUT_S * 2) as http:
         async with asyncio.TaskGroup() as group:
@@ -192,7 +192,7 @@ async def test_every_frame_of_a_flood_gets_its_own_response(start_gateway: Gatew
 @pytest.mark.asyncio(loop_scope="session")
 async def test_without_agents_runs_wait_up_to_a_limit_and_complete_afterwards(stage: Stage) -> None:
     """P13: the depth of the queue is readable, excess requests get Retry-After, nothing is lost."""
-    name = stage.model.play("nobody", [Reply(text="At last.")], at_end="repeat")
+    name = stage.model.play("nobody", [ScriptedReply(text="At last.")], at_end="repeat")
     agent, url = stage.fleet["agent-1"], stage.fleet.urls[0]
     async with httpx.AsyncClient(base_url=url, timeout=WAIT_TIMEOUT_S * 2, trust_env=False) as http:
         await _until_waiting(stage, 0)

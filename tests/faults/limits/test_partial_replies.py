@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from banksman.contracts.ids import new_id
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.faults.chaos.conftest import Stage, until
 from tests.support.chaos.plans import FEEDBACK, command
 from tests.support.client import Client
@@ -62,12 +62,16 @@ async def _begun(stage: Stage, client: Client, vendor: str, marker: str) -> tupl
     """Create a conversation whose first call runs, second is rejected and third waits; return it and its
     run."""
     calls = tuple(
-        ToolCall(
+        ScriptedCall(
             name="bash", arguments={"command": command(f"{marker}-{fate}", 600 if fate == "lost" else 0)}
         )
         for fate in FATES
     )
-    replies = (Reply(text="Three things.", tool_calls=calls), Reply(text="I see."), Reply(text="Well then."))
+    replies = (
+        ScriptedReply(text="Three things.", tool_calls=calls),
+        ScriptedReply(text="I see."),
+        ScriptedReply(text="Well then."),
+    )
     stage.model.play(_script(marker), replies, at_end="repeat")
     conversation = await client.create(f"{vendor}:scripted/{_script(marker)}", assistant=FEEDBACK)
     run_id = await client.chat(conversation, "go")

@@ -25,7 +25,7 @@ from banksman.contracts import subjects
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.ids import new_id, run_id_for
 from banksman.contracts.work import ApprovalReply, CancelRun, StartRun
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from banksman.runs.approval.requests import sign
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
@@ -61,7 +61,7 @@ def subject_of(reader: str, tenant: str) -> str:
         case "approval.reply":
             return subjects.approval_reply(tenant, of)
         case "workflow.run":
-            return subjects.workflow_run("create_project", tenant, of)
+            return subjects.workflow_run(subjects.SERVED, tenant, of)
         case _:
             return subjects.timer_set("approval", tenant, of)
 
@@ -151,7 +151,7 @@ async def test_poison_among_valid_work_is_dead_lettered_and_the_valid_work_is_do
     operator: Bus, client: Client, http: httpx.AsyncClient, play: Play, tenant: str, good: int, poison: int
 ) -> None:
     """P10, A19: poison of eight kinds on every consumed subject, among many runs."""
-    model = play(Reply(text="Fine."), at_end="repeat")
+    model = play(ScriptedReply(text="Fine."), at_end="repeat")
     conversations = [await client.create(model, detail="final") for _ in range(10)]
     at_once = asyncio.Semaphore(50)
     sent: dict[str, bytes] = {}
@@ -197,7 +197,7 @@ async def test_a_decision_made_after_the_expiry_is_dead_lettered_and_the_request
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
     """P4, P10, A19: a gateway signed it nevertheless, because its clock was wrong."""
-    conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
+    conversation = await client.create(play(bash("echo here"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     late = ApprovalReply(
@@ -259,7 +259,7 @@ async def test_an_undecodable_decision_does_not_block_its_approval(
     operator: Bus, client: Client, play: Play
 ) -> None:
     """P3, P10: bytes in the slot of a decision are dead-lettered, and the request can be decided."""
-    conversation = await client.create(play(bash("echo here"), Reply(text="ok")))
+    conversation = await client.create(play(bash("echo here"), ScriptedReply(text="ok")))
     run_id = await client.chat(conversation, "go")
     approval_request = await client.approval_request(run_id)
     subject = subjects.approval_reply("local", approval_request["approval_id"])

@@ -18,7 +18,7 @@ from banksman.bus.names import api
 from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.deployment.topology import StorageBudget, app_topology
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.support.client import Client
 from tests.support.paths import ROOT
@@ -161,7 +161,7 @@ async def test_no_core_subscription_of_a_running_system_overlaps_with_a_stream(
     system: System, operator: Bus, client: Client, play: Play
 ) -> None:
     """A20: by the broker's list of every connection's subscriptions."""
-    await client.run(await client.create(play(Reply(text="Hi."))), "hi")
+    await client.run(await client.create(play(ScriptedReply(text="Hi."))), "hi")
     await operator.subscribe(subjects.run_work(ANY, ANY), _ignore)
     await operator.ready()
 

@@ -14,7 +14,7 @@ from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished
 from banksman.contracts.ids import attempt_id, new_id
 from banksman.contracts.tools import ToolResult
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play
 from tests.scenarios.test_approvals import bash
 from tests.support.client import Client
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 
 async def _parked(client: Client, play: Play) -> tuple[str, str, str]:
     """A run whose call waits for a decision: its conversation, its id and the call's first attempt."""
-    conversation = await client.create(play(bash("echo ran > ran"), Reply(text="I see.")))
+    conversation = await client.create(play(bash("echo ran > ran"), ScriptedReply(text="I see.")))
     run_id = await client.chat(conversation, "go")
     [item] = (await client.approval_request(run_id))["items"]
     return conversation, run_id, attempt_id(item["tool_call_id"], 1)

@@ -156,7 +156,7 @@ async def test_a_gateway_that_is_killed_after_a_start_leaves_nothing_that_starts
         "BANKSMAN_NATS__REPLICAS": str(own_nats.replicas),
         "BANKSMAN_GATEWAY__PORT": "0",
         "BANKSMAN_GATEWAY__KEYLESS_TENANT": tenant,
-        "BANKSMAN_GATEWAY__DEFAULT_MODEL": "demo:demo",
+        "BANKSMAN_MODELS__DEFAULT": "demo:demo",
         "BANKSMAN_APPROVALS__SIGNING_KEY": SIGNING_KEY,
         "BANKSMAN_ALLOW_WEAK_DURABILITY": "true",
         TESTING_VARIABLE: "1",

@@ -17,12 +17,14 @@ from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, passthrough_key
 from banksman.gateway.interfaces.passthrough.metering import Meter
 from banksman.gateway.settings import ModelSettings
-from banksman.model_server.script import Reply, Usage
+from banksman.model_server.script import ScriptedReply, ScriptedUsage
 from banksman.runtime.tenants import TenantLimits, TenantSettings
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 HEADERS = {"anthropic-version": "2023-06-01"}
-USED = Reply(text="one two", usage=Usage(input_tokens=1000, output_tokens=20, cached_tokens=300))
+USED = ScriptedReply(
+    text="one two", usage=ScriptedUsage(input_tokens=1000, output_tokens=20, cached_tokens=300)
+)
 
 
 def body(path: str, model: str, **fields: Any) -> dict[str, Any]:
@@ -118,7 +120,7 @@ async def test_a_prompt_named_by_its_id_precedes_the_prompt_of_the_request(
     expected: Any,
 ) -> None:
     """R23, R26: the base prompt, without tools; a request without `prompt_id` keeps its bytes."""
-    model = upstream.play("prompt", [Reply(text="ok")], at_end="repeat")
+    model = upstream.play("prompt", [ScriptedReply(text="ok")], at_end="repeat")
     models = ModelSettings(demo_base_url=upstream.openai_url)
     async with start_gateway(models=models) as gateway, gateway.http as http:
         prompt = (await http.post("/v1/system-prompts", json={"content": "Be brief."})).json()["id"]

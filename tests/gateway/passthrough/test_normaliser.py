@@ -17,7 +17,7 @@ from tests.support.node import installed
 from tests.support.timeouts import deadline
 
 from banksman.gateway.interfaces.passthrough.normaliser import ChatNormaliser
-from banksman.model_server.script import RawReply, Reply, ToolCall
+from banksman.model_server.script import RawReply, ScriptedCall, ScriptedReply
 
 NODE = Path(__file__).with_name("node")
 Json = dict[str, Any]
@@ -230,11 +230,15 @@ async def output_of(folder: Path, *command: str) -> bytes:
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(text="one two"),
-        Reply(tool_calls=(ToolCall(name="weather", arguments={"city": "Oslo"}), ToolCall(name="time"))),
+        ScriptedReply(text="one two"),
+        ScriptedReply(
+            tool_calls=(ScriptedCall(name="weather", arguments={"city": "Oslo"}), ScriptedCall(name="time"))
+        ),
     ],
 )
-async def test_a_stream_without_deviations_keeps_its_bytes(upstream: ModelServer, reply: Reply) -> None:
+async def test_a_stream_without_deviations_keeps_its_bytes(
+    upstream: ModelServer, reply: ScriptedReply
+) -> None:
     body = {
         "model": upstream.play("clean", [reply]),
         "stream": True,

@@ -14,7 +14,7 @@ from tests.support.model_server import ModelServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.gateway.settings import ModelSettings
-from banksman.model_server.script import Gate, Reply
+from banksman.model_server.script import Gate, ScriptedReply
 
 CHAT = "/v1/chat/completions"
 SYSTEM = "You are  ünïcode;\n\tkeep\u2028 every byte."
@@ -46,7 +46,7 @@ async def test_the_bytes_of_a_body_reach_the_upstream_unchanged(
     passing: Served, upstream: ModelServer
 ) -> None:
     """R23"""
-    model = upstream.play("bytes", [Reply(text="ok")])
+    model = upstream.play("bytes", [ScriptedReply(text="ok")])
     system = json.dumps(SYSTEM, ensure_ascii=False)
     messages = f'[{{"role":"system","content":{system}}}, {{"role":"user","content":"hi"}}]'
     body = f'{{ "model" : "{model}",\n "unknown": [1.0, 1e3], "messages": {messages} }}'.encode()
@@ -58,7 +58,7 @@ async def test_the_bytes_of_a_body_reach_the_upstream_unchanged(
 
 
 async def test_an_openai_client_streams_through_passthrough(passing: Served, upstream: ModelServer) -> None:
-    model = upstream.play("streamed", [Reply(text="one two three")])
+    model = upstream.play("streamed", [ScriptedReply(text="one two three")])
     async with _client(passing) as client:
         stream = await client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "hi"}], stream=True
@@ -69,7 +69,7 @@ async def test_an_openai_client_streams_through_passthrough(passing: Served, ups
 
 
 async def test_an_anthropic_client_streams_and_counts_tokens(passing: Served, upstream: ModelServer) -> None:
-    model = upstream.play("claude", [Reply(text="one two three")])
+    model = upstream.play("claude", [ScriptedReply(text="one two three")])
     async with AsyncAnthropic(
         base_url=passing.url,
         api_key="any",
@@ -107,7 +107,7 @@ async def test_models_of_the_upstreams_are_listed_and_read(passing: Served) -> N
 async def test_a_client_that_disconnects_cancels_the_upstream_request(
     passing: Served, upstream: ModelServer
 ) -> None:
-    model = upstream.play("slow", [Reply(text="never", gate=Gate(name="closed"))])
+    model = upstream.play("slow", [ScriptedReply(text="never", gate=Gate(name="closed"))])
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "stream": True}
     async with passing.http as http, asyncio.TaskGroup() as group:
         pending = group.create_task(http.post(CHAT, json=body))

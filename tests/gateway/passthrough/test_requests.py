@@ -19,7 +19,7 @@ from tests.support.web_server import web_server
 
 from banksman.cli.ports import free_port
 from banksman.gateway.settings import Upstream
-from banksman.model_server.script import Reply
+from banksman.model_server.script import ScriptedReply
 from banksman.runtime import redaction
 
 CHAT = "/v1/chat/completions"
@@ -163,7 +163,7 @@ async def test_upstreams_that_serve_every_model_are_tried_in_order(
     start_passing: StartPassing, upstream: ModelServer
 ) -> None:
     """An upstream without the model responds with 404; the next one gets the request."""
-    model = upstream.play("second", [Reply(text="from the second")])
+    model = upstream.play("second", [ScriptedReply(text="from the second")])
     seen: list[str] = []
 
     def handler(request: web.Request) -> web.Response:

@@ -12,7 +12,15 @@ from tests.gateway.passthrough.conftest import Passing, StartPassing, to
 from tests.support.model_server import ModelServer
 
 from banksman.gateway.interfaces.passthrough import sse
-from banksman.model_server.script import ConnectionCut, EarlyEnd, Gate, HalfJson, HttpError, RawReply, Reply
+from banksman.model_server.script import (
+    ConnectionCut,
+    EarlyEnd,
+    Gate,
+    HalfJson,
+    HttpError,
+    RawReply,
+    ScriptedReply,
+)
 
 CHAT = "/v1/chat/completions"
 HEADERS = {"anthropic-version": "2023-06-01"}
@@ -49,7 +57,7 @@ async def test_a_stream_that_the_upstream_breaks_off_ends_with_an_error(
     through: Passing, upstream: ModelServer, path: str, fault: str
 ) -> None:
     """Interfaces, section 2: mid-stream fault. No part of an event is forwarded."""
-    model = upstream.play("cut", [Reply(text="one two three", fault=FAULTS[fault])])
+    model = upstream.play("cut", [ScriptedReply(text="one two three", fault=FAULTS[fault])])
     async with through.http as http:
         text, aborted = await read(http, path, model)
     *events, last, rest = text.split("\n\n")
@@ -66,7 +74,7 @@ async def test_a_stream_that_the_upstream_breaks_off_ends_with_an_error(
 async def test_the_openai_sdk_raises_for_a_stream_that_breaks_off(
     through: Passing, upstream: ModelServer
 ) -> None:
-    model = upstream.play("cut", [Reply(text="one two three", fault=EarlyEnd())])
+    model = upstream.play("cut", [ScriptedReply(text="one two three", fault=EarlyEnd())])
     client = openai.AsyncOpenAI(base_url=f"{through.url}/v1", api_key="any", max_retries=0)
     stream = await client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": "hi"}], stream=True
@@ -124,8 +132,10 @@ async def test_a_stream_that_outlasts_the_drain_ends_with_an_error(
     start_passing: StartPassing, upstream: ModelServer
 ) -> None:
     """Streams that finish within the drain's time are complete."""
-    long = upstream.play("long", [Reply(text="one two", gate=Gate(name="never", after_events=2))])
-    short = upstream.play("short", [Reply(text="one two", gate=Gate(name="draining", after_events=2))])
+    long = upstream.play("long", [ScriptedReply(text="one two", gate=Gate(name="never", after_events=2))])
+    short = upstream.play(
+        "short", [ScriptedReply(text="one two", gate=Gate(name="draining", after_events=2))]
+    )
     async with httpx.AsyncClient(timeout=30) as http:
         async with start_passing(to(upstream), drain_s=1) as passing:
             url = f"{passing.url}{CHAT}"
@@ -150,7 +160,7 @@ async def test_a_refusal_after_keep_alives_has_the_upstreams_error(
 ) -> None:
     """The status is sent already, so the error event has it, with the time to retry after."""
     monkeypatch.setattr("banksman.gateway.interfaces.passthrough.forwarding.KEEP_ALIVE_S", 0.01)
-    model = upstream.play("late", [Reply(fault=REFUSED, first_delay_s=0.3)])
+    model = upstream.play("late", [ScriptedReply(fault=REFUSED, first_delay_s=0.3)])
     async with through.http as http:
         text, aborted = await read(http, path, model)
     event = json.loads(text.rpartition("data: ")[2])

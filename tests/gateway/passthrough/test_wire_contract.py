@@ -19,7 +19,7 @@ from tests.support.web_server import web_server
 from banksman.gateway.interfaces.passthrough import forwarding
 from banksman.gateway.operation import streaming
 from banksman.gateway.settings import Upstream
-from banksman.model_server.script import Gate, Reply
+from banksman.model_server.script import Gate, ScriptedReply
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 PATHS = (CHAT, MESSAGES, RESPONSES)
@@ -53,7 +53,7 @@ def check_error(path: str, response: httpx.Response, status: int, code: str) -> 
 async def test_a_stream_has_an_id_and_the_headers_that_keep_proxies_from_buffering(
     through: Passing, upstream: ModelServer, path: str
 ) -> None:
-    model = upstream.play("headers", [Reply(text="one two")])
+    model = upstream.play("headers", [ScriptedReply(text="one two")])
     async with through.http as http:
         response = await http.post(
             path,
@@ -73,7 +73,7 @@ async def test_a_comment_every_15_seconds_keeps_a_stream_alive_before_its_first_
     """The test shortens the interval. A comment is no event with data."""
     assert streaming.KEEP_ALIVE_S == 15
     monkeypatch.setattr(forwarding, "KEEP_ALIVE_S", 0.02)
-    model = upstream.play("late", [Reply(text="x", gate=Gate(name="later"))])
+    model = upstream.play("late", [ScriptedReply(text="x", gate=Gate(name="later"))])
     async with through.http as http:
         async with http.stream("POST", CHAT, json=body(CHAT, model, stream=True)) as response:
             await upstream.wait_for_requests("late")
@@ -139,7 +139,7 @@ async def test_a_client_above_its_rate_gets_429_with_the_seconds_to_wait(
     start_passing: StartPassing, upstream: ModelServer, path: str
 ) -> None:
     """The upstream does not receive the refused request."""
-    model = upstream.play("often", [Reply(text="ok")], at_end="repeat")
+    model = upstream.play("often", [ScriptedReply(text="ok")], at_end="repeat")
     async with start_passing(to(upstream), requests_per_s=1) as passing, passing.http as http:
         responses = [await http.post(path, json=body(path, model), headers=HEADERS) for _ in range(5)]
     assert [response.status_code for response in responses] == [200] * 4 + [429]
@@ -152,7 +152,7 @@ async def test_a_client_above_its_rate_gets_429_with_the_seconds_to_wait(
 async def test_an_upstream_that_does_not_respond_is_504(
     start_passing: StartPassing, upstream: ModelServer, path: str
 ) -> None:
-    model = upstream.play("silent", [Reply(text="never", gate=Gate(name="closed"))])
+    model = upstream.play("silent", [ScriptedReply(text="never", gate=Gate(name="closed"))])
     async with start_passing(to(upstream), upstream_timeout_s=0.2) as passing, passing.http as http:
         check_error(
             path, await http.post(path, json=body(path, model), headers=HEADERS), 504, "upstream_error"

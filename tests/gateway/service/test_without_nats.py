@@ -19,7 +19,7 @@ from banksman.bus.connection import NatsSettings
 from banksman.cli.ports import free_port
 from banksman.gateway.app import main
 from banksman.gateway.settings import GatewayServiceSettings, GatewaySettings, ModelSettings
-from banksman.model_server.script import Reply
+from banksman.model_server.script import ScriptedReply
 from banksman.runtime.health import Health
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.settings import ApprovalSettings
@@ -58,7 +58,7 @@ async def test_a_gateway_without_nats_listens_and_serves_passthrough_until_nats_
 
         unready = await eventually(readiness)
         body = {
-            "model": upstream.play("alone", [Reply(text="ok")]),
+            "model": upstream.play("alone", [ScriptedReply(text="ok")]),
             "messages": [{"role": "user", "content": "x"}],
         }
         passed = await http.post("/v1/chat/completions", json=body)

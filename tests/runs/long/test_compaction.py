@@ -10,7 +10,7 @@ import pytest
 from banksman.contracts.events import HistoryCompacted, MessageCompleted, RunFinished
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import CancelRun, StartRun, SteerRun
-from banksman.model_server import Gate, HttpError, Reply, ToolCall
+from banksman.model_server import Gate, HttpError, ScriptedCall, ScriptedReply
 from tests.runs.long.conftest import CONTEXT_TOKENS, Agent, Agents
 from tests.support.model_server import ModelServer
 from tests.support.timeouts import WAIT_TIMEOUT_S
@@ -19,12 +19,14 @@ TASK = "The task: compare the harbours of Genoa, Trieste and Rijeka."
 SUMMARY = "Genoa was looked up; it has 14 basins."
 
 
-def looking(number: int, *, chars: int = 3_000) -> Reply:
+def looking(number: int, *, chars: int = 3_000) -> ScriptedReply:
     """Return a long reply with a call."""
-    return Reply(text=f"Step {number}. " + "word " * (chars // 5), tool_calls=(ToolCall(name="read_file"),))
+    return ScriptedReply(
+        text=f"Step {number}. " + "word " * (chars // 5), tool_calls=(ScriptedCall(name="read_file"),)
+    )
 
 
-def play(server: ModelServer, vendor: str, *replies: Reply, name: str = "work") -> str:
+def play(server: ModelServer, vendor: str, *replies: ScriptedReply, name: str = "work") -> str:
     return f"{vendor}:{server.play(name, replies, by='count')}"
 
 
@@ -38,8 +40,8 @@ async def test_a_run_that_exceeds_its_models_context_continues_from_a_summary(
     agent: Agent, server: ModelServer, vendor: str
 ) -> None:
     """R79: the model's messages are valid for its vendor before and after."""
-    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    model = play(server, vendor, *(looking(n) for n in range(14)), Reply(text="Genoa is largest."))
+    server.play("summary", (ScriptedReply(text=SUMMARY),), by="count", at_end="repeat")
+    model = play(server, vendor, *(looking(n) for n in range(14)), ScriptedReply(text="Genoa is largest."))
 
     outcome = await agent.run(TASK, model)
 
@@ -61,8 +63,8 @@ async def test_a_run_that_exceeds_its_models_context_continues_from_a_summary(
 async def test_the_log_contains_messages_that_the_model_no_longer_receives(
     agent: Agent, server: ModelServer
 ) -> None:
-    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(8)), Reply(text="done")))
+    server.play("summary", (ScriptedReply(text=SUMMARY),), by="count", at_end="repeat")
+    await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(8)), ScriptedReply(text="done")))
 
     replies = [message.content for message in await agent.events(MessageCompleted)]
     numbers = [event.seq for event in await agent.history()]
@@ -74,8 +76,8 @@ async def test_the_log_contains_messages_that_the_model_no_longer_receives(
 async def test_a_summary_covers_all_replaced_messages_and_its_usage_counts(
     agent: Agent, server: ModelServer
 ) -> None:
-    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
+    server.play("summary", (ScriptedReply(text=SUMMARY),), by="count", at_end="repeat")
+    model = play(server, "openai", *(looking(n) for n in range(7)), ScriptedReply(text="done"))
 
     outcome = await agent.run(TASK, model, max_tokens_per_run=1_000_000)
 
@@ -91,10 +93,10 @@ async def test_a_summary_covers_all_replaced_messages_and_its_usage_counts(
 
 
 async def test_the_next_run_begins_with_the_summary(agent: Agent, server: ModelServer) -> None:
-    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done")))
+    server.play("summary", (ScriptedReply(text=SUMMARY),), by="count", at_end="repeat")
+    await agent.run(TASK, play(server, "openai", *(looking(n) for n in range(7)), ScriptedReply(text="done")))
 
-    await agent.run("And Ancona?", play(server, "openai", Reply(text="smaller"), name="next"))
+    await agent.run("And Ancona?", play(server, "openai", ScriptedReply(text="smaller"), name="next"))
 
     (request,) = sent_requests(server, "next")
     assert SUMMARY in request and "And Ancona?" in request
@@ -104,17 +106,17 @@ async def test_the_next_run_begins_with_the_summary(agent: Agent, server: ModelS
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(fault=HttpError(status=400, message="no")),
-        Reply(fault=HttpError(status=503, message="overloaded")),
-        Reply(text="", finish_reason="content_filter"),
+        ScriptedReply(fault=HttpError(status=400, message="no")),
+        ScriptedReply(fault=HttpError(status=503, message="overloaded")),
+        ScriptedReply(text="", finish_reason="content_filter"),
     ],
     ids=["refused", "unavailable", "withheld"],
 )
 async def test_without_a_summary_the_oldest_messages_are_dropped_and_the_run_continues(
-    agent: Agent, server: ModelServer, reply: Reply
+    agent: Agent, server: ModelServer, reply: ScriptedReply
 ) -> None:
     server.play("summary", (reply,), by="count", at_end="repeat")
-    model = play(server, "anthropic", *(looking(n) for n in range(10)), Reply(text="done"))
+    model = play(server, "anthropic", *(looking(n) for n in range(10)), ScriptedReply(text="done"))
 
     outcome = await agent.run(TASK, model)
 
@@ -130,9 +132,9 @@ async def test_without_a_summary_the_oldest_messages_are_dropped_and_the_run_con
 async def test_an_earlier_summary_stays_when_the_oldest_messages_are_dropped(
     agent: Agent, server: ModelServer
 ) -> None:
-    replies = (Reply(text=SUMMARY), Reply(fault=HttpError(status=400, message="no")))
+    replies = (ScriptedReply(text=SUMMARY), ScriptedReply(fault=HttpError(status=400, message="no")))
     server.play("summary", replies, by="count", at_end="repeat")
-    model = play(server, "openai", *(looking(n) for n in range(13)), Reply(text="done"))
+    model = play(server, "openai", *(looking(n) for n in range(13)), ScriptedReply(text="done"))
 
     await agent.run(TASK, model)
 
@@ -151,9 +153,9 @@ async def test_a_request_that_the_provider_finds_too_long_is_shortened(
     agent: Agent, server: ModelServer, vendor: str, message: str
 ) -> None:
     """A wrong context size in the deployment's table does not fail the run."""
-    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    refused = Reply(fault=HttpError(status=400, message=message, times=1))
-    model = play(server, vendor, *(looking(n) for n in range(3)), refused, Reply(text="done"))
+    server.play("summary", (ScriptedReply(text=SUMMARY),), by="count", at_end="repeat")
+    refused = ScriptedReply(fault=HttpError(status=400, message=message, times=1))
+    model = play(server, vendor, *(looking(n) for n in range(3)), refused, ScriptedReply(text="done"))
 
     outcome = await agent.run(TASK, model)
 
@@ -168,7 +170,7 @@ async def test_a_request_that_cannot_be_shortened_ends_the_run_with_the_provider
     agent: Agent, server: ModelServer
 ) -> None:
     message = "This model's maximum context length is 100 tokens."
-    model = play(server, "openai", Reply(fault=HttpError(status=400, message=message)))
+    model = play(server, "openai", ScriptedReply(fault=HttpError(status=400, message=message)))
 
     outcome = await agent.run(TASK, model)
 
@@ -178,8 +180,8 @@ async def test_a_request_that_cannot_be_shortened_ends_the_run_with_the_provider
 
 
 async def test_a_run_is_cancelled_while_its_summary_is_written(agent: Agent, server: ModelServer) -> None:
-    server.play("summary", (Reply(text=SUMMARY, gate=Gate(name="summary")),), by="count")
-    model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
+    server.play("summary", (ScriptedReply(text=SUMMARY, gate=Gate(name="summary")),), by="count")
+    model = play(server, "openai", *(looking(n) for n in range(7)), ScriptedReply(text="done"))
     message = agent.start(TASK, model)
     run_id = StartRun.model_validate_json(message.data).run_id
 
@@ -198,9 +200,9 @@ async def test_a_run_continues_after_its_agent_died_during_a_summary(
     agent: Agent, agents: Agents, server: ModelServer
 ) -> None:
     """The summary is not in the log, so the next owner compacts as if for the first time."""
-    replies = (Reply(text="lost", gate=Gate(name="never")), Reply(text=SUMMARY))
+    replies = (ScriptedReply(text="lost", gate=Gate(name="never")), ScriptedReply(text=SUMMARY))
     server.play("summary", replies, by="count", at_end="repeat")
-    model = play(server, "openai", *(looking(n) for n in range(7)), Reply(text="done"))
+    model = play(server, "openai", *(looking(n) for n in range(7)), ScriptedReply(text="done"))
     message = agent.start(TASK, model)
 
     dying = asyncio.create_task(agent.worker.on_work(message))
@@ -218,9 +220,9 @@ async def test_a_run_continues_after_its_agent_died_during_a_summary(
 async def test_a_steer_that_a_summary_replaced_does_not_take_effect_again(
     agent: Agent, server: ModelServer
 ) -> None:
-    server.play("summary", (Reply(text=SUMMARY),), by="count", at_end="repeat")
-    gated = Reply(tool_calls=(ToolCall(name="read_file"),), gate=Gate(name="steered"))
-    replies = (gated, *(looking(n) for n in range(8)), Reply(text="done", gate=Gate(name="again")))
+    server.play("summary", (ScriptedReply(text=SUMMARY),), by="count", at_end="repeat")
+    gated = ScriptedReply(tool_calls=(ScriptedCall(name="read_file"),), gate=Gate(name="steered"))
+    replies = (gated, *(looking(n) for n in range(8)), ScriptedReply(text="done", gate=Gate(name="again")))
     message = agent.start(TASK, play(server, "openai", *replies))
     steer = SteerRun(
         tenant=agent.tenant,

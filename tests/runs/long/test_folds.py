@@ -14,7 +14,7 @@ from banksman.bus.objects import Objects
 from banksman.contracts.errors import NotFound
 from banksman.contracts.events import ConversationUpdated
 from banksman.contracts.work import DeleteConversation
-from banksman.model_server import Reply
+from banksman.model_server import ScriptedReply
 from banksman.runs.conversation_log import ConversationLog
 from banksman.runs.snapshots import object_name
 from banksman.runs.state import Conversation
@@ -46,7 +46,7 @@ async def test_a_cached_fold_of_a_purged_log_is_detected_as_deleted(
 
 async def test_the_snapshot_of_a_deleted_conversation_is_deleted(agent: Agent, server: ModelServer) -> None:
     """A long history is stored beside its log as an object."""
-    server.play("once", [Reply(text="Here I am.")])
+    server.play("once", [ScriptedReply(text="Here I am.")])
     await agent.run("go", "openai:scripted/once")
     snapshots = Objects(agent.log.bus, SNAPSHOTS)
     name = object_name(agent.tenant, agent.conversation)

@@ -16,22 +16,22 @@ from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation
 from banksman.deployment.tenant_room import LEAST
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.bus.builders import make_approval_request
 from tests.runs.long.conftest import Agent
 from tests.support.model_server import ModelServer
 from tests.support.polling import eventually
 
 STREAM_BYTES = 4 * 1024**2
-LARGE = ToolCall(name="write_file", arguments={"path": "big.txt", "content": "x" * 300_000})
+LARGE = ScriptedCall(name="write_file", arguments={"path": "big.txt", "content": "x" * 300_000})
 
 
 async def test_tenant_whose_requests_fill_its_share_gets_an_error_for_further_calls(
     agent: Agent, server: ModelServer, bus: Bus
 ) -> None:
     """The run continues with the error, so the model and the user read the reason; others can call."""
-    server.play("large", [Reply(tool_calls=(LARGE,)), Reply(text="Too much.")], by="count")
-    server.play("other", [Reply(tool_calls=(LARGE,))], by="count")
+    server.play("large", [ScriptedReply(tool_calls=(LARGE,)), ScriptedReply(text="Too much.")], by="count")
+    server.play("other", [ScriptedReply(tool_calls=(LARGE,))], by="count")
     info = await call(bus, api("STREAM.INFO", APPROVALS))
     await call(bus, api("STREAM.UPDATE", APPROVALS), {**info["config"], "max_bytes": STREAM_BYTES})
     try:
@@ -50,7 +50,7 @@ async def test_tenant_whose_requests_fill_its_share_gets_an_error_for_further_ca
 
 
 async def test_deleting_a_conversation_frees_its_bytes(agent: Agent, server: ModelServer, bus: Bus) -> None:
-    server.play("long", [Reply(text="x" * 50_000)])
+    server.play("long", [ScriptedReply(text="x" * 50_000)])
     usage = agent.worker.model_step.tenants.usage
     await agent.run("Write.", "openai:scripted/long")
     consumed = await usage.consumed(agent.tenant, await last_sequence(bus, EVENTS))

@@ -14,7 +14,7 @@ from banksman.bus.outcomes import Done, Failures, Outcome, handle
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.work import RenameConversation
-from banksman.model_server import Gate, Reply
+from banksman.model_server import Gate, ScriptedReply
 from banksman.runs.ports import Log
 from banksman.runs.state import Conversation
 from tests.runs.long.conftest import Agent, Agents
@@ -83,7 +83,7 @@ async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly
     agent: Agent, server: ModelServer
 ) -> None:
     """P1: renames between the claims prevent a crash loop; the run ends nevertheless."""
-    server.play("once", [Reply(text="Here I am.")], at_end="repeat")
+    server.play("once", [ScriptedReply(text="Here I am.")], at_end="repeat")
     message = agent.start("go", "openai:scripted/once")
     bus = agent.log.bus
     faulty = with_faults(agent, lambda commit: not commit.claim)
@@ -103,7 +103,7 @@ async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly
 
 async def test_a_silent_broker_during_a_model_request_ends_no_run(agent: Agent, server: ModelServer) -> None:
     """P1: the reply is retained even if the log cannot be read after a change."""
-    server.play("slow", [Reply(text="Here I am.", gate=Gate(name="slow"))])
+    server.play("slow", [ScriptedReply(text="Here I am.", gate=Gate(name="slow"))])
     message = agent.start("go", "openai:scripted/slow")
     ports = agent.worker.ports
     log = SilentLog(ports.log)
@@ -127,7 +127,7 @@ async def test_a_reply_written_during_a_broker_outage_is_published_later_in_full
 ) -> None:
     """P1: the deltas exceed the connection's buffer for an unavailable server; their loss is harmless."""
     text = "word " * 20_000
-    server.play("long", [Reply(text=text, gate=Gate(name="long", after_events=3))])
+    server.play("long", [ScriptedReply(text=text, gate=Gate(name="long", after_events=3))])
     async with agents(own_bus) as agent:
         driving = asyncio.create_task(agent.worker.on_work(agent.start("go", "openai:scripted/long")))
         await server.wait_for_requests("long", outcome="open", timeout_s=WAIT_TIMEOUT_S)

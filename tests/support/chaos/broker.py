@@ -11,8 +11,7 @@ from typing import Literal
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.cli.broker.accounts import user_names
 from banksman.cli.broker.keys import generate_keys
-from banksman.cli.broker.program import executable
-from banksman.cli.broker.server_config import Cluster, render_config
+from banksman.cli.broker.server import Cluster, executable, render_config
 from banksman.cli.broker.store import started
 from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.local.system import ProcessSpec

@@ -26,7 +26,7 @@ from banksman.cli.local.nats import LOCAL
 from banksman.cli.local.plan import Plan
 from banksman.cli.local.system import ProcessSpec, Stage
 from banksman.cli.ports import free_port
-from banksman.cli.readiness import readiness_problem
+from banksman.cli.processes import readiness_problem
 from banksman.cli.settings import LocalSettings, UpSettings
 from banksman.cli.state import DataDir
 from banksman.contracts.ids import new_id

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from banksman.contracts.approvals import Remember
 from banksman.contracts.wire import JsonObject
-from banksman.model_server import Reply, ToolCall
+from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.support.chaos.fleet import LEDGER_FILE
 
 AUTO, NEEDS_APPROVAL, FEEDBACK = "chaos-auto", "chaos-asking", "chaos-feedback"
@@ -73,7 +73,7 @@ class Plan:
     kind: Kind
     marker: str
     assistant: str
-    replies: tuple[Reply, ...]
+    replies: tuple[ScriptedReply, ...]
     verdict: Verdict = "approve"
     think_s: float = 0.0
     """Seconds until the user decides, cancels or steers."""
@@ -87,14 +87,14 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
     kind = kind or chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     think_s = chance.uniform(0, 1.5)
     seconds = chance.choice((0.0, 0.0, 0.2, 1.0))
-    done = Reply(text=f"Done: {marker}.", first_delay_s=chance.choice((0.0, 0.0, 0.3)))
+    done = ScriptedReply(text=f"Done: {marker}.", first_delay_s=chance.choice((0.0, 0.0, 0.3)))
     match kind:
         case "text":
             return Plan(kind, marker, AUTO, (done,))
         case "command" | "steer" | "queue":
             return Plan(kind, marker, AUTO, (_native(_bash(marker, seconds)), done), think_s=think_s)
         case "pry":
-            search = ToolCall(name="bash", arguments={"command": f"{command(marker)}; {_PRY}"})
+            search = ScriptedCall(name="bash", arguments={"command": f"{command(marker)}; {_PRY}"})
             return Plan(kind, marker, AUTO, (_native(search), done))
         case "commands":
             two = (_bash(f"{marker}-1", seconds), _bash(f"{marker}-2", 0.0))
@@ -102,12 +102,12 @@ def plan(chance: random.Random, marker: str, kind: Kind | None = None) -> Plan:
         case "json":
             return Plan(kind, marker, AUTO, (_as_text(_bash(marker, seconds)), done), json_text=True)
         case "tool":
-            entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
+            entered = ScriptedCall(name="enter", arguments={"marker": marker, "seconds": seconds})
             return Plan(kind, marker, AUTO, (_native(entered), done))
         case "long":
             # Longer than most faults of the broker: the call runs through them.
             seconds = chance.uniform(3.0, 9.0)
-            entered = ToolCall(name="enter", arguments={"marker": marker, "seconds": seconds})
+            entered = ScriptedCall(name="enter", arguments={"marker": marker, "seconds": seconds})
             call = entered if chance.random() < 0.3 else _bash(marker, seconds)
             return Plan(kind, marker, AUTO, (_native(call), done))
         case "cancel":
@@ -125,7 +125,12 @@ ApprovalKind = Literal["cancel-approval", "approve", "reject", "edit", "race", "
 
 
 def _with_approval(
-    chance: random.Random, kind: ApprovalKind, marker: str, think_s: float, call: ToolCall, done: Reply
+    chance: random.Random,
+    kind: ApprovalKind,
+    marker: str,
+    think_s: float,
+    call: ScriptedCall,
+    done: ScriptedReply,
 ) -> Plan:
     match kind:
         case "cancel-approval":
@@ -169,19 +174,19 @@ def command(marker: str, seconds: float = 0.0) -> str:
     return f"{line}; sleep {seconds}" if seconds else line
 
 
-def _bash(marker: str, seconds: float) -> ToolCall:
-    return ToolCall(name="bash", arguments={"command": command(marker, seconds)})
+def _bash(marker: str, seconds: float) -> ScriptedCall:
+    return ScriptedCall(name="bash", arguments={"command": command(marker, seconds)})
 
 
-def _write(marker: str, version: int) -> ToolCall:
+def _write(marker: str, version: int) -> ScriptedCall:
     name = marker.removeprefix("mark-")
-    return ToolCall(name="write_file", arguments={"path": f"{name}.txt", "content": f"version {version}"})
+    return ScriptedCall(name="write_file", arguments={"path": f"{name}.txt", "content": f"version {version}"})
 
 
-def _native(*calls: ToolCall) -> Reply:
-    return Reply(tool_calls=calls)
+def _native(*calls: ScriptedCall) -> ScriptedReply:
+    return ScriptedReply(tool_calls=calls)
 
 
-def _as_text(call: ToolCall) -> Reply:
+def _as_text(call: ScriptedCall) -> ScriptedReply:
     written = {"tool": call.name, "parameters": call.arguments, "terminate": False}
-    return Reply(text=json.dumps(written))
+    return ScriptedReply(text=json.dumps(written))

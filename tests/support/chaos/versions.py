@@ -35,9 +35,7 @@ from pathlib import Path
 from banksman.cli.local.nats import LocalNats
 from banksman.cli.state import DataDir
 path, port, http_port, step = sys.argv[1:]
-# An older version may be without a relay, and a newer one may not insist on it before all agents have it.
-newer = {"relays": False} if "relays" in LocalNats.__dataclass_fields__ else {}
-nats = LocalNats(DataDir(Path(path)), port=int(port), http_port=int(http_port), **newer)
+nats = LocalNats(DataDir(Path(path)), port=int(port), http_port=int(http_port))
 nats.prepare() if step == "prepare" else asyncio.run(nats.provision())
 """
 BrokerStep = Literal["prepare", "provision"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from banksman.bus import names
 from banksman.bus.names import api, kv_subject, runner_api
-from banksman.cli.broker.conf import Variable
+from banksman.cli.broker.keys import Variable
 from banksman.contracts import subjects
 from banksman.contracts.ids import check_token
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
@@ -59,12 +59,10 @@ class Tenant:
 
     @property
     def account(self) -> str:
-        """Name of its account."""
         return f"TENANT_{self.tenant}"
 
     @property
     def user(self) -> str:
-        """Name of its user."""
         return f"tenant-{self.tenant}"
 
 
@@ -85,11 +83,9 @@ def accounts(
     users: tuple[User, ...],
     tenants: tuple[Tenant, ...],
     tool_servers: tuple[str, ...],
-    *,
-    relays: bool,
 ) -> dict[str, Any]:
     """Return the section `accounts` of a server's configuration; for the arguments see `render_config`."""
-    relayed = _run_relayed(tool_servers, relays=relays)
+    relayed = _run_relayed(tool_servers)
 
     def members(account: str) -> list[dict[str, Any]]:
         return [_user(user, keys[user.name]) for user in users if user.account == account]
@@ -101,7 +97,7 @@ def accounts(
             "users": members(APP),
             "exports": [
                 *_exported_to_run(tool_servers, relayed),
-                *(export for one in tenants for export in _exported_to(one, relays=relays)),
+                *(export for one in tenants for export in _exported_to(one)),
             ],
             "imports": [*_imported_from_run(), *(entry for one in tenants for entry in _imported_from(one))],
         },
@@ -116,7 +112,7 @@ def accounts(
             ],
         },
         SYS: {"users": members(SYS)},
-        **{one.account: _tenant(one, keys[one.user], relays=relays) for one in tenants},
+        **{one.account: _tenant(one, keys[one.user]) for one in tenants},
     }
 
 
@@ -150,9 +146,9 @@ def _registry_requests(tool_servers: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(subjects.registry("tool", action) for action in TOOL_REGISTRY) if tool_servers else ()
 
 
-def _run_relayed(tool_servers: tuple[str, ...], *, relays: bool) -> tuple[tuple[str, str], ...]:
+def _run_relayed(tool_servers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return the relay's subject and the users' subject of each message that agents store for account RUN."""
-    pairs = (
+    return (
         (subjects.relayed_start(RUN_ACCOUNT, ANY, ANY), subjects.tool_started(ANY, ANY)),
         (subjects.relayed_result(RUN_ACCOUNT, ANY, ANY), subjects.tool_result(ANY, ANY)),
         (subjects.relayed_late_result(), subjects.late_result()),
@@ -161,7 +157,6 @@ def _run_relayed(tool_servers: tuple[str, ...], *, relays: bool) -> tuple[tuple[
             for server in tool_servers
         ),
     )
-    return pairs if relays else _direct(pairs)
 
 
 def _exported_to_run(
@@ -192,7 +187,7 @@ def _run_exports() -> list[dict[str, Any]]:
     return [calls, *services, {"stream": _RUN_PUBLISHES, "accounts": [APP]}]
 
 
-def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]:
+def _tenant(one: Tenant, key: str | Variable) -> dict[str, Any]:
     t = one.tenant
     return {
         "users": [{"nkey": key}],
@@ -208,7 +203,7 @@ def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]
         ],
         "imports": [
             _service(APP, subjects.all_of("api", t)),
-            *(_relayed(subject, to) for subject, to in _tenant_relayed(one, relays=relays)),
+            *(_relayed(subject, to) for subject, to in _tenant_relayed(one)),
             *(_stream(APP, subject) for subject in _tenant_subscribes(t)),
             *(
                 _relayed(subjects.tenant_registry(kind, action, t), subjects.registry(kind, action))
@@ -218,16 +213,13 @@ def _tenant(one: Tenant, key: str | Variable, *, relays: bool) -> dict[str, Any]
     }
 
 
-def _exported_to(one: Tenant, *, relays: bool) -> list[dict[str, Any]]:
+def _exported_to(one: Tenant) -> list[dict[str, Any]]:
     registry = [subjects.tenant_registry(kind, action, one.tenant) for kind, action in _REGISTRATIONS]
     api = subjects.all_of("api", one.tenant)
     return [
         # A replay has many replies; without `stream` the server delivers only the first one.
         {"service": api, "response": "stream", "accounts": [one.account]},
-        *(
-            _expiring_export(subject, one.account, _RELAY_THRESHOLD)
-            for subject, _ in _tenant_relayed(one, relays=relays)
-        ),
+        *(_expiring_export(subject, one.account, _RELAY_THRESHOLD) for subject, _ in _tenant_relayed(one)),
         *({"service": subject, "accounts": [one.account]} for subject in registry),
         *({"stream": subject, "accounts": [one.account]} for subject in _tenant_subscribes(one.tenant)),
     ]
@@ -246,10 +238,10 @@ _REGISTRATIONS = (
 )
 
 
-def _tenant_relayed(one: Tenant, *, relays: bool) -> tuple[tuple[str, str], ...]:
+def _tenant_relayed(one: Tenant) -> tuple[tuple[str, str], ...]:
     """Return the relay's subject and the user's subject of each message that agents store for a tenant."""
     t = one.tenant
-    pairs = (
+    return (
         (subjects.relayed_start(TENANT_ACCOUNT, t, ANY), subjects.tool_started(t, ANY)),
         (subjects.relayed_result(TENANT_ACCOUNT, t, ANY), subjects.tool_result(t, ANY)),
         *(
@@ -257,11 +249,6 @@ def _tenant_relayed(one: Tenant, *, relays: bool) -> tuple[tuple[str, str], ...]
             for server in one.tool_servers
         ),
     )
-    return pairs if relays else _direct(pairs)
-
-
-def _direct(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((published_on, published_on) for _, published_on in pairs)
 
 
 def _tenant_subscribes(tenant: str) -> tuple[str, ...]:

@@ -6,11 +6,19 @@ import importlib
 import os
 import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # The package has no type annotations and no stubs.
 _nkeys: Any = importlib.import_module("nkeys")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value that the server reads from its environment."""
+
+    name: str
 
 
 def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
@@ -23,7 +31,6 @@ def generate_keys(directory: Path, users: Iterable[str]) -> dict[str, str]:
 
 
 def seed_file(directory: Path, user: str) -> Path:
-    """Return the path of a user's seed."""
     return directory / f"{user}.nk"
 
 

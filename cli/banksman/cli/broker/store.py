@@ -120,7 +120,6 @@ def _varints(content: bytes) -> list[int] | None:
 
 
 def main() -> None:
-    """Prepare the store and exec the command."""
     store, command = Path(sys.argv[1]), sys.argv[2:]
     for sentence in prepare(store):
         sys.stderr.write(f"{sentence}\n")

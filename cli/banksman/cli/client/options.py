@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from banksman.cli.client.address import Address
+    from banksman.cli.client.gateway import GatewayClient
 
 Url = Annotated[
     str | None, typer.Option("--url", help="URL of the gateway (default: the gateway running here).")
@@ -18,12 +20,14 @@ Conversation = Annotated[
 ]
 
 
-def gateway(url: str | None) -> Address:
-    """Return the address of the gateway to use.
+@contextmanager
+def gateway(url: str | None) -> Generator[GatewayClient]:
+    """Return the gateway of the option, or the default one; its connections close with the context.
 
     Raises:
-        BanksmanError: As `find_gateway`.
+        BadInput: The URL is not an HTTP URL.
     """
-    from banksman.cli.client.address import find_gateway
+    from banksman.cli.client.gateway import GatewayClient, find_url
 
-    return find_gateway(url)
+    with GatewayClient.connected(find_url(url)) as found:
+        yield found

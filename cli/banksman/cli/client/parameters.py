@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from banksman.cli.client.http import Http
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
+
+if TYPE_CHECKING:
+    from banksman.cli.client.gateway import GatewayClient
 
 _NAME = re.compile(r"[^\W\d][\w-]*")
 """Pattern of parameter names: it matches the `x` of `x=1`, but not the `1 ` of `1 = one`."""
 
 
-def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, Any]:
+def read_parameters(api: GatewayClient, workflow: str, given: list[str]) -> dict[str, Any]:
     """Return the parameters of a workflow from NAME=VALUE arguments, with the types that its form declares.
 
     An argument that does not begin with `NAME=` is the value of the next positional parameter.
@@ -23,9 +25,9 @@ def read_parameters(http: Http, workflow: str, given: list[str]) -> dict[str, An
     Raises:
         BadInput: the workflow has no parameter of this name, or an argument has no name and no positional
             parameter is left.
-        GatewayRefused: there is no such workflow.
+        RemoteError: there is no such workflow.
     """
-    form = cast(Mapping[str, Any], http.get(f"/workflows/{check_token(workflow, 'workflow')}"))
+    form = cast(Mapping[str, Any], api.call("workflow.read", check_token(workflow, "workflow")))
     schema = cast(Mapping[str, Any], form["parameters_schema"])
     properties = cast(Mapping[str, Any], schema.get("properties", {}))
     found: dict[str, Any] = {}

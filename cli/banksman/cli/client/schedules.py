@@ -3,111 +3,128 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Annotated, Any, Literal
+
+import typer
 
 from banksman.cli import output
-from banksman.cli.client.address import Address
-from banksman.cli.client.http import Http
+from banksman.cli.client.options import Conversation, Url, gateway
 from banksman.cli.client.parameters import read_parameters
-from banksman.cli.output import Exit, clean
+from banksman.cli.options import Json
+from banksman.cli.output import Exit, clean, exit_with
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import check_token
 
-PATH = "/context/schedules"
+app = typer.Typer(
+    help="Start prompts and workflows at given times.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Id = Annotated[str, typer.Argument(help="Id of a schedule.")]
 Schedule = Mapping[str, Any]
 
 _FIELDS = ("title", "start", "at", "cron", "timezone", "missed", "paused")
 """The fields of a schedule that a client sets."""
 
 
-def add(
-    address: Address,
-    fields: Mapping[str, Any],
-    *,
-    prompt: str | None,
-    workflow: str | None,
-    parameters: list[str],
-    conversation_id: str | None,
-    as_json: bool = False,
-) -> Exit:
-    """Create a schedule from its fields and the prompt or workflow that it starts.
+@app.command()
+def ls(url: Url = None, json: Json = False) -> None:
+    """List schedules; exit code 1 if one could not start."""
+    with gateway(url) as api:
+        schedules = api.items("schedule.list")
+    for schedule in schedules:
+        _print(schedule, as_json=json)
+    if not schedules and not json:
+        output.print_line("no schedules")
+    exit_with(Exit.WARNING if any(map(_failed, schedules)) else Exit.OK)
 
-    Raises:
-        BadInput: neither a prompt nor a workflow is given, or both are.
-        GatewayRefused: the gateway refuses the schedule.
-    """
-    start: dict[str, Any] = {"conversation_id": conversation_id}
+
+@app.command()
+def add(
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="NAME=VALUE for --workflow; VALUE is text or JSON.")
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="Time of a single run: 2027-01-01T09:00:00+01:00.")] = None,
+    cron: Annotated[str | None, typer.Option(help="Minute, hour, day of month, month, day of week.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="Time zone of --cron (default: UTC).")] = None,
+    missed: Annotated[
+        Literal["run_once", "skip"] | None,
+        typer.Option(help="Runs missed during downtime: start one afterwards, or skip them."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the schedule.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Message to send.")] = None,
+    workflow: Annotated[str | None, typer.Option(help="Workflow to start.")] = None,
+    conversation: Conversation = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Create a schedule, which acts as you."""
     if (prompt is None) == (workflow is None) or (prompt is not None and parameters):
         raise BadInput("--prompt", prompt, "either --prompt, or --workflow with NAME=VALUE arguments")
-    with Http.to(address) as http:
+    fields = {"at": at, "cron": cron, "timezone": timezone, "missed": missed, "title": title}
+    start: dict[str, Any] = {"conversation_id": conversation}
+    with gateway(url) as api:
         if workflow is None:
             start |= {"type": "prompt", "content": prompt}
         else:
-            values = read_parameters(http, workflow, parameters)
+            values = read_parameters(api, workflow, parameters or [])
             start |= {"type": "workflow", "workflow": workflow, "parameters": values}
         body = {**{name: value for name, value in fields.items() if value is not None}, "start": start}
-        _print(http.send("POST", PATH, body), as_json=as_json)
-    return Exit.OK
+        _print(api.call("schedule.create", body=body), as_json=json)
 
 
-def list_schedules(address: Address, *, as_json: bool = False) -> Exit:
-    """List the schedules. The exit code is a warning if the last run of one could not start."""
-    with Http.to(address) as http:
-        schedules = cast(list[Schedule], http.items(PATH))
-    for schedule in schedules:
-        _print(schedule, as_json=as_json)
-    if not schedules and not as_json:
-        output.print_line("no schedules")
-    return Exit.WARNING if any(map(_failed, schedules)) else Exit.OK
-
-
-def show(address: Address, schedule_id: str, *, as_json: bool = False) -> Exit:
+@app.command()
+def show(schedule: Id, url: Url = None, json: Json = False) -> None:
     """Show a schedule with its last runs."""
-    with Http.to(address) as http:
-        schedule = cast(Schedule, http.get(_path(schedule_id)))
-    _print(schedule, as_json=as_json)
-    if not as_json:
-        for run in schedule["runs"]:
-            output.print_line(f"    {_run(run)}")
-    return Exit.WARNING if _failed(schedule) else Exit.OK
+    with gateway(url) as api:
+        stored = api.call("schedule.read", check_token(schedule, "schedule"))
+    _print(stored, as_json=json)
+    if not json:
+        for past in stored["runs"]:
+            output.print_line(f"    {_run(past)}")
+    exit_with(Exit.WARNING if _failed(stored) else Exit.OK)
 
 
-def set_paused(address: Address, schedule_id: str, paused: bool, *, as_json: bool = False) -> Exit:
-    """Pause or resume a schedule."""
-    with Http.to(address) as http:
-        stored = cast(Schedule, http.get(_path(schedule_id)))
+@app.command()
+def pause(schedule: Id, url: Url = None, json: Json = False) -> None:
+    """Pause a schedule."""
+    _set_paused(schedule, url, paused=True, as_json=json)
+
+
+@app.command()
+def resume(schedule: Id, url: Url = None, json: Json = False) -> None:
+    """Resume a paused schedule."""
+    _set_paused(schedule, url, paused=False, as_json=json)
+
+
+@app.command()
+def run(schedule: Id, url: Url = None, json: Json = False) -> None:
+    """Start the run of a schedule now."""
+    with gateway(url) as api:
+        started = api.call("schedule.run", check_token(schedule, "schedule"))
+    output.print_result(started, _run(started), as_json=json)
+
+
+@app.command()
+def rm(schedule: Id, url: Url = None, json: Json = False) -> None:
+    """Remove a schedule; its past runs remain."""
+    with gateway(url) as api:
+        api.call("schedule.delete", check_token(schedule, "schedule"))
+    output.print_result({"id": schedule}, f"removed {schedule}", as_json=json)
+
+
+def _set_paused(schedule_id: str, url: str | None, *, paused: bool, as_json: bool) -> None:
+    check_token(schedule_id, "schedule")
+    with gateway(url) as api:
+        stored = api.call("schedule.read", schedule_id)
         body = {**{name: stored[name] for name in _FIELDS}, "paused": paused}
-        _print(http.send("PUT", _path(schedule_id), body), as_json=as_json)
-    return Exit.OK
-
-
-def run_now(address: Address, schedule_id: str, *, as_json: bool = False) -> Exit:
-    """Start the prompt or workflow of a schedule now."""
-    with Http.to(address) as http:
-        run = http.send("POST", f"{_path(schedule_id)}/run")
-    output.print_json(run) if as_json else output.print_line(_run(run))
-    return Exit.OK
-
-
-def remove(address: Address, schedule_id: str, *, as_json: bool = False) -> Exit:
-    """Remove a schedule."""
-    with Http.to(address) as http:
-        http.send("DELETE", _path(schedule_id))
-    output.print_json({"id": schedule_id}) if as_json else output.print_line(f"removed {schedule_id}")
-    return Exit.OK
-
-
-def _path(schedule_id: str) -> str:
-    return f"{PATH}/{check_token(schedule_id, 'schedule')}"
+        _print(api.call("schedule.update", schedule_id, body=body), as_json=as_json)
 
 
 def _print(schedule: Schedule, *, as_json: bool) -> None:
-    if as_json:
-        output.print_json(schedule)
-        return
     next_at = "paused" if schedule["paused"] else schedule["next_at"] or "ended"
     last = f"  last: {_run(schedule['last_run'])}" if schedule["last_run"] else ""
-    output.print_line(f"{schedule['id']}  {next_at:<20}  {_times(schedule)}  {_start(schedule)}{last}")
+    line = f"{schedule['id']}  {next_at:<20}  {_times(schedule)}  {_start(schedule)}{last}"
+    output.print_result(schedule, line, as_json=as_json)
 
 
 def _times(schedule: Schedule) -> str:
@@ -122,7 +139,7 @@ def _start(schedule: Schedule) -> str:
     return clean(str(schedule["title"] or what))
 
 
-def _run(run: Schedule) -> str:
+def _run(run: Mapping[str, Any]) -> str:
     reason = f": {run['error']['message']}" if run["error"] else ""
     state = run["status"] or run["result"]
     return clean(f"{run['at']}  {state}  {run['run_id'] or ''}".rstrip() + reason)

@@ -4,56 +4,53 @@ from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from banksman.cli import output
-from banksman.cli.client.address import Address
-from banksman.cli.client.http import Http
-from banksman.cli.client.view import clean
-from banksman.cli.output import Exit
+from banksman.cli.client.options import Url, gateway
+from banksman.cli.options import Json
+from banksman.cli.output import clean
 from banksman.contracts.ids import check_token
 
-PATH = "/context/secrets"
+app = typer.Typer(help="Values for tools that no model sees.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="A letter, then letters, digits or `_`.")]
+
+Server = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this tool server receives it, or `mcp:ID` for an MCP server; repeatable."),
+]
 
 
-def list_secrets(address: Address, *, as_json: bool = False) -> Exit:
-    """List the secrets by name, each with the time and the user of its last change."""
-    with Http.to(address) as http:
-        found = http.items(PATH)
+@app.command()
+def ls(url: Url = None, json: Json = False) -> None:
+    """List the names of the secrets."""
+    with gateway(url) as api:
+        found = api.items("secret.list")
     for secret in found:
-        if as_json:
-            output.print_json(secret)
-        else:
-            servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
-            output.print_line(
-                clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
-            )
-    if not found and not as_json:
+        servers = f", for {', '.join(secret['servers'])}" if secret.get("servers") else ""
+        line = clean(f"{secret['name']:<32} set {secret['updated_at']} by {secret['updated_by']}{servers}")
+        output.print_result(secret, line, as_json=json)
+    if not found and not json:
         output.print_line("no secrets")
-    return Exit.OK
 
 
-def set_secret(address: Address, name: str, servers: Sequence[str] = (), *, as_json: bool = False) -> Exit:
-    """Set a secret, read from a prompt or standard input: other processes can read command-line arguments.
-
-    Raises:
-        GatewayRefused: the gateway refuses the name or the value.
-    """
+@app.command("set")
+def set_(name: Name, server: Server = None, url: Url = None, json: Json = False) -> None:
+    """Set a secret, read from a prompt or from standard input."""
+    # Other processes can read the arguments of a command.
     value = getpass.getpass(f"{name}: ") if sys.stdin.isatty() else sys.stdin.read().rstrip("\r\n")
-    with Http.to(address) as http:
-        only = {"servers": list(servers)} if servers else {}
-        stored = http.send("PUT", _path(name), {"value": value, **only})
-    output.print_json(stored) if as_json else output.print_line(f"set {name}")
-    return Exit.OK
+    body = {"value": value, **({"servers": server} if server else {})}
+    with gateway(url) as api:
+        stored = api.call("secret.set", check_token(name, "name"), body=body)
+    output.print_result(stored, f"set {name}", as_json=json)
 
 
-def remove(address: Address, name: str, *, as_json: bool = False) -> Exit:
-    """Remove a secret."""
-    with Http.to(address) as http:
-        http.send("DELETE", _path(name))
-    output.print_json({"name": name}) if as_json else output.print_line(f"removed {name}")
-    return Exit.OK
-
-
-def _path(name: str) -> str:
-    return f"{PATH}/{check_token(name, 'name')}"
+@app.command()
+def rm(name: Name, url: Url = None, json: Json = False) -> None:
+    """Remove a secret: calls of tools that need it are refused."""
+    with gateway(url) as api:
+        api.call("secret.delete", check_token(name, "name"))
+    output.print_result({"name": name}, f"removed {name}", as_json=json)

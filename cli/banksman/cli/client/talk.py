@@ -6,16 +6,14 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from banksman.bus.envelope import RemoteError
 from banksman.cli import output
-from banksman.cli.client.errors import GatewayRefused
+from banksman.cli.client.gateway import Frame, FrameSession
 from banksman.cli.client.parameters import parse_value
-from banksman.cli.client.session import Frame, Session
 from banksman.cli.client.view import View
-from banksman.cli.output import Exit
-from banksman.cli.prompts import prompt, typed
+from banksman.cli.output import Exit, prompt, typed
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.network import NetworkPolicy
 from banksman.contracts.tools import call_digest
@@ -24,25 +22,6 @@ from banksman.contracts.wire import has_lone_surrogate
 Verdict = Literal["approve", "reject"]
 Decide = Callable[[Frame], Verdict | None]
 """Returns the decision on an approval request; None leaves it open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why following a run ended."""
-
-    status: str
-    """Status of `run.finished`; `awaiting_approval` or `awaiting_input` if a request was left open."""
-
-    @property
-    def exit(self) -> Exit:
-        """The command's exit code."""
-        match self.status:
-            case "completed":
-                return Exit.OK
-            case "failed" | "timed_out":
-                return Exit.CRITICAL
-            case _:
-                return Exit.WARNING
 
 
 def always(verdict: Verdict) -> Decide:
@@ -66,12 +45,12 @@ def ask_user(_request: Frame) -> Verdict | None:
                 continue
 
 
-def follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending:
+def follow(session: FrameSession, run_id: str, view: View, decide: Decide) -> Exit:
     """Show a run until it finishes or one of its requests is left open. Ctrl-C cancels the run.
 
     Raises:
-        Unavailable: the connection closed; the run continues.
-        GatewayRefused: the gateway refuses a decision.
+        Unavailable: The connection closed; the run continues.
+        RemoteError: The gateway refuses a decision.
     """
     followed = {run_id}
     while True:
@@ -82,7 +61,7 @@ def follow(session: Session, run_id: str, view: View, decide: Decide) -> Ending:
             session.request("run.cancel", run_id=run_id, reason="the user pressed Ctrl-C")
 
 
-def _follow(session: Session, run_id: str, followed: set[str], view: View, decide: Decide) -> Ending:
+def _follow(session: FrameSession, run_id: str, followed: set[str], view: View, decide: Decide) -> Exit:
     """Follow a run and the agent runs that it starts, whose ids are added to `followed`."""
     for frame in session.frames():
         view.show(frame)
@@ -91,20 +70,30 @@ def _follow(session: Session, run_id: str, followed: set[str], view: View, decid
         data: Frame = frame.get("data") or {}
         match frame["type"]:
             case "approval.requested" if not _decided(session, data, decide):
-                return Ending("awaiting_approval")
+                return Exit.WARNING
             case "input.requested" if not _provided(session, data):
-                return Ending("awaiting_input")
+                return Exit.WARNING
             case "workflow.linked":
                 followed.add(data["workflow_run_id"])
                 session.subscribe(data["workflow_conversation_id"], after_seq=0)
             case "run.finished" if frame["run_id"] == run_id:
-                return Ending(str(data["status"]))
+                return _exit_of(str(data["status"]))
             case _:
                 continue
     raise AssertionError("frames() ends only with an exception")
 
 
-def _decided(session: Session, request: Frame, decide: Decide) -> bool:
+def _exit_of(status: str) -> Exit:
+    match status:
+        case "completed":
+            return Exit.OK
+        case "failed" | "timed_out":
+            return Exit.CRITICAL
+        case _:
+            return Exit.WARNING
+
+
+def _decided(session: FrameSession, request: Frame, decide: Decide) -> bool:
     """Decide an approval request; return False if it is left open."""
     verdict = decide(request)
     if verdict is None:
@@ -115,14 +104,14 @@ def _decided(session: Session, request: Frame, decide: Decide) -> bool:
     return True
 
 
-def _provided(session: Session, request: Frame) -> bool:
+def _provided(session: FrameSession, request: Frame) -> bool:
     """Ask the user for the value that a workflow requested; return False if the request is left open."""
     while sys.stdin.isatty() and (text := typed("value [Enter leaves it open] ")):
         value = parse_value(text, request["schema"])
         try:
             session.request("input.reply", request_id=request["request_id"], value=value)
             return True
-        except GatewayRefused as refused:
+        except RemoteError as refused:
             if refused.code != ErrorCode.BAD_REQUEST:
                 raise
             output.print_error(str(refused))
@@ -160,7 +149,7 @@ def _is_sendable(text: str) -> bool:
     return True
 
 
-def chat_loop(session: Session, conversation_id: str, view: View, decide: Decide) -> Exit:
+def chat_loop(session: FrameSession, conversation_id: str, view: View, decide: Decide) -> Exit:
     """Read messages from the terminal and follow their runs, until the end of input."""
     with contextlib.suppress(ImportError):
         importlib.import_module("readline")  # enables line editing in `input`

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from banksman.cli import output
-from banksman.cli.client.session import Frame
+from banksman.cli.client.gateway import Frame
 from banksman.cli.output import clean
 from banksman.contracts.workflows import INPUT_CALL
 
@@ -31,7 +31,6 @@ class JsonView:
     """Prints frames unchanged."""
 
     def show(self, frame: Frame) -> None:
-        """Print a frame as one line of JSON."""
         output.print_json(frame)
 
     def note_open(self, subscribed: Frame) -> None:
@@ -61,7 +60,6 @@ class TextView:
         """Lines by call id, held until an event shows whether the call only records a requested value."""
 
     def show(self, frame: Frame) -> None:
-        """Print a frame."""
         data: Frame = frame.get("data") or {}
         self._show_held_calls(str(frame["type"]), data)
         match frame["type"]:

@@ -47,7 +47,7 @@ def reset(
     json: Json = False,
 ) -> None:
     """Delete all conversations, files and keys."""
-    from banksman.cli.local.reset import reset as delete
+    from banksman.cli.local.command import reset as delete
 
     exit_with(delete(data_dir, force=force, as_json=json))
 

@@ -19,7 +19,6 @@ def launched(command: tuple[str, ...], parent: int) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Set the parent-death signal and exec the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     die_with(parent)
     os.execvp(command[0], command)

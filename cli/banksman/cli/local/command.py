@@ -1,8 +1,9 @@
-"""`banksman up` and `banksman down`."""
+"""`banksman up`, `banksman down` and `banksman reset`."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,17 +16,15 @@ from typing import NoReturn
 from banksman.cli import output
 from banksman.cli.local.nats import LocalNats, port_for_clients
 from banksman.cli.local.plan import Plan
-from banksman.cli.local.provisioner import Provisioner
 from banksman.cli.local.screen import Screen
-from banksman.cli.local.supervisor import SIGNALS
-from banksman.cli.models import adopt_vendor_names
-from banksman.cli.output import PROGRAM, Exit
+from banksman.cli.local.supervisor import SIGNALS, Provisioner
+from banksman.cli.output import PROGRAM, Exit, prompt
 from banksman.cli.ports import free_port, require_free
 from banksman.cli.sandbox import choose_sandbox
 from banksman.cli.services import service_module
-from banksman.cli.settings import UpSettings
+from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance, Lock
-from banksman.contracts.errors import ErrorCode, Unavailable
+from banksman.contracts.errors import Conflict, ErrorCode, Unavailable
 from banksman.runtime.settings import load
 
 DEMO_NOTICE = "You're using the demo model. Set ANTHROPIC_API_KEY or OPENAI_API_KEY for a real one."
@@ -84,11 +83,7 @@ def up(options: UpOptions) -> Exit:
 
 
 def supervise(plan: Plan, lock: Lock, *, as_json: bool) -> NoReturn:
-    """Replace this process by the supervisor of a system, which takes over the lock and the terminal.
-
-    Raises:
-        Unavailable: nats-server is not installed.
-    """
+    """Replace this process by the supervisor of a system, which takes over the lock and the terminal."""
     provisioner = Provisioner.fork(plan, as_json=as_json)
     lock.outlive_exec()
     # A Ctrl-C waits until the supervisor has its handlers.
@@ -141,7 +136,6 @@ def down(data_dir: Path | None, *, as_json: bool) -> Exit:
     """Stop the running system gracefully, or kill the leftovers of a dead one.
 
     Raises:
-        BadInput: a setting is invalid.
         Unavailable: the system does not stop.
     """
     settings = UpOptions(data_dir=data_dir).settings()
@@ -160,7 +154,6 @@ def down(data_dir: Path | None, *, as_json: bool) -> Exit:
 
 
 def _prepared(options: UpOptions) -> tuple[UpSettings, DataDir]:
-    """Load the settings and create the data directory."""
     settings = options.settings()
     data = DataDir(settings.data_dir.resolve())
     data.prepare()
@@ -212,3 +205,43 @@ def _print_running(instance: Instance, text: str, *, as_json: bool) -> Exit:
     facts = {"running": True, "pid": instance.supervisor.pid, "url": instance.url}
     output.print_result(facts, text, as_json=as_json)
     return Exit.OK
+
+
+def reset(data_dir: Path | None, *, force: bool, as_json: bool) -> Exit:
+    """Delete a data directory, and workspaces outside it, after confirmation.
+
+    Raises:
+        Conflict: the system is running, or `banksman up` did not create the directory.
+    """
+    data = DataDir((data_dir or load(UpSettings).data_dir).resolve())
+    if data.path.exists() and not data.lock_file.exists():
+        raise Conflict(f"{data.path} was not created by `banksman up`; nothing is deleted")
+    directories = [path for path in _directories(data) if path.exists()]
+    if directories and not force and not _confirmed(directories):
+        return Exit.WARNING
+    lock = Lock(data)
+    if directories and lock.take() is not None:
+        raise Conflict(f"a system is running in {data.path}: `make down` or `banksman down` stops it")
+    try:
+        data.end_leftovers()
+        for path in directories:
+            shutil.rmtree(path)
+    finally:
+        lock.release()
+    deleted = [str(path) for path in directories]
+    text = f"deleted {', '.join(deleted)}" if deleted else "nothing to delete"
+    output.print_result({"deleted": deleted}, text, as_json=as_json)
+    return Exit.OK
+
+
+def _directories(data: DataDir) -> tuple[Path, ...]:
+    """Return the data directory, and the workspaces' directory if the tool-runner keeps it elsewhere."""
+    workspaces: Path = service_module("tool-runner", "machine").workspaces_root(data.path)
+    return (data.path,) if workspaces.is_relative_to(data.path) else (data.path, workspaces.parent)
+
+
+def _confirmed(directories: list[Path]) -> bool:
+    output.print_error("This deletes all conversations, files and keys in:")
+    for path in directories:
+        output.print_error(f"  {path}")
+    return prompt("Delete? [y/N] ") in ("y", "yes")

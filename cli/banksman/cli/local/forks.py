@@ -32,8 +32,6 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True)
 class ForkedProcess:
-    """A process that the template forked."""
-
     pid: int
     _ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -42,7 +40,6 @@ class ForkedProcess:
         return await asyncio.shield(self._ended)
 
     def end(self, code: int) -> None:
-        """Record the exit code of the ended process."""
         self._ended.set_result(code)
 
 
@@ -63,7 +60,6 @@ class ServiceTemplate:
         self._running: dict[int, ForkedProcess] = {}
 
     async def start(self) -> None:
-        """Start the process, unless it runs."""
         async with self._requests:
             await self._control_socket()
 

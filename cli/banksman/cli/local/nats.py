@@ -10,8 +10,7 @@ from banksman.bus.connection import NatsSettings
 from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys, seed_file
-from banksman.cli.broker.program import executable
-from banksman.cli.broker.server_config import render_config
+from banksman.cli.broker.server import executable, render_config
 from banksman.cli.broker.store import started
 from banksman.cli.ports import bind_error, free_port
 from banksman.cli.state import DataDir
@@ -42,43 +41,31 @@ def _port_file(data: DataDir) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LocalNats:
-    """Ports and files of the local nats-server."""
-
     data: DataDir
     port: int
     http_port: int
-    relays: bool = True
-    """See `render_config`."""
     runners: tuple[str, ...] = ()
     """Ids of the tool-runners with their own keys; empty for one key shared by runners outside the system."""
 
     @property
     def url(self) -> str:
-        """URL for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def monitoring_url(self) -> str:
-        """URL of the monitoring endpoints."""
         return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def config_file(self) -> Path:
-        """The configuration that `prepare` writes."""
         return self.data.nats / "nats.conf"
 
     @property
     def store(self) -> Path:
-        """The server's `store_dir`."""
         return self.data.store
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command that prepares the store and starts the server.
-
-        Raises:
-            Unavailable: nats-server is not installed.
-        """
+        """Command that prepares the store and starts the server."""
         return started((executable(), "--config", str(self.config_file)), self.store)
 
     def prepare(self) -> None:
@@ -92,7 +79,6 @@ class LocalNats:
             budget=StorageBudget.of_disk(self.data.nats),
             runners=self.runners,
             tenants=(LOCAL,),
-            relays=self.relays,
         )
         self.config_file.write_text(text, encoding="utf-8")
         _port_file(self.data).write_text(str(self.port), encoding="utf-8")
@@ -104,7 +90,6 @@ class LocalNats:
         self.data.nats_context_file.write_text(json.dumps(context, indent=2), encoding="utf-8")
 
     def seed_file(self, user: str) -> Path:
-        """Return the path of a user's seed."""
         return seed_file(self.data.keys, user)
 
     async def provision(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from banksman.cli.broker.program import SERVER_ENVIRONMENT, SERVER_VARIABLES
+from banksman.cli.broker.server import SERVER_ENVIRONMENT, SERVER_VARIABLES
 from banksman.cli.local.nats import LOCAL, LocalNats
 from banksman.cli.local.system import ProcessSpec, Stage, System
 from banksman.cli.ports import free_port
@@ -32,14 +32,12 @@ _PROMPT = (
 _DOCKER = ("DOCKER_HOST", "DOCKER_CONFIG", "XDG_RUNTIME_DIR")
 _NOTICES = "BANKSMAN_GATEWAY__NOTICES"
 _SERVER_PAUSE_S = 1.0
-"""Longest pause in seconds before a restart of nats-server. A lease lasts 10 s, and every running command
+"""Longest pause in seconds before a restart of nats-server. A lease lasts 12 s, and every running command
 ends with the lease of its runner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The processes of one system."""
-
     settings: UpSettings
     nats: LocalNats
     gateway_port: int
@@ -62,11 +60,7 @@ class Plan:
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.gateway_port}"
 
     def system(self, *, as_json: bool) -> System:
-        """Return the system for the supervisor, which prints JSON with `as_json`.
-
-        Raises:
-            Unavailable: nats-server is not installed.
-        """
+        """Return the system for the supervisor, which prints JSON with `as_json`."""
         return System(
             data=self.nats.data,
             url=self.url,
@@ -182,7 +176,6 @@ class Plan:
         return self._pick(_COMMON, "LC_", "BANKSMAN_LOG__", _section(service))
 
     def _pick(self, names: tuple[str, ...], *prefixes: str) -> dict[str, str]:
-        """Return the inherited variables with these names or prefixes."""
         return {
             name: value
             for name, value in self.inherited.items()
@@ -191,7 +184,6 @@ class Plan:
 
 
 def _section(service: str) -> str:
-    """Return the prefix of a service's settings."""
     return f"BANKSMAN_{service.upper().replace('-', '_')}__"
 
 

@@ -16,8 +16,6 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 class Screen:
-    """Prints the events of the supervisor."""
-
     def __init__(self, *, json: bool = False) -> None:
         """Choose the format.
 

@@ -1,43 +1,134 @@
 """Starts the processes of a system, keeps them alive and stops them in order.
 
-`banksman up` becomes `python -m banksman.cli.local.supervisor PID FD`, with the values of its `Provisioner`.
+Settings and NATS need twice the memory of the supervisor, which would use them for a second. `banksman up`
+imports them, forks a process that creates the streams (`Provisioner`), and becomes
+`python -m banksman.cli.local.supervisor PID FD`, which imports neither.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import pickle
 import signal
 import sys
+import traceback
 from collections.abc import Coroutine
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 from banksman.cli import output
-from banksman.cli.local.child_process import CannotStart, Child
+from banksman.cli.local.child import die_with
+from banksman.cli.local.child_process import CannotStart, ChildLog, ManagedProcess
 from banksman.cli.local.forks import ServiceTemplate
-from banksman.cli.local.logs import ChildLog
-from banksman.cli.local.provisioner import Provisioner
 from banksman.cli.local.screen import Screen
 from banksman.cli.local.system import ProcessSpec, System
 from banksman.cli.output import Exit
-from banksman.cli.processes import ProcessIdentity
+from banksman.cli.processes import ProcessIdentity, until_ready
 from banksman.cli.state import Instance
+from banksman.contracts.errors import BanksmanError, ErrorCode
+
+if TYPE_CHECKING:
+    from banksman.cli.local.plan import Plan
+
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RESERVE_S = 1.5
 """Seconds of the drain timeout that are reserved for each later stage."""
+_NO_RESULT = "the process that creates the streams ended without a result"
+
+
+class Provisioner:
+    """The process, and the pipe to which it writes the system and then its result."""
+
+    def __init__(self, pid: int, pipe: IO[bytes]) -> None:
+        self.pid = pid
+        self.pipe = pipe
+
+    @classmethod
+    def fork(cls, plan: Plan, *, as_json: bool) -> Provisioner:
+        """Start the process. With `as_json`, the supervisor prints JSON."""
+        system, parent = plan.system(as_json=as_json), os.getpid()
+        readable, writable = os.pipe()
+        if pid := os.fork():
+            os.close(writable)
+            return cls(pid, os.fdopen(readable, "rb"))
+        os.close(readable)
+        _provision(plan, system, parent, writable)
+
+    def inherited(self) -> tuple[str, str]:
+        """Let the pipe survive exec; return the pid and the descriptor as arguments for the supervisor."""
+        os.set_inheritable(self.pipe.fileno(), True)
+        return str(self.pid), str(self.pipe.fileno())
+
+    def system(self) -> System:
+        """Return the planned system.
+
+        Raises:
+            CannotStart: the process was killed before it wrote the system.
+        """
+        try:
+            return cast(System, pickle.load(self.pipe))
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise CannotStart(_NO_RESULT, ErrorCode.INTERNAL) from error
+
+    async def finished(self) -> None:
+        """Wait until all streams exist.
+
+        Raises:
+            CannotStart: the server refused a stream, or the process was killed.
+        """
+        result = await asyncio.to_thread(self.pipe.read)
+        if not result:
+            raise CannotStart(_NO_RESULT, ErrorCode.INTERNAL)
+        if problem := json.loads(result):
+            raise CannotStart(*problem)
+
+    def end(self) -> None:
+        """Kill the process, if it has not ended by itself, and reap it."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def _provision(plan: Plan, system: System, parent: int, descriptor: int) -> NoReturn:
+    # Only the supervisor must receive a Ctrl-C of the terminal: it stops the processes in order.
+    os.setpgid(0, 0)
+    try:
+        die_with(parent)
+        with os.fdopen(descriptor, "wb") as pipe:
+            pickle.dump(system, pipe)
+            pipe.flush()
+            pipe.write(json.dumps(asyncio.run(_problem(plan, system))).encode())
+    except Exception:
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            sys.stderr.flush()
+    finally:
+        # Exit handlers and unwritten output belong to the original process.
+        os._exit(0)
+
+
+async def _problem(plan: Plan, system: System) -> tuple[str, str] | None:
+    """Create the streams when the server is ready. Return the message and the code of an error."""
+    await until_ready(system.server.ready_url, lambda _: None)
+    try:
+        await plan.nats.provision()
+    except BanksmanError as error:
+        return str(error), error.code
+    except OSError as error:
+        return str(error), "os_error"
+    return None
 
 
 class Supervisor:
-    """The processes of one system."""
-
     def __init__(self, system: System, screen: Screen, provisioner: Provisioner) -> None:
         self._system = system
         self._screen = screen
         self._provisioner = provisioner
         self._stop = asyncio.Event()
         self._failure: Exception | None = None
-        self._children: list[Child] = []
+        self._children: list[ManagedProcess] = []
         self._ready = False
         self._template = ServiceTemplate(system.imported, system.common_environment)
 
@@ -82,12 +173,12 @@ class Supervisor:
             notices=list(self._system.notices),
         )
 
-    def _launch(self, group: asyncio.TaskGroup, spec: ProcessSpec) -> Child:
+    def _launch(self, group: asyncio.TaskGroup, spec: ProcessSpec) -> ManagedProcess:
         log = ChildLog(
             self._system.data.logs / f"{spec.name}.log",
             lambda text: self._screen.report("warning", spec.name, text=text),
         )
-        child = Child(spec, log, self._screen, self._template, on_change=self._changed)
+        child = ManagedProcess(spec, log, self._screen, self._template, on_change=self._changed)
         self._children.append(child)
         group.create_task(self._stop_on_error(child.keep_alive()), name=spec.name)
         return child
@@ -104,7 +195,7 @@ class Supervisor:
                 self._failure = error
                 self._stop.set()
 
-    async def _wait_until_ready(self, children: list[Child]) -> None:
+    async def _wait_until_ready(self, children: list[ManagedProcess]) -> None:
         """Wait until all are ready. After the timeout, report those that are not; wait for required ones."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._system.ready_timeout_s):

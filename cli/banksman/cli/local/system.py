@@ -25,8 +25,6 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process of the system."""
-
     name: str
     stage: Stage
     command: tuple[str, ...]

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from banksman.cli.operator import keys_app
 from banksman.cli.options import DataDir, Json, JsonLog
 from banksman.cli.output import exit_with
 
@@ -21,13 +20,14 @@ dead_app = typer.Typer(
 )
 
 
+keys_app = typer.Typer(help="Create and remove keys.", no_args_is_help=True, rich_markup_mode=None)
 tenants_app = typer.Typer(
     help="List, export and delete tenants.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(config_app, name="config")
 app.add_typer(streams_app, name="streams")
 app.add_typer(dead_app, name="dead")
-app.add_typer(keys_app.app, name="keys")
+app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 
 Letter = Annotated[int, typer.Argument(min=1, help="The number shown by `dead ls`.")]
@@ -62,9 +62,9 @@ def salvage(
     Damaged messages are removed and listed; the messages after them are kept. `banksman up` and
     `banksman nats` do this at each start. The exit code is 1 if messages are lost.
     """
-    from banksman.cli.operator import salvage as salvages
+    from banksman.cli.operator import integrity
 
-    exit_with(salvages.salvage(directory, as_json=json))
+    exit_with(integrity.salvage(directory, as_json=json))
 
 
 @app.command()
@@ -110,21 +110,21 @@ def restore(
 
     Only nats-server may be running.
     """
-    from banksman.cli.operator import restore as restores
+    from banksman.cli.operator import backup as backups
 
-    exit_with(restores.restore(data_dir, directory, force=force, as_json=json))
+    exit_with(backups.restore(data_dir, directory, force=force, as_json=json))
 
 
 @app.command()
 def nats(
     config_file: Annotated[Path, typer.Option("--config", help="Configuration file of nats-server.")],
-    public_keys: Annotated[Path, typer.Option(help="The public.env file written by `banksman keys`.")],
+    public_keys: Annotated[Path, typer.Option(help="The public.env file of `banksman keys deployment`.")],
     json: JsonLog = False,
 ) -> None:
     """Run nats-server with the public keys of all users."""
-    from banksman.cli.operator import keys as deployment_keys
+    from banksman.cli.operator import keys
 
-    deployment_keys.serve_nats(config_file, public_keys, as_json=json)
+    keys.serve_nats(config_file, public_keys, as_json=json)
 
 
 @config_app.command("show")
@@ -243,3 +243,64 @@ def tenants_delete(
     from banksman.cli.operator import tenants
 
     exit_with(tenants.delete(data_dir, tenant, force=force, timeout_s=timeout_s, as_json=json))
+
+
+@keys_app.command("create")
+def keys_create(
+    user: Annotated[str, typer.Argument(help="Name of the user; shown with each decision.")],
+    tenant: Annotated[str, typer.Option(help="Tenant whose conversations the user shares.")] = "local",
+    no_approvals: Annotated[
+        bool, typer.Option("--no-approvals", help="Do not let the user decide approval requests.")
+    ] = False,
+    right: Annotated[
+        list[str] | None,
+        typer.Option(help="chat, approve, admin or operator; repeatable (default: chat and approve)."),
+    ] = None,
+    expires_days: Annotated[float | None, typer.Option(min=0, help="Days until the key expires.")] = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Create an API key for a colleague, and print it."""
+    from banksman.cli.operator import keys
+
+    rights = tuple(one for one in right or keys.DEFAULT_RIGHTS if not (no_approvals and one == "approve"))
+    exit_with(
+        keys.create(data_dir, user, tenant=tenant, rights=rights, expires_days=expires_days, as_json=json)
+    )
+
+
+@keys_app.command("ls")
+def keys_ls(data_dir: DataDir = None, json: Json = False) -> None:
+    """List the users who have API keys."""
+    from banksman.cli.operator import keys
+
+    exit_with(keys.ls(data_dir, as_json=json))
+
+
+@keys_app.command("rm")
+def keys_rm(
+    user: Annotated[str, typer.Argument(help="Name of the user.")],
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Remove the API key of a user."""
+    from banksman.cli.operator import keys
+
+    exit_with(keys.rm(data_dir, user, as_json=json))
+
+
+@keys_app.command("deployment")
+def keys_deployment(
+    directory: Annotated[Path, typer.Argument(help="Directory for the keys.")],
+    runner: Annotated[
+        list[str] | None, typer.Option(help="Id of a tool-runner with its own key; can be repeated.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Create missing keys of a deployment's services.
+
+    Each service has its own directory.
+    """
+    from banksman.cli.operator import keys
+
+    exit_with(keys.create_keys(directory, tuple(runner or ()), as_json=json))

@@ -17,11 +17,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from banksman.cli import models, output
-from banksman.cli.operator.access import OperatorSettings
+from banksman.cli import output
+from banksman.cli.operator.streams import OperatorSettings
 from banksman.cli.output import Exit
 from banksman.cli.services import SERVICES, settings_of
-from banksman.cli.settings import UpSettings
+from banksman.cli.settings import VENDOR_VARIABLES, UpSettings, adopt_vendor_names
 from banksman.contracts.errors import BanksmanError
 from banksman.runtime.logs import HIDDEN, SECRET_NAMES, SECRET_VALUES
 from banksman.runtime.settings import PREFIX, SECTIONS, ServiceSettings, config_file, load
@@ -31,8 +31,6 @@ _CLI_SETTINGS: tuple[type[ServiceSettings], ...] = (UpSettings, OperatorSettings
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting with its value."""
-
     name: str
     """`section.field`."""
     value: Any
@@ -42,12 +40,8 @@ class Setting:
 
 
 def show(*, as_json: bool) -> Exit:
-    """Print all settings of all services.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
-    models.adopt_vendor_names(os.environ)
+    """Print all settings of all services."""
+    adopt_vendor_names(os.environ)
     for setting in all_settings():
         if as_json:
             output.print_json({"name": setting.name, "value": setting.value, "source": setting.source})
@@ -58,7 +52,7 @@ def show(*, as_json: bool) -> Exit:
 
 def validate(*, as_json: bool) -> Exit:
     """Check the settings of all services, and print one sentence per invalid setting."""
-    models.adopt_vendor_names(os.environ)
+    adopt_vendor_names(os.environ)
     problems = list(_problems())
     for problem in problems:
         output.print_json({"problem": problem}) if as_json else output.print_error(problem)
@@ -68,11 +62,7 @@ def validate(*, as_json: bool) -> Exit:
 
 
 def all_settings() -> list[Setting]:
-    """Return all settings sorted by name; a setting of several services occurs once.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
+    """Return all settings sorted by name; a setting of several services occurs once."""
     found: dict[str, Setting] = {}
     for found_class in _classes():
         for setting in _of(found_class):
@@ -172,7 +162,7 @@ def _name(source: PydanticBaseSettingsSource, path: tuple[str, ...]) -> str:
 
 def _vendor_name(variable: str) -> str:
     """Return the vendor's variable if the value was set by it, otherwise the variable itself."""
-    for theirs, ours in models.VENDOR_VARIABLES.items():
+    for theirs, ours in VENDOR_VARIABLES.items():
         if ours == variable and os.environ.get(theirs) == os.environ.get(ours):
             return theirs
     return variable

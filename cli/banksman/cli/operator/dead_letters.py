@@ -10,7 +10,7 @@ from banksman.bus import dead
 from banksman.bus.connection import Bus
 from banksman.bus.names import DEAD
 from banksman.cli import output
-from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 
 SHOWN_BYTES = 64 * 1024

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from banksman.cli import models, output
+from banksman.cli import output
 from banksman.cli.broker import salvage
-from banksman.cli.broker.program import executable
+from banksman.cli.broker.server import executable
 from banksman.cli.broker.store import damaged_states
-from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
 from banksman.cli.ports import bind_error
-from banksman.cli.readiness import readiness_problem
+from banksman.cli.processes import readiness_problem
 from banksman.cli.sandbox import bwrap_problem, choose_sandbox, docker_usable, remedy
 from banksman.cli.services import service_module
-from banksman.cli.settings import UpSettings
+from banksman.cli.settings import UpSettings, adopt_vendor_names
 from banksman.cli.state import DataDir, Instance
 from banksman.contracts.errors import BanksmanError
 from banksman.deployment.streams import nearly_full, verify
@@ -36,8 +36,6 @@ _NO_DISK_BYTES = 200 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check."""
-
     name: str
     level: Exit
     seen: str
@@ -47,12 +45,8 @@ class Finding:
 
 
 def doctor(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Run all checks and print their results; the exit code is the worst level.
-
-    Raises:
-        BadInput: a setting is invalid.
-    """
-    models.adopt_vendor_names(os.environ)
+    """Run all checks and print their results; the exit code is the worst level."""
+    adopt_vendor_names(os.environ)
     settings = load(UpSettings)
     data = DataDir((data_dir or settings.data_dir).resolve())
     findings = [*_machine(data), *_system(settings, data, data_dir)]
@@ -193,7 +187,6 @@ def _of_process(name: str, problem: str | None, log: Path) -> Finding:
 
 
 def _store(data: DataDir) -> Iterator[Finding]:
-    """Check the files of a nats-server that is not running."""
     if damaged := damaged_states(data.store):
         seen = f"the state of {', '.join(damaged)} is damaged"
         yield Finding("consumers", Exit.WARNING, seen, "`banksman up` rebuilds it from the stream")

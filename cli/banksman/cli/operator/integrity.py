@@ -1,20 +1,23 @@
-"""`banksman check` and `banksman accept`: find damaged logs, and allow runs in them to continue."""
+"""`banksman check`, `accept` and `salvage`: find and repair damaged logs and files, and let runs continue."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream
 from banksman.cli import output
-from banksman.cli.operator.access import broker_access
-from banksman.cli.operator.cutting import cut
-from banksman.cli.operator.recovery import LogRecovery
+from banksman.cli.broker.salvage import LIBRARY, REMEDY, DamagedPart, Salvaged, is_available
+from banksman.cli.broker.salvage import salvage as salvage_files
+from banksman.cli.broker.store import rebuild_states, remove_indexes
+from banksman.cli.operator.recovery import LogRecovery, cut
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.output import Exit
-from banksman.contracts.errors import BadInput, BanksmanError
+from banksman.contracts.errors import BadInput, BanksmanError, NotReady
 from banksman.contracts.integrity import DamagedLog
 from banksman.log_integrity.check import check_logs, conversations
 from banksman.log_integrity.damage import ALL, DamagedLogs, key_of
@@ -25,12 +28,7 @@ _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 
 
 def check(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged.
-
-    Raises:
-        NotReady: a stream is missing.
-        Unavailable: NATS cannot be reached.
-    """
+    """Read all logs and print the logs that have gaps, lost their end, or are recorded as damaged."""
     found = asyncio.run(broker_access(data_dir).in_app(_damaged, needs=_NEEDS))
     for key, problem in sorted(found.items()):
         tenant, _, conversation_id = key.partition(".")
@@ -60,8 +58,6 @@ def accept(data_dir: Path | None, names: list[str], set_aside: Path | None, *, a
 
     Raises:
         BadInput: a name is malformed, or its log is not recorded as damaged.
-        NotReady: a stream is missing.
-        Unavailable: NATS cannot be reached.
     """
     requested = [_key(name) for name in names]
     done, refused = asyncio.run(
@@ -126,3 +122,60 @@ def _key(name: str) -> str:
     if not (tenant and slash and conversation_id) or "/" in conversation_id:
         raise BadInput("conversation", name, "TENANT/CONVERSATION, as listed by `banksman check`")
     return key_of(tenant, conversation_id)
+
+
+def salvage(store: Path, *, as_json: bool) -> Exit:
+    """Prepare a store as `banksman up` and `banksman nats` do before each start; the server must not run.
+
+    Returns:
+        `WARNING` if messages are lost.
+
+    Raises:
+        BadInput: the directory is not the `store_dir` of a nats-server.
+        NotReady: the library that computes checksums is not installed.
+    """
+    if not (store / "jetstream").is_dir():
+        raise BadInput("directory", str(store), "the `store_dir` of a nats-server")
+    if not is_available():
+        raise NotReady(f"{LIBRARY} is not installed: {REMEDY}")
+    remove_indexes(store)
+    found = salvage_files(store)
+    rebuilt = rebuild_states(store)
+    if as_json:
+        for one in found:
+            output.print_json(_as_json(one))
+        return Exit.WARNING if found else Exit.OK
+    for one in found:
+        output.print_line(str(one))
+        for damage in one.damages:
+            if name := _conversation(one, damage):
+                output.print_line(f"{name}: lost {damage.messages}")
+    for line in rebuilt or ([] if found else ["no message is damaged"]):
+        output.print_line(line)
+    return Exit.WARNING if found else Exit.OK
+
+
+def _as_json(salvaged: Salvaged) -> dict[str, Any]:
+    return {
+        "account": salvaged.account,
+        "stream": salvaged.stream,
+        "file": salvaged.file,
+        "original": salvaged.original,
+        "lost": [
+            {
+                "first_seq": damage.first_seq,
+                "last_seq": damage.last_seq,
+                "subject": damage.subject,
+                "conversation": _conversation(salvaged, damage),
+            }
+            for damage in salvaged.damages
+        ],
+    }
+
+
+def _conversation(salvaged: Salvaged, damage: DamagedPart) -> str | None:
+    """Return `TENANT/CONVERSATION` of a damaged commit, if its subject can be read."""
+    kind, *names = (damage.subject or "").split(".")
+    return (
+        "/".join(names) if salvaged.stream == EVENTS and kind == "conversation" and len(names) == 2 else None
+    )

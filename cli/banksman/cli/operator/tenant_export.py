@@ -43,8 +43,6 @@ class _AnyRecord(Stored):
 
 @dataclass(slots=True)
 class TenantExport:
-    """One export."""
-
     bus: Bus
     tenant: str
     directory: Path

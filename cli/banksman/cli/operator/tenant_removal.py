@@ -1,4 +1,4 @@
-"""Deletes all data of a tenant from the broker, and counts the remaining data.
+"""Where the broker stores data of tenants; deletes all data of a tenant, and counts the remaining data.
 
 The system must be running: agents end the runs, and runners delete the workspaces and their snapshots.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from banksman.bus import dead, jetstream
+from banksman.bus import dead, jetstream, names
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket
 from banksman.bus.names import (
@@ -32,10 +33,10 @@ from banksman.bus.names import (
 )
 from banksman.bus.objects import Objects
 from banksman.bus.publish import RunQueue
-from banksman.cli.operator.tenant_places import PLACES, TENANT_KEYS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotReady
 from banksman.contracts.subjects import ANY
+from banksman.contracts.usage import passthrough_key, usage_key
 from banksman.contracts.wire import Stored
 from banksman.contracts.work import DeadLetter, DeleteConversation
 from banksman.log_integrity.heads import LogHeads
@@ -175,3 +176,72 @@ def _names(letter: DeadLetter, tenant: str) -> bool:
         return _Work.model_validate_json(base64.b64decode(letter.payload_base64)).tenant == tenant
     except ValidationError:
         return False
+
+
+Filter = Callable[[str], str]
+"""Returns the subjects of a tenant, or with `*` those of all tenants."""
+
+TENANT_KEYS = (
+    names.TOOLS,
+    names.ASSISTANTS,
+    names.ASSISTANT_REVISIONS,
+    names.PROMPTS,
+    names.WORKFLOW_DEFINITIONS,
+    names.CONVERSATIONS,
+    names.OWNERS,
+    names.IDEMPOTENCY,
+    names.DAMAGED,
+    names.KEYS,
+    names.WEBHOOKS,
+    names.DELIVERIES,
+    names.SCHEDULES,
+    names.MCP,
+    names.TENANT_SECRETS,
+    names.POLICIES,
+)
+"""Buckets whose keys begin with the tenant. Keys of the platform have one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantSubjects:
+    """Subjects of one stream that name a tenant."""
+
+    stream: str
+    subjects_of: Filter
+
+    def tenant_of(self, subject: str) -> str:
+        """Return the tenant that a subject of this place names."""
+        probe = self.subjects_of("tenant-probe").split(".")
+        return subject.split(".")[probe.index("tenant-probe")]
+
+
+def _places() -> tuple[TenantSubjects, ...]:
+    filters: tuple[tuple[str, Filter], ...] = (
+        (names.EVENTS, lambda t: subjects.conversation(t, ANY)),
+        (names.RUNS, lambda t: subjects.run_work(t, ANY)),
+        (names.RUNS, lambda t: subjects.run_signal(t, ANY)),
+        (names.WORKFLOWS, lambda t: subjects.workflow_run(ANY, t, ANY)),
+        (names.WEBHOOK_QUEUE, lambda t: subjects.webhook_delivery(t, ANY)),
+        (names.TIMERS, lambda t: subjects.timer_set(ANY, t, ANY)),
+        (names.TIMERS, lambda t: subjects.timer_fired(ANY, t, ANY)),
+        (names.TIMERS, lambda t: subjects.schedule_set(t, ANY)),
+        (names.TIMERS, lambda t: subjects.schedule_due(t, ANY)),
+        (names.AUDIT, lambda t: subjects.audit(t, ANY, ANY)),
+        (names.APPROVALS, lambda t: subjects.approval_request(t, ANY)),
+        (names.APPROVALS, lambda t: subjects.approval_reply(t, ANY)),
+        (names.APPROVALS, lambda t: subjects.approval_note(t, ANY, ANY)),
+        (names.RESULTS, lambda t: subjects.tool_started(t, ANY)),
+        (names.RESULTS, lambda t: subjects.tool_result(t, ANY)),
+        (names.kv_stream(names.RUNNERS), lambda t: names.kv_subject(names.RUNNERS, f"*.{t}.*")),
+        (names.kv_stream(names.USAGE), lambda t: names.kv_subject(names.USAGE, usage_key(t))),
+        (names.kv_stream(names.USAGE), lambda t: names.kv_subject(names.USAGE, passthrough_key(t))),
+    )
+    found = [TenantSubjects(stream, subjects_of) for stream, subjects_of in filters]
+    return (*found, *(_bucket(name) for name in TENANT_KEYS))
+
+
+def _bucket(name: str) -> TenantSubjects:
+    return TenantSubjects(names.kv_stream(name), lambda tenant: names.kv_subject(name, f"{tenant}.>"))
+
+
+PLACES = _places()

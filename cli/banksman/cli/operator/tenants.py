@@ -12,13 +12,12 @@ from banksman.bus.jetstream import subjects_in
 from banksman.bus.names import AUDIT, CONVERSATIONS, EVENTS, HEADS, kv_stream
 from banksman.cli import output
 from banksman.cli.broker.access import BrokerAccess
-from banksman.cli.operator import api_keys
+from banksman.cli.operator import keys as api_keys
 from banksman.cli.operator import tenant_removal as removal
-from banksman.cli.operator.access import broker_access
+from banksman.cli.operator.streams import broker_access
 from banksman.cli.operator.tenant_export import TenantExport
-from banksman.cli.operator.tenant_places import PLACES
-from banksman.cli.output import Exit
-from banksman.cli.prompts import typed
+from banksman.cli.operator.tenant_removal import PLACES
+from banksman.cli.output import Exit, typed
 from banksman.contracts.audit import AuditEntry
 from banksman.contracts.errors import Conflict
 from banksman.contracts.ids import check_token, new_id
@@ -29,12 +28,7 @@ _NEEDS = (EVENTS, AUDIT, kv_stream(HEADS), kv_stream(CONVERSATIONS))
 
 
 def ls(data_dir: Path | None, *, as_json: bool) -> Exit:
-    """List the tenants that have data on the broker, with the number of their messages by stream.
-
-    Raises:
-        NotReady: a stream is missing.
-        Unavailable: NATS cannot be reached.
-    """
+    """List the tenants that have data on the broker, with the number of their messages by stream."""
     found = asyncio.run(broker_access(data_dir).in_app(_tenants, needs=_NEEDS))
     for tenant, counts in sorted(found.items()):
         if as_json:
@@ -56,7 +50,6 @@ def delete(data_dir: Path | None, tenant: str, *, force: bool, timeout_s: float,
         BadInput: the tenant's name is malformed.
         Conflict: the user does not confirm, or all keys of the gateway's file are of this tenant.
         NotReady: its runs did not end in time, or a stream is missing.
-        Unavailable: NATS cannot be reached.
     """
     check_token(tenant, "tenant")
     if not force and not _confirmed(tenant):

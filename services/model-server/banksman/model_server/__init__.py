@@ -27,12 +27,12 @@ from banksman.model_server.script import (
     HalfJson,
     HttpError,
     RawReply,
-    Reply,
     Script,
+    ScriptedCall,
+    ScriptedReply,
+    ScriptedUsage,
     Silence,
     StreamError,
-    ToolCall,
-    Usage,
 )
 
 __all__ = [
@@ -46,11 +46,11 @@ __all__ = [
     "Outcome",
     "RawReply",
     "RecordedRequest",
-    "Reply",
     "Script",
+    "ScriptedCall",
+    "ScriptedReply",
+    "ScriptedUsage",
     "Silence",
     "StreamError",
-    "ToolCall",
-    "Usage",
     "Violation",
 ]

@@ -12,7 +12,6 @@ from banksman.model_server.settings import ModelServerSection
 
 
 def main() -> int:
-    """Serve with the options of the command line and return the exit code."""
     parser = argparse.ArgumentParser(prog="banksman model-server", description="Serve model replies.")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free port)")
     parser.add_argument("--recording", action="store_true", help="record requests, serve the test routes")

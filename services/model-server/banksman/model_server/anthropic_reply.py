@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import uuid
 
-from banksman.model_server.chat import Call, ChatRequest
+from banksman.model_server.chat import Call, RequestRefused, ValidatedRequest
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import Usage
+from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 from banksman.model_server.thinking import signature_of
 
 _STOP_REASONS = {
@@ -27,8 +27,7 @@ _ERROR_TYPES = {
 _EPOCH = "1970-01-01T00:00:00Z"
 
 
-def message(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-    """Return the body of a response that is not streamed."""
+def message(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     content: list[Json] = []
     if resolved.reasoning:
         content.append(
@@ -47,8 +46,7 @@ def message(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     return dumps(body).encode()
 
 
-def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-    """Return the events of a streamed response."""
+def events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     start = _head(chat)
     if resolved.usage is not None:
         start["usage"] = _usage(resolved.usage, min(1, resolved.usage.output_tokens))
@@ -63,22 +61,23 @@ def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     return EventStream(stream, [_event("message_delta", end), _event("message_stop", {})])
 
 
-def error_body(
-    message: str, status: int, request_id: str, *, error_type: str | None = None, details: Json | None = None
-) -> bytes:
-    """Return the vendor's error object; the type defaults to the one of the status."""
-    kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    error: Json = {"type": kind, "message": message} | ({"details": details} if details else {})
-    return dumps({"type": "error", "error": error, "request_id": request_id}).encode()
+def refusal(refused: RequestRefused, request_id: str) -> bytes:
+    return _error_body(
+        refused.message, refused.status, request_id, error_type=refused.error_type, details=refused.details
+    )
 
 
-def error_event(message: str, error_type: str | None, request_id: str) -> bytes:
+def http_error(fault: HttpError, request_id: str) -> bytes:
+    return _error_body(fault.message, fault.status, request_id, error_type=fault.error_type)
+
+
+def stream_error(fault: StreamError, request_id: str) -> bytes:
     """Return the event that reports a fault within a stream."""
-    return b"event: error\ndata: " + error_body(message, 500, request_id, error_type=error_type) + b"\n\n"
+    body = _error_body(fault.message, 500, request_id, error_type=fault.error_type)
+    return b"event: error\ndata: " + body + b"\n\n"
 
 
 def model_object(name: str) -> Json:
-    """Return one entry of `/v1/models`."""
     return {
         "type": "model",
         "id": name,
@@ -89,7 +88,6 @@ def model_object(name: str) -> Json:
 
 
 def models_page(names: list[str]) -> Json:
-    """Return the body of `/v1/models`."""
     return {
         "data": [model_object(name) for name in names],
         "has_more": False,
@@ -98,7 +96,7 @@ def models_page(names: list[str]) -> Json:
     }
 
 
-def _head(chat: ChatRequest) -> Json:
+def _head(chat: ValidatedRequest) -> Json:
     return {
         "id": f"msg_{uuid.uuid4().hex[:24]}",
         "type": "message",
@@ -145,7 +143,7 @@ def _blocks(resolved: ResolvedReply) -> list[tuple[Json, list[Json]]]:
     return blocks
 
 
-def _usage(usage: Usage, output_tokens: int) -> Json:
+def _usage(usage: ScriptedUsage, output_tokens: int) -> Json:
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": output_tokens,
@@ -153,3 +151,12 @@ def _usage(usage: Usage, output_tokens: int) -> Json:
         "cache_read_input_tokens": usage.cached_tokens,
         "service_tier": "standard",
     }
+
+
+def _error_body(
+    message: str, status: int, request_id: str, *, error_type: str | None = None, details: Json | None = None
+) -> bytes:
+    """Return the vendor's error object; the type defaults to the one of the status."""
+    kind = error_type or _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    error: Json = {"type": kind, "message": message} | ({"details": details} if details else {})
+    return dumps({"type": "error", "error": error, "request_id": request_id}).encode()

@@ -3,17 +3,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
-from banksman.model_server.errors import RequestRefused
-from banksman.model_server.json_values import Json, as_list, as_object, dumps
+from banksman.model_server.chat import (
+    AssistantTurn,
+    Call,
+    Item,
+    RequestRefused,
+    ToolOutput,
+    UserText,
+    ValidatedRequest,
+)
+from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 from banksman.model_server.thinking import signed_thinking
-from banksman.model_server.tool_schema import TOOL_NAME, schema_fault
 
 _USER_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result"})
 _ASSISTANT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
 
-def parse_message(body: Json, *, counting: bool = False) -> ChatRequest:
+def parse_message(body: Json, *, counting: bool = False) -> ValidatedRequest:
     """Parse the body of `POST /v1/messages` as strictly as the vendor does.
 
     Args:
@@ -34,7 +40,7 @@ def parse_message(body: Json, *, counting: bool = False) -> ChatRequest:
     system = _system(body)
     items = tuple(item for turn in turns for item in turn.items)
     choice = as_object(body.get("tool_choice")) or {}
-    return ChatRequest(
+    return ValidatedRequest(
         dialect="anthropic",
         model=model,
         items=items,

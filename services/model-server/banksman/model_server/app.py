@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from banksman.contracts.validation_errors import bad_input
+from banksman.model_server.models import Models
+from banksman.model_server.recorder import Recorder
+from banksman.model_server.routes import ModelRoutes
 from banksman.model_server.script import Script, ScriptName
-from banksman.model_server.server import serving
 from banksman.model_server.settings import ModelServerSection, ModelServerSettings
 from banksman.runtime import event_loop
 from banksman.runtime.settings import load
@@ -47,7 +51,6 @@ def run(
 
 
 def serve(settings: ModelServerSection, scripts: Path | None, *, recording: bool) -> None:
-    """Serve with these settings until SIGINT or SIGTERM; see `run`."""
     event_loop.run(_serve(settings, _read(scripts) if scripts else {}, recording=recording))
 
 
@@ -72,3 +75,44 @@ def _read(file: Path) -> dict[str, Script]:
         return _SCRIPTS.validate_json(file.read_bytes())
     except ValidationError as error:
         raise bad_input(error, str(file)) from error
+
+
+_SHUTDOWN_S = 0.5
+"""Seconds that a stopping server waits for open responses; then it closes their connections."""
+
+
+@asynccontextmanager
+async def serving(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    recording: bool = False,
+    chunk_delay_s: float = 0.0,
+    scripts: Mapping[str, Script] | None = None,
+) -> AsyncGenerator[tuple[str, ModelRoutes]]:
+    """Serve in the running event loop until the context ends; yields the URL and the routes.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 selects a free port.
+        recording: Whether requests are recorded and the routes for tests exist.
+        chunk_delay_s: Seconds before each chunk that the demo model streams.
+        scripts: Scripts to load, by name.
+
+    Raises:
+        OSError: the address is in use.
+    """
+    models = Models(chunk_delay_s)
+    for name, script in (scripts or {}).items():
+        models.load(name, script)
+    routes = ModelRoutes(models, Recorder() if recording else None)
+    runner = web.AppRunner(
+        routes.application(), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield f"http://{host}:{site.port}", routes
+    finally:
+        await runner.cleanup()

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from banksman.model_server.json_values import Json
+
 Dialect = Literal["openai", "anthropic", "responses"]
 """Wire format of a request.
 
@@ -16,8 +18,6 @@ Dialect = Literal["openai", "anthropic", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class UserText:
-    """Text of the user."""
-
     text: str
 
 
@@ -43,8 +43,6 @@ class AssistantTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """The result of one tool call."""
-
     call_id: str
     text: str
     is_error: bool = False
@@ -54,7 +52,7 @@ Item: TypeAlias = UserText | AssistantTurn | ToolOutput
 
 
 @dataclass(frozen=True)
-class ChatRequest:
+class ValidatedRequest:
     """A validated request, independent of the vendor's format."""
 
     dialect: Dialect
@@ -86,10 +84,54 @@ class ChatRequest:
 
     @property
     def input_tokens(self) -> int:
-        """Estimated number of input tokens."""
         return estimated_tokens(self.input_chars)
 
 
 def estimated_tokens(chars: int) -> int:
     """Return the number of tokens of a text at four characters per token, rounded up."""
     return (chars + 3) // 4
+
+
+ErrorType = Literal["invalid_request_error", "not_found_error"]
+"""The vendor's type of an error.
+
+- `invalid_request_error`: the request breaks a rule of the wire format
+- `not_found_error`: the model or the path does not exist
+"""
+
+
+class RequestRefused(Exception):
+    """A request is refused with an error object of its vendor."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+        error_type: ErrorType = "invalid_request_error",
+        details: Json | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+        self.error_type: ErrorType = error_type
+        self.details = details
+
+    @property
+    def is_violation(self) -> bool:
+        """Whether the request broke the wire format, as opposed to naming a missing model or path."""
+        return self.status == 400
+
+
+def model_not_found(model: str) -> RequestRefused:
+    """Return the error for a model that is neither the demo nor a loaded script."""
+    return RequestRefused(
+        f"The model `{model}` does not exist. This server has `demo` and the scripts listed at /v1/models.",
+        code="model_not_found",
+        status=404,
+        error_type="not_found_error",
+    )

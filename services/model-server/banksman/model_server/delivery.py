@@ -7,7 +7,7 @@ from typing import assert_never
 
 from aiohttp import web
 
-from banksman.model_server.chat import ChatRequest
+from banksman.model_server.chat import ValidatedRequest
 from banksman.model_server.json_values import loads_object
 from banksman.model_server.resolved_reply import ResolvedReply
 from banksman.model_server.script import (
@@ -17,11 +17,11 @@ from banksman.model_server.script import (
     HalfJson,
     HttpError,
     RawReply,
-    Reply,
+    ScriptedReply,
     Silence,
     StreamError,
 )
-from banksman.model_server.wire import Wire
+from banksman.model_server.wire import VendorFormat
 
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -46,16 +46,17 @@ class Gates:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class ReplySender:
     """Sends one reply on one connection, with the reply's delays and fault."""
 
     request: web.Request
-    wire: Wire
+    wire: VendorFormat
     request_id: str
     gates: Gates
 
-    async def send(self, reply: Reply, resolved: ResolvedReply, chat: ChatRequest) -> web.StreamResponse:
-        """Send a reply and return the response."""
+    async def send(
+        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ValidatedRequest
+    ) -> web.StreamResponse:
         await self._wait_before_headers(reply)
         match reply.fault:
             case HttpError() as fault:
@@ -68,7 +69,6 @@ class Delivery:
                 return await self._send_unstreamed(reply.fault, self.wire.body(resolved, chat))
 
     async def send_raw(self, reply: RawReply) -> web.StreamResponse:
-        """Send a literal response and return it."""
         response = web.StreamResponse(
             status=reply.status, headers={"content-type": reply.content_type} | self._id() | reply.headers
         )
@@ -82,13 +82,15 @@ class Delivery:
         await response.write_eof()
         return response
 
-    async def _wait_before_headers(self, reply: Reply) -> None:
+    async def _wait_before_headers(self, reply: ScriptedReply) -> None:
         if reply.first_delay_s:
             await asyncio.sleep(reply.first_delay_s)
         if reply.gate is not None and reply.gate.after_events == 0:
             await self.gates.passed(reply.gate.name)
 
-    async def _stream(self, reply: Reply, resolved: ResolvedReply, chat: ChatRequest) -> web.StreamResponse:
+    async def _stream(
+        self, reply: ScriptedReply, resolved: ResolvedReply, chat: ValidatedRequest
+    ) -> web.StreamResponse:
         stream = self.wire.events(resolved, chat)
         events = stream.content + stream.closing
         response = web.StreamResponse(headers=_STREAM_HEADERS | self._id())
@@ -106,7 +108,7 @@ class Delivery:
             await response.write_eof()
         return response
 
-    async def _write(self, response: web.StreamResponse, reply: Reply, events: list[bytes]) -> None:
+    async def _write(self, response: web.StreamResponse, reply: ScriptedReply, events: list[bytes]) -> None:
         gate = reply.gate
         if gate is not None and gate.after_events > 0:
             await _write(response, events[: gate.after_events], reply.chunk_delay_s)

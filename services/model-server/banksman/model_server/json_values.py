@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
+
+import jsonschema_rs
 
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object."""
@@ -15,12 +19,10 @@ def dumps(value: object) -> str:
 
 
 def as_object(value: object) -> Json | None:
-    """Return the value if it is a JSON object, otherwise None."""
     return cast(Json, value) if isinstance(value, dict) else None
 
 
 def as_list(value: object) -> list[Any] | None:
-    """Return the value if it is a JSON array, otherwise None."""
     return cast(list[Any], value) if isinstance(value, list) else None
 
 
@@ -30,3 +32,28 @@ def loads_object(text: str | bytes) -> Json | None:
         return as_object(json.loads(text))
     except ValueError:
         return None
+
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""Tool names that both vendors accept."""
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_fault(schema: Json) -> str | None:
+    """Return why a schema cannot describe a tool's arguments, or None if it can."""
+    return _schema_fault(dumps(schema))
+
+
+@lru_cache(maxsize=1024)
+def _schema_fault(schema_text: str) -> str | None:
+    schema = loads_object(schema_text)
+    if schema is None or schema.get("type") != "object":
+        stated = None if schema is None else schema.get("type")
+        return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{stated}\"'"
+    try:
+        # The meta-schema is passed explicitly, because the library would fetch the one that a schema names.
+        jsonschema_rs.meta.validate({**schema, "$schema": DRAFT})
+    except jsonschema_rs.ValidationError as fault:
+        path = ".".join(["$", *(str(part) for part in fault.instance_path)])
+        return f"not valid JSON Schema draft 2020-12 at {path}: {fault.message}"
+    return None

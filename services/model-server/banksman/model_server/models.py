@@ -3,17 +3,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from banksman.model_server.chat import ChatRequest
+from banksman.model_server.chat import RequestRefused, ValidatedRequest, model_not_found
 from banksman.model_server.demo import demo_reply
-from banksman.model_server.errors import RequestRefused, model_not_found
-from banksman.model_server.script import RawReply, Reply, Script
+from banksman.model_server.script import RawReply, Script, ScriptedReply
 
 DEMO_MODEL = "demo"
 _SCRIPTED_PREFIX = "scripted/"
 
 
 def scripted_model(name: str) -> str:
-    """Return the model name of a script."""
     return _SCRIPTED_PREFIX + name
 
 
@@ -24,9 +22,7 @@ def script_name(model: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ChosenReply:
-    """The reply of a model to one request."""
-
-    reply: Reply | RawReply
+    reply: ScriptedReply | RawReply
     derived_ids_of: str | None = None
     """Script from which call ids are derived; None: random ids."""
 
@@ -47,7 +43,6 @@ class Models:
         return scripted_model(name)
 
     def unload(self, name: str) -> None:
-        """Remove a script if it exists."""
         self._scripts.pop(name, None)
         self._played.pop(name, None)
         for key in [key for key in self._faulted if key[0] == name]:
@@ -57,7 +52,7 @@ class Models:
         """Return the model names, the demo first."""
         return [DEMO_MODEL, *map(scripted_model, self._scripts)]
 
-    def reply(self, chat: ChatRequest) -> ChosenReply:
+    def reply(self, chat: ValidatedRequest) -> ChosenReply:
         """Choose the reply to a request.
 
         Raises:
@@ -71,11 +66,11 @@ class Models:
             raise model_not_found(chat.model)
         return self._scripted(name, script, chat)
 
-    def _scripted(self, name: str, script: Script, chat: ChatRequest) -> ChosenReply:
+    def _scripted(self, name: str, script: Script, chat: ValidatedRequest) -> ChosenReply:
         index = chat.position if script.by == "position" else self._played[name]
         self._played[name] += 1
         reply = _reply_at(name, script, index)
-        if isinstance(reply, Reply) and reply.fault is not None and reply.fault.times is not None:
+        if isinstance(reply, ScriptedReply) and reply.fault is not None and reply.fault.times is not None:
             key = (name, chat.conversation, index if script.by == "position" else 0)
             self._faulted[key] += 1
             if self._faulted[key] > reply.fault.times:
@@ -83,7 +78,7 @@ class Models:
         return ChosenReply(reply, name if script.call_ids == "derived" else None)
 
 
-def _reply_at(name: str, script: Script, index: int) -> Reply | RawReply:
+def _reply_at(name: str, script: Script, index: int) -> ScriptedReply | RawReply:
     if index < len(script.replies):
         return script.replies[index]
     match script.at_end:

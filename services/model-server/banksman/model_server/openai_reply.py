@@ -3,10 +3,10 @@ from __future__ import annotations
 import time
 import uuid
 
-from banksman.model_server.chat import ChatRequest, estimated_tokens
+from banksman.model_server.chat import RequestRefused, ValidatedRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import Usage
+from banksman.model_server.script import HttpError, ScriptedUsage, StreamError
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -14,8 +14,7 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _ERROR_CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-def completion(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-    """Return the body of a response that is not streamed."""
+def completion(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     message: Json = {"role": "assistant", "content": resolved.text or (None if resolved.calls else "")}
     if resolved.reasoning:
         message["reasoning_content"] = resolved.reasoning
@@ -31,8 +30,7 @@ def completion(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
     return dumps(body).encode()
 
 
-def chunks(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-    """Return the events of a streamed response."""
+def chunks(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     head = dumps(_head("chat.completion.chunk", chat))[:-1]
     tail = ',"usage":null}\n\n' if chat.include_usage else "}\n\n"
 
@@ -52,41 +50,34 @@ def chunks(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     return EventStream(events, [*closing, _DONE])
 
 
-def error_body(
-    message: str,
-    status: int,
-    *,
-    error_type: str | None = None,
-    param: str | None = None,
-    code: str | None = None,
-) -> bytes:
-    """Return the vendor's error object; type and code default to the values for the status."""
-    default_type = "server_error" if status >= 500 else "invalid_request_error"
-    error = {
-        "message": message,
-        "type": error_type or _ERROR_TYPES.get(status, default_type),
-        "param": param,
-        "code": code or _ERROR_CODES.get(status),
-    }
-    return dumps({"error": error}).encode()
+def refusal(refused: RequestRefused, _request_id: str) -> bytes:
+    return _error_body(
+        refused.message,
+        refused.status,
+        error_type="invalid_request_error",
+        param=refused.param,
+        code=refused.code,
+    )
 
 
-def error_event(message: str, error_type: str | None) -> bytes:
+def http_error(fault: HttpError, _request_id: str) -> bytes:
+    return _error_body(fault.message, fault.status, error_type=fault.error_type, code=fault.code)
+
+
+def stream_error(fault: StreamError, _request_id: str) -> bytes:
     """Return the event that reports a fault within a stream; no `[DONE]` follows it."""
-    return b"data: " + error_body(message, 500, error_type=error_type) + b"\n\n"
+    return b"data: " + _error_body(fault.message, 500, error_type=fault.error_type) + b"\n\n"
 
 
 def model_object(name: str) -> Json:
-    """Return one entry of `/v1/models`."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "banksman"}
 
 
 def models_page(names: list[str]) -> Json:
-    """Return the body of `/v1/models`."""
     return {"object": "list", "data": [model_object(name) for name in names]}
 
 
-def _head(kind: str, chat: ChatRequest) -> Json:
+def _head(kind: str, chat: ValidatedRequest) -> Json:
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex[:24]}",
         "object": kind,
@@ -108,7 +99,7 @@ def _call_deltas(resolved: ResolvedReply, index: int) -> list[Json]:
     return [first, *({"index": index, "function": {"arguments": fragment}} for fragment in fragments)]
 
 
-def _usage(usage: Usage, resolved: ResolvedReply) -> Json:
+def _usage(usage: ScriptedUsage, resolved: ResolvedReply) -> Json:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -116,3 +107,22 @@ def _usage(usage: Usage, resolved: ResolvedReply) -> Json:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": estimated_tokens(len(resolved.reasoning))},
     }
+
+
+def _error_body(
+    message: str,
+    status: int,
+    *,
+    error_type: str | None = None,
+    param: str | None = None,
+    code: str | None = None,
+) -> bytes:
+    """Return the vendor's error object; type and code default to the values for the status."""
+    default_type = "server_error" if status >= 500 else "invalid_request_error"
+    error = {
+        "message": message,
+        "type": error_type or _ERROR_TYPES.get(status, default_type),
+        "param": param,
+        "code": code or _ERROR_CODES.get(status),
+    }
+    return dumps({"error": error}).encode()

@@ -2,16 +2,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
-from banksman.model_server.errors import RequestRefused
-from banksman.model_server.json_values import Json, as_list, as_object, dumps
-from banksman.model_server.tool_schema import TOOL_NAME, schema_fault
+from banksman.model_server.chat import (
+    AssistantTurn,
+    Call,
+    Item,
+    RequestRefused,
+    ToolOutput,
+    UserText,
+    ValidatedRequest,
+)
+from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NON_TEXT_PARTS = frozenset({"image_url", "input_audio", "file"})
 
 
-def parse_chat_completion(body: Json) -> ChatRequest:
+def parse_chat_completion(body: Json) -> ValidatedRequest:
     """Parse the body of `POST /v1/chat/completions` as strictly as the vendor does.
 
     Raises:
@@ -27,7 +33,7 @@ def parse_chat_completion(body: Json) -> ChatRequest:
         history.read(index, message)
     history.close()
     options = as_object(body.get("stream_options")) or {}
-    return ChatRequest(
+    return ValidatedRequest(
         dialect="openai",
         model=model,
         items=tuple(history.items),

@@ -72,7 +72,6 @@ class Recorder:
         self._changed = asyncio.Event()
 
     def begin(self, dialect: Dialect, path: str, headers: Mapping[str, str]) -> RecordedRequest:
-        """Record a new request."""
         self._count += 1
         masked = {name.lower(): _masked(name.lower(), value) for name, value in headers.items()}
         request = RecordedRequest(self._count, dialect, path, masked)
@@ -89,7 +88,6 @@ class Recorder:
         return [request for request in self._requests if script is None or request.script == script]
 
     def clear(self) -> None:
-        """Remove all requests."""
         self._requests.clear()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -105,15 +103,12 @@ class Violations:
         self._violations: deque[Violation] = deque(maxlen=_MAX_VIOLATIONS)
 
     def add(self, violation: Violation) -> None:
-        """Add a violation."""
         self._violations.append(violation)
 
     def all(self) -> list[Violation]:
-        """Return all violations, oldest first."""
         return list(self._violations)
 
     def clear(self) -> None:
-        """Remove all violations."""
         self._violations.clear()
 
 

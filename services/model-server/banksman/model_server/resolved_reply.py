@@ -5,9 +5,9 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from banksman.model_server.chat import Call, ChatRequest, Dialect, estimated_tokens
+from banksman.model_server.chat import Call, Dialect, ValidatedRequest, estimated_tokens
 from banksman.model_server.json_values import dumps
-from banksman.model_server.script import Reply, ToolCall, Usage
+from banksman.model_server.script import ScriptedCall, ScriptedReply, ScriptedUsage
 
 _WORDS = re.compile(r"\s*\S+\s?|\s+")
 _CALL_ID_PREFIX: dict[Dialect, str] = {"openai": "call_", "anthropic": "toolu_", "responses": "call_"}
@@ -22,17 +22,15 @@ class ResolvedReply:
     reasoning_chunks: tuple[str, ...]
     calls: tuple[Call, ...]
     finish_reason: str
-    usage: Usage | None
+    usage: ScriptedUsage | None
     """None: the response reports no usage."""
 
     @property
     def text(self) -> str:
-        """The whole text."""
         return "".join(self.text_chunks)
 
     @property
     def reasoning(self) -> str:
-        """The whole reasoning."""
         return "".join(self.reasoning_chunks)
 
 
@@ -45,7 +43,9 @@ class EventStream:
     """The event with the finish reason, and all later events."""
 
 
-def resolve_reply(reply: Reply, chat: ChatRequest, *, derived_ids_of: str | None = None) -> ResolvedReply:
+def resolve_reply(
+    reply: ScriptedReply, chat: ValidatedRequest, *, derived_ids_of: str | None = None
+) -> ResolvedReply:
     """Determine call ids, finish reason and usage of a reply.
 
     Args:
@@ -78,11 +78,11 @@ def _chunks(text: str, chunk_chars: int | None) -> tuple[str, ...]:
     return tuple(text[start : start + chunk_chars] for start in range(0, len(text), chunk_chars))
 
 
-def _argument_text(call: ToolCall) -> str:
+def _argument_text(call: ScriptedCall) -> str:
     return call.arguments if isinstance(call.arguments, str) else dumps(call.arguments)
 
 
-def _call_id(chat: ChatRequest, index: int, derived_ids_of: str | None) -> str:
+def _call_id(chat: ValidatedRequest, index: int, derived_ids_of: str | None) -> str:
     prefix = _CALL_ID_PREFIX[chat.dialect]
     if derived_ids_of is None:
         return prefix + uuid.uuid4().hex[:24]
@@ -90,15 +90,15 @@ def _call_id(chat: ChatRequest, index: int, derived_ids_of: str | None) -> str:
     return prefix + hashlib.sha256(origin.encode()).hexdigest()[:24]
 
 
-def _usage(reply: Reply, calls: tuple[Call, ...], chat: ChatRequest) -> Usage | None:
+def _usage(reply: ScriptedReply, calls: tuple[Call, ...], chat: ValidatedRequest) -> ScriptedUsage | None:
     match reply.usage:
         case "missing":
             return None
         case "estimated":
             text_chars = len(reply.text) + len(reply.reasoning)
             call_chars = sum(len(call.name) + len(call.arguments) for call in calls)
-            return Usage(
+            return ScriptedUsage(
                 input_tokens=chat.input_tokens, output_tokens=estimated_tokens(text_chars + call_chars)
             )
-        case Usage() as stated:
+        case ScriptedUsage() as stated:
             return stated

@@ -6,23 +6,21 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
-from banksman.model_server.chat import Call, ChatRequest, estimated_tokens
+from banksman.model_server.chat import Call, ValidatedRequest, estimated_tokens
 from banksman.model_server.json_values import Json, dumps
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply, argument_fragments
-from banksman.model_server.script import Usage
+from banksman.model_server.script import ScriptedUsage, StreamError
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a reply is incomplete, by finish reason."""
 
 
-def response(resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-    """Return the body of a response that is not streamed."""
+def response(resolved: ResolvedReply, chat: ValidatedRequest) -> bytes:
     items = [item for item, _ in _output(resolved, chat)]
     return dumps(_ended(_response(chat), resolved, items)).encode()
 
 
-def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-    """Return the events of a streamed response."""
+def events(resolved: ResolvedReply, chat: ValidatedRequest) -> EventStream:
     begun = _response(chat)
     found: list[tuple[str, Json]] = [("response.created", {"response": begun})]
     found.append(("response.in_progress", {"response": begun}))
@@ -40,16 +38,16 @@ def events(resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
     return EventStream(content, [closing])
 
 
-def error_event(message: str, code: str | None) -> bytes:
-    """Return the event that reports a fault within a stream."""
-    return _event("error", {"code": code or "server_error", "message": message, "param": None})
+def stream_error(fault: StreamError, _request_id: str) -> bytes:
+    code = fault.error_type or "server_error"
+    return _event("error", {"code": code, "message": fault.message, "param": None})
 
 
 def _event(kind: str, fields: Json) -> bytes:
     return f"event: {kind}\ndata: {dumps({'type': kind} | fields)}\n\n".encode()
 
 
-def _output(resolved: ResolvedReply, chat: ChatRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
+def _output(resolved: ResolvedReply, chat: ValidatedRequest) -> Iterable[tuple[Json, list[tuple[str, Json]]]]:
     """Yield each complete output item with the events of its content."""
     if resolved.reasoning:
         yield _reasoning(resolved)
@@ -100,7 +98,7 @@ def _empty(item: Json) -> Json:
     return item | {name: value for name, value in beginnings.items() if name in item}
 
 
-def _response(chat: ChatRequest) -> Json:
+def _response(chat: ValidatedRequest) -> Json:
     return {
         "id": _id("resp"),
         "object": "response",
@@ -134,7 +132,7 @@ def _ended(begun: Json, resolved: ResolvedReply, items: list[Json]) -> Json:
     }
 
 
-def _usage(usage: Usage, resolved: ResolvedReply) -> dict[str, Any]:
+def _usage(usage: ScriptedUsage, resolved: ResolvedReply) -> dict[str, Any]:
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},

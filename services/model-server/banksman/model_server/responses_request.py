@@ -2,16 +2,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
-from banksman.model_server.errors import RequestRefused
-from banksman.model_server.json_values import Json, as_list, as_object, dumps
-from banksman.model_server.tool_schema import TOOL_NAME, schema_fault
+from banksman.model_server.chat import (
+    AssistantTurn,
+    Call,
+    Item,
+    RequestRefused,
+    ToolOutput,
+    UserText,
+    ValidatedRequest,
+)
+from banksman.model_server.json_values import TOOL_NAME, Json, as_list, as_object, dumps, schema_fault
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _NON_TEXT_PARTS = frozenset({"input_image", "input_file", "input_audio"})
 
 
-def parse_response(body: Json) -> ChatRequest:
+def parse_response(body: Json) -> ValidatedRequest:
     """Parse the body of `POST /v1/responses`.
 
     Items and tools that only the vendor executes, such as web searches, are ignored.
@@ -36,7 +42,7 @@ def parse_response(body: Json) -> ChatRequest:
     system = [instructions] if isinstance(instructions, str) else []
     tools, namespaces = _tools(body)
     system_text = "\n\n".join([*system, *history.system])
-    return ChatRequest(
+    return ValidatedRequest(
         dialect="responses",
         model=model,
         items=tuple(history.items),

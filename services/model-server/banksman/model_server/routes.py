@@ -8,16 +8,15 @@ from aiohttp import web
 from banksman.model_server import anthropic_reply, openai_reply
 from banksman.model_server.admin import add_admin_routes
 from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import ChatRequest
-from banksman.model_server.delivery import Delivery, Gates
-from banksman.model_server.errors import RequestRefused, model_not_found
+from banksman.model_server.chat import RequestRefused, ValidatedRequest, model_not_found
+from banksman.model_server.delivery import Gates, ReplySender
 from banksman.model_server.json_values import Json, dumps, loads_object
 from banksman.model_server.models import Models
 from banksman.model_server.recorder import Outcome, RecordedRequest, Recorder, Violation, Violations
 from banksman.model_server.resolved_reply import resolve_reply
 from banksman.model_server.script import RawReply
 from banksman.model_server.thinking import ThinkingChecks
-from banksman.model_server.wire import AnthropicWire, OpenAIWire, ResponsesWire, Wire
+from banksman.model_server.wire import CHAT_COMPLETIONS, MESSAGES, RESPONSES, VendorFormat
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -49,21 +48,21 @@ class ModelRoutes:
         return app
 
     async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, OpenAIWire(), "req_" + uuid.uuid4().hex)
+        return await self._respond(request, CHAT_COMPLETIONS, "req_" + uuid.uuid4().hex)
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, ResponsesWire(), "req_" + uuid.uuid4().hex)
+        return await self._respond(request, RESPONSES, "req_" + uuid.uuid4().hex)
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
-        return await self._respond(request, AnthropicWire(), "req_" + uuid.uuid4().hex)
+        return await self._respond(request, MESSAGES, "req_" + uuid.uuid4().hex)
 
-    async def _respond(self, request: web.Request, wire: Wire, request_id: str) -> web.StreamResponse:
+    async def _respond(self, request: web.Request, wire: VendorFormat, request_id: str) -> web.StreamResponse:
         recorded = self._begin(request, wire)
         outcome: Outcome = "disconnected"
         try:
             chat = wire.parse(request.headers, await self._body(request, recorded))
             self.thinking.check(chat)
-            response, outcome = await self._deliver(chat, Delivery(request, wire, request_id, self.gates))
+            response, outcome = await self._deliver(chat, ReplySender(request, wire, request_id, self.gates))
             return response
         except RequestRefused as refused:
             outcome = "refused"
@@ -74,7 +73,9 @@ class ModelRoutes:
         finally:
             self._end(recorded, outcome)
 
-    async def _deliver(self, chat: ChatRequest, delivery: Delivery) -> tuple[web.StreamResponse, Outcome]:
+    async def _deliver(
+        self, chat: ValidatedRequest, delivery: ReplySender
+    ) -> tuple[web.StreamResponse, Outcome]:
         chosen = self.models.reply(chat)
         if isinstance(chosen.reply, RawReply):
             return await delivery.send_raw(chosen.reply), "completed"
@@ -93,7 +94,7 @@ class ModelRoutes:
             raise RequestRefused("We could not parse the JSON body of your request: expected a JSON object.")
         return body
 
-    def _begin(self, request: web.Request, wire: Wire) -> RecordedRequest | None:
+    def _begin(self, request: web.Request, wire: VendorFormat) -> RecordedRequest | None:
         if self.recorder is None:
             return None
         return self.recorder.begin(wire.dialect, request.path, request.headers)
@@ -103,7 +104,9 @@ class ModelRoutes:
             recorded.outcome = outcome
             self.recorder.changed()
 
-    def _refuse(self, refused: RequestRefused, wire: Wire, request_id: str, raw: bytes) -> web.Response:
+    def _refuse(
+        self, refused: RequestRefused, wire: VendorFormat, request_id: str, raw: bytes
+    ) -> web.Response:
         if refused.is_violation:
             model = _model(loads_object(raw))
             self.violations.add(Violation(wire.dialect, model, refused.message, refused.param))
@@ -112,7 +115,7 @@ class ModelRoutes:
         )
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        wire, request_id = AnthropicWire(), "req_" + uuid.uuid4().hex
+        wire, request_id = MESSAGES, "req_" + uuid.uuid4().hex
         try:
             chat = parse_message(await self._body(request, None), counting=True)
         except RequestRefused as refused:
@@ -125,7 +128,7 @@ class ModelRoutes:
 
     async def _read_model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        wire: Wire = AnthropicWire() if _is_anthropic(request) else OpenAIWire()
+        wire: VendorFormat = MESSAGES if _is_anthropic(request) else CHAT_COMPLETIONS
         if name not in self.models.names():
             return self._refuse(model_not_found(name), wire, "req_" + uuid.uuid4().hex, b"")
         entry = anthropic_reply.model_object if _is_anthropic(request) else openai_reply.model_object

@@ -22,7 +22,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ToolCall(_Frozen):
+class ScriptedCall(_Frozen):
     """A native tool call in a reply."""
 
     name: str
@@ -32,7 +32,7 @@ class ToolCall(_Frozen):
     """Id of the call; None: chosen by the script's `call_ids`."""
 
 
-class Usage(_Frozen):
+class ScriptedUsage(_Frozen):
     """Token counts that a reply reports instead of the estimate; they are not checked."""
 
     input_tokens: int
@@ -111,15 +111,15 @@ Fault: TypeAlias = Annotated[
 ]
 
 
-class Reply(_Frozen):
+class ScriptedReply(_Frozen):
     """One reply of the model: any mixture of text, reasoning and tool calls, or a fault."""
 
     text: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[ScriptedCall, ...] = ()
     reasoning: str = ""
     finish_reason: FinishReason | str | None = None
     """None: `tool_calls` if there are any, otherwise `stop`. Other values are sent unchanged."""
-    usage: Usage | Literal["estimated", "missing"] = "estimated"
+    usage: ScriptedUsage | Literal["estimated", "missing"] = "estimated"
     first_delay_s: Seconds = 0.0
     """Pause before the response's headers."""
     chunk_delay_s: Seconds = 0.0
@@ -131,7 +131,7 @@ class Reply(_Frozen):
 
 
 class RawReply(_Frozen):
-    """A literal response, for deviations that a `Reply` cannot express."""
+    """A literal response, for deviations that a `ScriptedReply` cannot express."""
 
     raw_chunks: tuple[str, ...]
     """Pieces of the body, each sent in one write."""
@@ -146,7 +146,7 @@ class RawReply(_Frozen):
 class Script(_Frozen):
     """The replies of one scripted model, `scripted/<name>`, to any number of conversations."""
 
-    replies: tuple[Reply | RawReply, ...] = Field(min_length=1)
+    replies: tuple[ScriptedReply | RawReply, ...] = Field(min_length=1)
     by: Literal["position", "count"] = "position"
     """How the reply to a request is chosen.
 

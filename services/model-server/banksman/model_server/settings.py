@@ -16,6 +16,4 @@ class ModelServerSection(Section):
 
 
 class ModelServerSettings(ServiceSettings):
-    """Settings of the model server."""
-
     model_server: ModelServerSection = ModelServerSection()

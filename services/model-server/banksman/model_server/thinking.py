@@ -9,8 +9,7 @@ import base64
 import hashlib
 from collections import OrderedDict
 
-from banksman.model_server.chat import AssistantTurn, ChatRequest, ToolOutput
-from banksman.model_server.errors import RequestRefused
+from banksman.model_server.chat import AssistantTurn, RequestRefused, ToolOutput, ValidatedRequest
 from banksman.model_server.json_values import Json
 from banksman.model_server.resolved_reply import ResolvedReply
 
@@ -42,7 +41,7 @@ class ThinkingChecks:
     def __init__(self) -> None:
         self._by_call: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def sent(self, chat: ChatRequest, resolved: ResolvedReply) -> None:
+    def sent(self, chat: ValidatedRequest, resolved: ResolvedReply) -> None:
         """Store the thinking of a reply's calls."""
         if chat.dialect != "anthropic":
             return
@@ -51,7 +50,7 @@ class ThinkingChecks:
             if len(self._by_call) > _MAX_CALLS:
                 self._by_call.popitem(last=False)
 
-    def check(self, chat: ChatRequest) -> None:
+    def check(self, chat: ValidatedRequest) -> None:
         """Check the thinking of the calls whose results are in the request.
 
         Raises:
@@ -68,7 +67,7 @@ class ThinkingChecks:
                 )
 
 
-def _turn_with_results(chat: ChatRequest) -> AssistantTurn | None:
+def _turn_with_results(chat: ValidatedRequest) -> AssistantTurn | None:
     """Return the turn whose results end the history; None if the history does not end with results."""
     for item in reversed(chat.items):
         match item:

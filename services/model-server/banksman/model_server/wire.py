@@ -1,131 +1,76 @@
+"""The wire formats of the vendors, each as the functions that parse its requests and write its replies."""
+
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from banksman.model_server import anthropic_reply, openai_reply, responses_reply
 from banksman.model_server.anthropic_request import parse_message
-from banksman.model_server.chat import ChatRequest, Dialect
-from banksman.model_server.errors import RequestRefused
+from banksman.model_server.chat import Dialect, RequestRefused, ValidatedRequest
 from banksman.model_server.json_values import Json
 from banksman.model_server.openai_request import parse_chat_completion
 from banksman.model_server.resolved_reply import EventStream, ResolvedReply
 from banksman.model_server.responses_request import parse_response
 from banksman.model_server.script import HttpError, StreamError
 
+Parse = Callable[[Mapping[str, str], Json], ValidatedRequest]
 
-class Wire(Protocol):
-    """One vendor's wire format."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorFormat:
+    """One wire format. The functions for errors receive the id of the request."""
 
     dialect: Dialect
     request_id_header: str
-
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
-        """Parse a request; raises RequestRefused if it breaks a rule."""
-        ...
-
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-        """Return the body of a response that is not streamed."""
-        ...
-
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-        """Return the events of a streamed response."""
-        ...
-
-    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
-        """Return the body for a refused request."""
-        ...
-
-    def http_error(self, fault: HttpError, request_id: str) -> bytes:
-        """Return the body of a scripted error status."""
-        ...
-
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
-        """Return the event of a scripted fault within a stream."""
-        ...
+    parse: Parse
+    """Parses headers and body; raises `RequestRefused` if they break a rule."""
+    body: Callable[[ResolvedReply, ValidatedRequest], bytes]
+    """Returns the body of a response that is not streamed."""
+    events: Callable[[ResolvedReply, ValidatedRequest], EventStream]
+    refusal: Callable[[RequestRefused, str], bytes]
+    http_error: Callable[[HttpError, str], bytes]
+    """Returns the body of a scripted error status."""
+    stream_error: Callable[[StreamError, str], bytes]
+    """Returns the event of a scripted fault within a stream."""
 
 
-class OpenAIWire:
-    """The format of OpenAI's chat completions."""
-
-    dialect: Dialect = "openai"
-    request_id_header = "x-request-id"
-
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
-        return parse_chat_completion(body)
-
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-        return openai_reply.completion(resolved, chat)
-
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-        return openai_reply.chunks(resolved, chat)
-
-    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
-        return openai_reply.error_body(
-            refused.message,
-            refused.status,
-            error_type="invalid_request_error",
-            param=refused.param,
-            code=refused.code,
-        )
-
-    def http_error(self, fault: HttpError, request_id: str) -> bytes:
-        return openai_reply.error_body(
-            fault.message, fault.status, error_type=fault.error_type, code=fault.code
-        )
-
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
-        return openai_reply.error_event(fault.message, fault.error_type)
+def _with_any_headers(parse: Callable[[Json], ValidatedRequest]) -> Parse:
+    return lambda _headers, body: parse(body)
 
 
-class ResponsesWire(OpenAIWire):
-    """The format of OpenAI's responses. Refusals have the format of chat completions."""
-
-    dialect: Dialect = "responses"
-
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
-        return parse_response(body)
-
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-        return responses_reply.response(resolved, chat)
-
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-        return responses_reply.events(resolved, chat)
-
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
-        return responses_reply.error_event(fault.message, fault.error_type)
+def _parse_message(headers: Mapping[str, str], body: Json) -> ValidatedRequest:
+    if "anthropic-version" not in headers:
+        raise RequestRefused("anthropic-version: header is required")
+    return parse_message(body)
 
 
-class AnthropicWire:
-    """The format of Anthropic's messages."""
-
-    dialect: Dialect = "anthropic"
-    request_id_header = "request-id"
-
-    def parse(self, headers: Mapping[str, str], body: Json) -> ChatRequest:
-        if "anthropic-version" not in headers:
-            raise RequestRefused("anthropic-version: header is required")
-        return parse_message(body)
-
-    def body(self, resolved: ResolvedReply, chat: ChatRequest) -> bytes:
-        return anthropic_reply.message(resolved, chat)
-
-    def events(self, resolved: ResolvedReply, chat: ChatRequest) -> EventStream:
-        return anthropic_reply.events(resolved, chat)
-
-    def refusal(self, refused: RequestRefused, request_id: str) -> bytes:
-        return anthropic_reply.error_body(
-            refused.message,
-            refused.status,
-            request_id,
-            error_type=refused.error_type,
-            details=refused.details,
-        )
-
-    def http_error(self, fault: HttpError, request_id: str) -> bytes:
-        return anthropic_reply.error_body(
-            fault.message, fault.status, request_id, error_type=fault.error_type
-        )
-
-    def stream_error(self, fault: StreamError, request_id: str) -> bytes:
-        return anthropic_reply.error_event(fault.message, fault.error_type, request_id)
+CHAT_COMPLETIONS = VendorFormat(
+    dialect="openai",
+    request_id_header="x-request-id",
+    parse=_with_any_headers(parse_chat_completion),
+    body=openai_reply.completion,
+    events=openai_reply.chunks,
+    refusal=openai_reply.refusal,
+    http_error=openai_reply.http_error,
+    stream_error=openai_reply.stream_error,
+)
+RESPONSES = replace(
+    CHAT_COMPLETIONS,
+    dialect="responses",
+    parse=_with_any_headers(parse_response),
+    body=responses_reply.response,
+    events=responses_reply.events,
+    stream_error=responses_reply.stream_error,
+)
+"""Refusals have the format of chat completions."""
+MESSAGES = VendorFormat(
+    dialect="anthropic",
+    request_id_header="request-id",
+    parse=_parse_message,
+    body=anthropic_reply.message,
+    events=anthropic_reply.events,
+    refusal=anthropic_reply.refusal,
+    http_error=anthropic_reply.http_error,
+    stream_error=anthropic_reply.stream_error,
+)

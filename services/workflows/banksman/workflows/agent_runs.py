@@ -26,8 +26,6 @@ MAX_TRANSCRIPT_CHARS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class AgentRuns:
-    """Starts agent runs and waits for their ends."""
-
     queue: RunQueue
     hub: LiveHub
     conversations: Bucket[ConversationRecord]

@@ -41,22 +41,16 @@ from banksman.sdk.workflows import Workflow
 from banksman.workflows.agent_runs import AgentRuns
 from banksman.workflows.builtin import BUILTIN
 from banksman.workflows.forms import Forms
-from banksman.workflows.progress import ProgressReports
-from banksman.workflows.registry import Registry
+from banksman.workflows.registry import CallableTools, WorkflowRegistry
 from banksman.workflows.router import workflow_router
 from banksman.workflows.settings import WorkflowServiceSettings, WorkflowSettings
-from banksman.workflows.tools import Tools
-from banksman.workflows.turns import ServedTurns
-from banksman.workflows.worker import Worker
+from banksman.workflows.turns import ProgressReports, ServedTurns
+from banksman.workflows.worker import WorkflowWorker
 
 logger = logging.getLogger(__name__)
 
-QUEUES = (SERVED, "create_project")
-"""Names under which runs are queued: the current name, and the name that earlier versions used."""
-
 
 def run() -> int:
-    """Run the service until it receives a signal to stop; return the exit code."""
     return service.run("workflows", WorkflowServiceSettings, main)
 
 
@@ -131,7 +125,7 @@ async def enter_worker(
     workflows: tuple[Workflow, ...],
     wait_s: float = WorkspaceSettings().wait_s,
     signing_key: bytes = b"",
-) -> Worker:
+) -> WorkflowWorker:
     """Return the worker of this process; its subscriptions end with `stack`."""
     damaged = await stack.enter_async_context(DamagedLogs(bus))
     log = ConversationLog(bus, damaged)
@@ -141,52 +135,43 @@ async def enter_worker(
     placements = await stack.enter_async_context(
         Placements(bus, clock, wait_s=wait_s, tickets=tickets, signing_key=signing_key)
     )
-    tools = await stack.enter_async_context(Tools(bus))
+    tools = await stack.enter_async_context(CallableTools(bus))
     notifications = await stack.enter_async_context(OwnerNotifications(bus, clock))
     placements.on_lease_end(notifications.wake_all)
     schemas = await stack.enter_async_context(SchemaChecker())
-    return Worker(
+    return WorkflowWorker(
         ports=bus_ports(bus, clock, log, placements, notifications, signing_key, prefix="workflows-"),
         notifications=notifications,
         tools=tools,
         turns=ServedTurns(bus, {workflow.name: workflow for workflow in workflows}),
-        registry=Registry(bus, schemas),
+        registry=WorkflowRegistry(bus, schemas),
         schemas=schemas,
         agent_runs=AgentRuns(RunQueue(bus), hub, Bucket(bus, CONVERSATIONS, ConversationRecord)),
     )
 
 
-async def offer(bus: Bus, worker: Worker, workflows: tuple[Workflow, ...]) -> None:
-    """Register the workflows of this process and create the consumers of workflow runs."""
-    for name in QUEUES:
-        await provision_consumer(bus, workflow_consumer(name, replicas=bus.settings.replicas))
+async def offer(bus: Bus, worker: WorkflowWorker, workflows: tuple[Workflow, ...]) -> None:
+    """Register the workflows of this process and create the consumer of workflow runs."""
+    await provision_consumer(bus, workflow_consumer(SERVED, replicas=bus.settings.replicas))
     for workflow in workflows:
         await worker.registry.register(workflow.definition)
 
 
 async def serve(
-    bus: Bus, worker: Worker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
+    bus: Bus, worker: WorkflowWorker, settings: WorkflowSettings, slots: Shares, stop: asyncio.Event
 ) -> None:
     """Execute started workflows in `slots` until `stop` is set.
 
     Raises:
         Unavailable: The connection is closed permanently.
     """
-    waiting = Shares(settings.waiting)
-    try:
-        async with asyncio.TaskGroup() as group:
-            for name in QUEUES:
-                durable = workflow_consumer(name).durable
-                loop = work(
-                    bus,
-                    names.WORKFLOWS,
-                    durable,
-                    worker.on_work,
-                    slots=slots,
-                    waiting=waiting,
-                    stop=stop,
-                    grace_s=settings.drain_s,
-                )
-                group.create_task(loop, name=durable)
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
+    await work(
+        bus,
+        names.WORKFLOWS,
+        workflow_consumer(SERVED).durable,
+        worker.on_work,
+        slots=slots,
+        waiting=Shares(settings.waiting),
+        stop=stop,
+        grace_s=settings.drain_s,
+    )

@@ -91,7 +91,7 @@ class WorkflowModel:
         if any(isinstance(step, RunStep) for step in reply.steps):
             # Committed before the agent runs end, so that users see the progress meanwhile.
             await owned.commit(partial(_progress, reply))
-            # An agent run may wait for its user for days, in which the workflow must occupy no slot.
+            # An agent run may wait for its user for days, during which the workflow must occupy no slot.
             async with self.without_slot():
                 outcomes = await self._run_agents(owned, reply)
             return partial(_requested, await self._steps(owned, reply, outcomes))

@@ -37,7 +37,7 @@ def check_form(schema: JsonObject) -> None:
 
 @contextmanager
 def naming_form(name: str = "parameters_schema") -> Generator[None]:
-    """Rename the field in errors: the check, made for tools, names every schema `input_schema`."""
+    """Rename the field in errors: the check was written for tools and calls every schema `input_schema`."""
     try:
         yield
     except BadInput as error:

@@ -1,18 +1,26 @@
-"""The registry of workflows of the platform and of tenants."""
+"""The registry of workflows, and the registered tools that workflows may call."""
 
 from __future__ import annotations
 
+from types import TracebackType
+from typing import Self
+
 from banksman.bus.connection import Bus
 from banksman.bus.kv import Bucket, Entry
-from banksman.bus.names import WORKFLOW_DEFINITIONS
+from banksman.bus.names import TOOLS, WORKFLOW_DEFINITIONS
+from banksman.bus.watch import BucketView
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
 from banksman.contracts.registry import (
     BUILTIN_SERVER,
     STORED_SERVER,
     StoreWorkflow,
+    ToolRegistration,
     WorkflowDefinition,
     WorkflowRegistration,
+    visible_to,
 )
+from banksman.contracts.tools import ToolDefinition
+from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
 from banksman.runs.schema_checks.checker import SchemaChecker
 from banksman.workflows.forms import check_form, naming_form
 
@@ -22,7 +30,7 @@ MAX_WORKFLOWS = 200
 """Maximum number of workflows of one tenant."""
 
 
-class Registry:
+class WorkflowRegistry:
     """Workflow definitions in KV `workflows`, under `{name}` or `{tenant}.{name}`.
 
     Every write is a compare-and-set, so any number of processes may serve it.
@@ -152,7 +160,6 @@ def _check_time_limit(definition: WorkflowDefinition) -> None:
 
 
 def _with_revision(entry: Entry[WorkflowDefinition]) -> WorkflowDefinition:
-    """Return a stored definition. A workflow without code gets its revision."""
     if entry.value.built is None:
         return entry.value
     return entry.value.model_copy(update={"revision": entry.revision})
@@ -164,3 +171,25 @@ def _taken(first: WorkflowDefinition) -> Conflict:
 
 def _key(name: str, tenant: str | None = None) -> str:
     return name if tenant is None else f"{tenant}.{name}"
+
+
+class CallableTools:
+    """Definitions by name; as a context manager it watches the registry."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._registered = BucketView(Bucket(bus, TOOLS, ToolRegistration))
+
+    async def __aenter__(self) -> Self:
+        await self._registered.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._registered.__aexit__(kind, error, trace)
+
+    def find(self, tenant: str, name: str) -> ToolDefinition | None:
+        """Return the definition of a tool that a tenant may call; None if no tool has this name."""
+        registered = (entry.value for entry in self._registered.entries())
+        others = (one.definition for one in visible_to(tenant, registered))
+        return next((tool for tool in (*WORKSPACE_TOOLS, *others) if tool.name == name), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from faststream.nats import NatsRouter
@@ -20,6 +21,7 @@ from banksman.contracts.registry import (
     StoreWorkflow,
     WithdrawWorkflow,
     WorkflowCategories,
+    WorkflowCategory,
     WorkflowChecked,
     WorkflowDefinition,
     WorkflowList,
@@ -27,22 +29,22 @@ from banksman.contracts.registry import (
     WorkflowRegistration,
 )
 from banksman.contracts.subjects import ANY
+from banksman.contracts.tool_views import categories_of
 from banksman.contracts.workflows import ProgressReported, ReportProgress
 from banksman.runs.schema_checks.checker import SchemaChecker
-from banksman.workflows.built.checks import check_built, value_forms
-from banksman.workflows.categories import by_category
 from banksman.workflows.commands import split_command
 from banksman.workflows.forms import Forms, naming_form
-from banksman.workflows.progress import ProgressReports
-from banksman.workflows.registry import Registry
-from banksman.workflows.tools import Tools
+from banksman.workflows.registry import CallableTools, WorkflowRegistry
+from banksman.workflows.turns import ProgressReports
+from banksman.workflows.without_code import check_built, value_forms
 
 QUEUE = "workflows"
 """Each request is served by one of the processes."""
 
 
-def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports, tools: Tools) -> NatsRouter:
-    """Return the handlers of the workflows' registry."""
+def workflow_router(
+    registry: WorkflowRegistry, forms: Forms, reports: ProgressReports, tools: CallableTools
+) -> NatsRouter:
     router = NatsRouter()
     router.include_routers(
         _registration_router(registry),
@@ -95,7 +97,7 @@ def workflow_router(registry: Registry, forms: Forms, reports: ProgressReports, 
     return router
 
 
-def _built_router(registry: Registry, schemas: SchemaChecker, tools: Tools) -> NatsRouter:
+def _built_router(registry: WorkflowRegistry, schemas: SchemaChecker, tools: CallableTools) -> NatsRouter:
     router = NatsRouter()
 
     @router.subscriber(
@@ -136,7 +138,7 @@ def _progress_router(reports: ProgressReports) -> NatsRouter:
     return router
 
 
-def _registration_router(registry: Registry) -> NatsRouter:
+def _registration_router(registry: WorkflowRegistry) -> NatsRouter:
     router = NatsRouter()
 
     @router.subscriber(subjects.registry("workflow", "register"), queue=QUEUE, max_workers=CONCURRENCY)
@@ -157,3 +159,14 @@ def _registration_router(registry: Registry) -> NatsRouter:
         return await registry.withdraw(tenant, request.name, request.server)
 
     return router
+
+
+def by_category(definitions: Iterable[WorkflowDefinition]) -> tuple[WorkflowCategory, ...]:
+    """Return the categories that have workflows, in their order, with the workflows sorted by name (R27)."""
+    groups: dict[str, list[WorkflowDefinition]] = {}
+    for definition in sorted(definitions, key=lambda definition: definition.name):
+        groups.setdefault(definition.category, []).append(definition)
+    return tuple(
+        WorkflowCategory(**dict(category), workflows=tuple(groups[category.name]))
+        for category in categories_of(groups)
+    )

@@ -10,8 +10,6 @@ from banksman.runtime.settings import ApprovalSettings, HealthSettings, ServiceS
 
 
 class WorkflowSettings(HealthSettings):
-    """The execution of workflows."""
-
     slots: int = Field(default=96, ge=1, le=1000)
     """Runs that a process drives at a time; runs that wait for a user or for an agent run do not count.
     Tenants share the slots."""
@@ -25,8 +23,6 @@ class WorkflowSettings(HealthSettings):
 
 
 class WorkflowServiceSettings(ServiceSettings):
-    """All sections that the service reads."""
-
     nats: NatsSettings = NatsSettings()
     workflows: WorkflowSettings = WorkflowSettings()
     approvals: ApprovalSettings = ApprovalSettings()

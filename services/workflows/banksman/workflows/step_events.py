@@ -138,9 +138,6 @@ class RequestedSteps:
         self, state: Conversation, run: Run, calls: list[tuple[Step, ToolCall]]
     ) -> dict[str, Decision]:
         """Return the decisions of the approval policy about the calls of known tools, by call id."""
-        if run.settings.workflow is None:
-            # Logs of earlier versions contain no invocation; their calls need no approval.
-            return {}
         remembered = remembered_decisions((*state.remembered, *run.remembered))
         fetched_hosts = hosts_fetched(state.history)
         return {
@@ -179,7 +176,6 @@ class RequestedSteps:
 
 
 def progress_event(progress: Progress) -> WorkflowProgress:
-    """Return the event of a progress report."""
     return WorkflowProgress(step=progress.step, total=progress.total, message=progress.message)
 
 
@@ -191,7 +187,6 @@ def progress_events(reply: TurnReply, last: WorkflowProgress | None) -> tuple[Wo
 
 
 def output_events(end: TurnEnd) -> tuple[WorkflowOutput, ...]:
-    """Return the outputs of a function in addition to its text."""
     return tuple(WorkflowOutput(output=output) for output in end.outputs)
 
 

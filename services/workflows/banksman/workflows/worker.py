@@ -30,12 +30,11 @@ from banksman.runs.state import CRASH_LOOP_CLAIMS, Conversation
 from banksman.runtime.tracing import traced
 from banksman.sdk.workflows import WorkflowFailed
 from banksman.workflows.agent_runs import AgentRuns
-from banksman.workflows.built.execution import take_built_turn
 from banksman.workflows.execution import TakeTurn, WorkflowModel
 from banksman.workflows.forms import described, with_defaults
-from banksman.workflows.registry import Registry
-from banksman.workflows.tools import Tools
-from banksman.workflows.turns import Turns
+from banksman.workflows.registry import CallableTools, WorkflowRegistry
+from banksman.workflows.turns import TurnTaker
+from banksman.workflows.without_code import take_built_turn
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +54,12 @@ number must not count as the redelivery of a workflow's start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """Drives the workflow runs of one process."""
-
+class WorkflowWorker:
     ports: Ports
     notifications: OwnerNotifications
-    tools: Tools
-    turns: Turns
-    registry: Registry
+    tools: CallableTools
+    turns: TurnTaker
+    registry: WorkflowRegistry
     schemas: SchemaChecker
     agent_runs: AgentRuns
 
@@ -128,7 +125,7 @@ class Worker:
             workflow = owned.run.settings.workflow
             given = {} if workflow is None else workflow.parameters
             model = WorkflowModel(
-                name=owned.run.settings.workflow_name or owned.run.settings.model.partition(":")[2],
+                name=definition.name if workflow is None else workflow.name,
                 title=definition.title or definition.name,
                 user="" if workflow is None else workflow.user,
                 parameters=with_defaults(definition.parameters_schema, given),
@@ -176,7 +173,6 @@ class Worker:
 
 
 def as_run(start: StartWorkflow, definition: WorkflowDefinition) -> StartRun:
-    """Return the start of a workflow as the start of a run."""
     lines = (definition.title or definition.name, *described(definition.parameters_schema, start.parameters))
     policy = start.tools
     invocation = WorkflowInvocation(
@@ -219,19 +215,14 @@ def _pinned(owned: Ownership | None, take_turn: TakeTurn) -> TakeTurn:
 
 
 async def _conversation_deleted(_turn: WorkflowTurn) -> TurnReply:
-    """Take the turn of a workflow whose conversation was deleted before its start."""
     raise WorkflowFailed("The conversation in which the workflow was started is deleted.")
 
 
 async def _withdrawn(_turn: WorkflowTurn) -> TurnReply:
-    """Take the turn of a workflow that is no longer registered."""
     raise WorkflowFailed("The workflow is no longer registered.")
 
 
 def _decode(message: WorkMessage) -> StartWorkflow | ResumeRun:
     work = decoded(WORK, message)
-    name = message.subject.split(".")[2]
-    if isinstance(work, StartWorkflow) and name != SERVED:
-        name = work.workflow
-    check_subject(message, subjects.workflow_run(name, work.tenant, work.conversation_id))
+    check_subject(message, subjects.workflow_run(SERVED, work.tenant, work.conversation_id))
     return work

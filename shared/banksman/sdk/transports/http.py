@@ -31,11 +31,33 @@ OPERATIONS: dict[str, tuple[str, str]] = {
     "conversation.delete": ("DELETE", "/context/conversations/{}"),
     "conversation.list": ("GET", "/context/conversations"),
     "conversation.rename": ("PATCH", "/context/conversations/{}"),
+    "input.list": ("GET", "/context/inputs"),
+    "input.reply": ("POST", "/context/inputs/{}"),
+    "mcp.approve": ("POST", "/context/mcp-servers/{}/approve"),
+    "mcp.create": ("POST", "/context/mcp-servers"),
+    "mcp.delete": ("DELETE", "/context/mcp-servers/{}"),
+    "mcp.finish": ("POST", "/context/mcp-servers/{}/sign-in/finish"),
+    "mcp.list": ("GET", "/context/mcp-servers"),
+    "mcp.look": ("POST", "/context/mcp-servers/{}/look"),
+    "mcp.read": ("GET", "/context/mcp-servers/{}"),
+    "mcp.sign_in": ("POST", "/context/mcp-servers/{}/sign-in"),
+    "mcp.sign_out": ("DELETE", "/context/mcp-servers/{}/sign-in"),
     "run.calls": ("GET", "/context/runs/{}/tool-calls"),
+    "schedule.create": ("POST", "/context/schedules"),
+    "schedule.delete": ("DELETE", "/context/schedules/{}"),
+    "schedule.list": ("GET", "/context/schedules"),
+    "schedule.read": ("GET", "/context/schedules/{}"),
+    "schedule.run": ("POST", "/context/schedules/{}/run"),
+    "schedule.update": ("PUT", "/context/schedules/{}"),
+    "secret.delete": ("DELETE", "/context/secrets/{}"),
+    "secret.list": ("GET", "/context/secrets"),
+    "secret.set": ("PUT", "/context/secrets/{}"),
     "tool.list": ("GET", "/context/tools"),
     "tool.read": ("GET", "/context/tools/{}"),
     "usage": ("GET", "/context/usage"),
+    "workflow.categories": ("GET", "/workflows/categories"),
     "workflow.list": ("GET", "/workflows"),
+    "workflow.read": ("GET", "/workflows/{}"),
 }
 """Method and path of each operation of the NATS API. For a GET, the body becomes the query."""
 
@@ -62,7 +84,9 @@ class _FileItems(Stored):
 class HttpApi:
     """HTTP requests to one gateway."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, retries: bool = True) -> None:
+        """Create a client; without `retries` each request is sent once."""
+        self._retries = retries
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self.client = httpx.AsyncClient(
             base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=not is_local(url)
@@ -86,23 +110,24 @@ class HttpApi:
             RemoteError: The gateway refused the request.
             Unavailable: No gateway responded in time.
         """
-
-        async def attempt() -> httpx.Response:
-            try:
-                response = await self.client.request(method, path, **options)
-            except httpx.HTTPError as error:
-                raise Unavailable(str(error) or type(error).__name__) from error
-            if response.is_success:
-                return response
-            raise _refused(response)
-
+        if not self._retries:
+            return await self._attempt(method, path, options)
         return await retry(
-            attempt,
+            lambda: self._attempt(method, path, options),
             again=lambda error: isinstance(error, BanksmanError) and error.retryable,
             backoff=Backoff(PAUSE_S, PAUSE_S),
             budget_s=TIMEOUT_S,
             failure=f"{method} {path}: no gateway responded",
         )
+
+    async def _attempt(self, method: str, path: str, options: Mapping[str, Any]) -> httpx.Response:
+        try:
+            response = await self.client.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise Unavailable(str(error) or type(error).__name__) from error
+        if response.is_success:
+            return response
+        raise _refused(response)
 
 
 class HttpFiles:
@@ -133,7 +158,8 @@ def _refused(response: httpx.Response) -> RemoteError:
     try:
         detail = cast(Mapping[str, Any], response.json()["error"])
     except (ValueError, KeyError, TypeError):
-        detail = {"message": f"status {response.status_code} at {response.url.path}"}
+        status, path = response.status_code, response.url.path
+        detail = {"message": f"the gateway responded with status {status} at {path}"}
     frame: JsonObject = {
         "code": CODES.get(response.status_code, ErrorCode.INTERNAL),
         "message": str(detail.get("message")),

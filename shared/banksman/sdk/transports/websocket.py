@@ -28,6 +28,7 @@ RATE_LIMIT_PAUSE_S = 5.0
 LAST_CODES: Final = frozenset({1000, 1001, 1009, 4400, 4401, 4403, 4409, 4426})
 """Close codes after which a client does not reconnect."""
 UNAUTHENTICATED: Final = 4401
+WITHOUT_CLOSE_FRAME: Final = 1006
 TOO_MANY: Final = 4429
 TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
@@ -41,6 +42,7 @@ class ConnectionEnded(BanksmanError):
 
     def __init__(self, close_code: int, reason: str) -> None:
         self.close_code = close_code
+        self.reason = reason
         self.code = ErrorCode.UNAUTHORIZED if close_code == UNAUTHENTICATED else ErrorCode.FORBIDDEN
         super().__init__(f"the gateway ended the connection ({close_code}): {reason or 'without a reason'}")
 
@@ -106,20 +108,31 @@ class Websocket:
         """Connect and reconnect until the gateway refuses this client."""
         attempt = 0
         while not self.ended.done():
-            code = None
-            try:
-                code = await self._serve()
-            except InvalidStatus as error:
-                self._refused(error.response.status_code)
-            # ValueError: the responding server is not a gateway.
-            except (OSError, TimeoutError, WebSocketException, ValueError) as error:
-                self.problem = str(error) or type(error).__name__
-                logger.info("%s: %s", self._url, self.problem)
-            finally:
-                attempt = 0 if self.ready else attempt + 1
-                self._lose()
+            accepted, code = await self._attempt()
+            attempt = 0 if accepted else attempt + 1
             if not self.ended.done():
                 await asyncio.sleep(self._pause_s(attempt, code))
+
+    async def run_once(self) -> None:
+        """Serve one connection. After its end requests raise `ConnectionEnded` or `Unavailable`."""
+        await self._attempt()
+        self.end(Unavailable(self.problem))
+
+    async def _attempt(self) -> tuple[bool, int | None]:
+        """Serve one connection; return whether the gateway accepted it, and its close code if any."""
+        code = None
+        try:
+            code = await self._serve()
+        except InvalidStatus as error:
+            self._refused(error.response.status_code)
+        # ValueError: the responding server is not a gateway.
+        except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+            self.problem = str(error) or type(error).__name__
+            logger.info("%s: %s", self._url, self.problem)
+        finally:
+            accepted = self.ready
+            self._lose()
+        return accepted, code
 
     async def welcomed(self) -> Welcome:
         """Wait for the first `welcome`.
@@ -191,6 +204,8 @@ class Websocket:
                 async for text in connection:
                     await self._receive(json.loads(text))
             code, reason = connection.close_code, connection.close_reason or ""
+        closed = f"{code} {reason}".strip() if code != WITHOUT_CLOSE_FRAME else "without a close frame"
+        self.problem = f"the gateway closed the connection ({closed})"
         if code in LAST_CODES:
             self.end(ConnectionEnded(code, reason))
         return code

@@ -16,13 +16,7 @@ from banksman.contracts.event_frames import (
     ToolCallRequestedData,
     ToolCallStartedData,
 )
-from banksman.contracts.events import (
-    KnownBody,
-    RunQueued,
-    RunStarted,
-    ToolCallCompleted,
-    ToolCallRequested,
-)
+from banksman.contracts.events import KnownBody, RunQueued, RunStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.tools import ToolResult
 
 _OWN: dict[type[BaseModel], type[BaseModel]] = {

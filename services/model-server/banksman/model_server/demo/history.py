@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from banksman.model_server.chat import AssistantTurn, Call, ChatRequest, Item, ToolOutput, UserText
+from banksman.model_server.chat import AssistantTurn, Call, Item, ToolOutput, UserText, ValidatedRequest
 from banksman.model_server.json_values import as_object, dumps, loads_object
 
 _CONTEXT = re.compile(r"<([a-z]+(?:[-_][a-z]+)+)>")
@@ -14,9 +14,7 @@ _RESULT = re.compile(r"Tool result for [\w-]+:\s*(?P<text>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """State of the conversation."""
-
+class DemoConversation:
     request: str
     """The user's last message."""
     rounds: tuple[tuple[ToolOutput, ...], ...]
@@ -31,12 +29,11 @@ class History:
     """Whether one reply may contain several calls."""
 
 
-def read_history(chat: ChatRequest) -> History:
-    """Read the state of the conversation from a request."""
+def read_history(chat: ValidatedRequest) -> DemoConversation:
     json_text = not chat.tools and '"tool"' in chat.system and '"terminate"' in chat.system
     items = _with_native_calls(chat.items) if json_text else chat.items
     begin, end = _last_request(items)
-    return History(
+    return DemoConversation(
         request=_without_context(
             "\n".join(one.text for one in items[begin:end] if isinstance(one, UserText))
         ),

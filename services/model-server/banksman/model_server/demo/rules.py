@@ -8,9 +8,84 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from banksman.model_server.demo.ideas import ideas
-from banksman.model_server.demo.literals import TOKEN, Literals
 from banksman.model_server.json_values import loads_object
+
+TOKEN = r"\x00\d+\x00"
+"""Pattern of a masked literal."""
+_TOKEN = re.compile(TOKEN)
+_LITERAL = re.compile(
+    r"```(?:\w*\n)?(?P<fence>.+?)```"
+    r"|`(?P<code>[^`\n]+)`"
+    r"|(?P<json>\{(?:[^{}]|\{[^{}]*\})*\})"
+    r"|(?P<url>https?://[^\s`\"'<>]*[^\s`\"'<>.,;:!?)])"
+    r"|\"(?P<quote>[^\"\n]*)\"",
+    re.DOTALL,
+)
+
+
+class Literals:
+    """A request whose code, JSON, URLs and quotations are masked, so that rules match only its words."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: dict[str, re.Match[str]] = {}
+        self.masked = _LITERAL.sub(self._mask, text)
+
+    def find(self, masked: str, *kinds: str) -> list[str]:
+        """Return the texts of the literals of these kinds in a part of the masked text."""
+        found = [self.tokens[token] for token in _TOKEN.findall(masked)]
+        return [_text(literal) for literal in found if literal.lastgroup in kinds]
+
+    def value(self, masked: str) -> str:
+        """Return the literal's text if the part is exactly one literal, otherwise the part as written."""
+        literal = self.tokens.get(masked.strip())
+        return self.source(masked.strip()) if literal is None else _text(literal)
+
+    def source(self, masked: str) -> str:
+        """Return the original text of a part of the masked text."""
+        return _TOKEN.sub(lambda token: self.tokens[token.group()].group(), masked)
+
+    def _mask(self, literal: re.Match[str]) -> str:
+        token = f"\x00{len(self.tokens)}\x00"
+        self.tokens[token] = literal
+        return token
+
+
+def _text(literal: re.Match[str]) -> str:
+    return literal[literal.lastgroup or 0].strip("\n")
+
+
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_IDEAS_REQUEST = re.compile(
+    rf"\b(?P<count>{'|'.join(_NUMBERS)}|[1-9]|10)\s+(?:\w+\s+)?ideas?\b"
+    r"(?:\s+(?:for|about|on)\s+(?P<topic>[^\n.!?;]{1,200}))?",
+    re.IGNORECASE,
+)
+_IDEA_TEMPLATES = (
+    "Begin with the smallest version of {} that is useful by itself.",
+    "Ask three people what they expect from {}, and build on what all of them name.",
+    "Combine {} with something that you already do every week.",
+    "Limit {} to one hour and one sheet of paper.",
+    "Invite a friend to {}, and divide the work.",
+    "Look for the oldest example of {}, and repeat it with what exists today.",
+    "Plan {} without spending any money.",
+    "Write down what could go wrong with {}, and try that part first.",
+    "Give {} a name, and draw a poster for it.",
+    "Do the opposite of what is usual for {}.",
+)
+
+
+def ideas(request: str) -> str | None:
+    """Return the requested number of ideas as a numbered list; None if the request is not for ideas."""
+    found = _IDEAS_REQUEST.search(request)
+    if found is None:
+        return None
+    word = found["count"].lower()
+    count = _NUMBERS.index(word) + 1 if word in _NUMBERS else int(word)
+    topic = (found["topic"] or "it").strip()
+    return "\n".join(
+        f"{number}. {text.format(topic)}" for number, text in enumerate(_IDEA_TEMPLATES[:count], 1)
+    )
+
 
 VERBS = (
     "run|execute|list|show|read|open|write|save|create|make|put|fetch|get|download|summari[sz]e|delete|remove|"
@@ -81,7 +156,6 @@ def steps_of(clause: str, literals: Literals) -> list[Step]:
 
 
 def step_of(kind: str, subject: str, content: str = "", clause: str = "") -> Step:
-    """Return one step of a rule."""
     match kind:
         case "list":
             return Step(kind, subject, "bash", {"command": f"ls {shlex.quote(subject)}" if subject else "ls"})

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from banksman.model_server.demo.results import Done
+from banksman.model_server.chat import ToolOutput
 from banksman.model_server.demo.rules import Step
+from banksman.model_server.json_values import Json, as_object, dumps, loads_object
 
 _QUOTED_CHARS = 2_000
 SIGNATURE = "\n\n*I am the demo model: a set of rules, not a language model.*"
@@ -48,11 +50,10 @@ _INTENTIONS = {
 
 
 def announcement(steps: Sequence[Step]) -> str:
-    """Return the text of the first reply with calls."""
     return f"I am the demo model, rules without a language model. I will {_joined(map(_intention, steps))}."
 
 
-def final_text(done: Sequence[Done], notes: Sequence[str]) -> str:
+def final_text(done: Sequence[ExecutedStep], notes: Sequence[str]) -> str:
     """Return the final reply: a paragraph for each executed step, then the notes."""
     return "\n\n".join([*map(_outcome, done), *notes]) + SIGNATURE
 
@@ -65,13 +66,13 @@ def notes(skipped: Sequence[Step], unknown: Sequence[str]) -> Iterator[str]:
         yield f"I did not understand: {'; '.join(map(_code, unknown))}."
 
 
-def report(done: Sequence[Done]) -> str:
+def report(done: Sequence[ExecutedStep]) -> str:
     """Return a short Markdown report about the results so far."""
     sections = "\n\n".join(_section(each) for each in done if each.step.tool != "write_file")
     return f"# Report\n\n{sections}\n"
 
 
-def _section(done: Done) -> str:
+def _section(done: ExecutedStep) -> str:
     if done.step.kind != "list":
         return f"## {done.step.subject}\n\n{_size(done.text)}\n\n{_fenced(done.text)}"
     place, names = done.step.subject or "the workspace", done.text.split("\n")[:-1]
@@ -83,7 +84,7 @@ def _section(done: Done) -> str:
     )
 
 
-def _outcome(done: Done) -> str:
+def _outcome(done: ExecutedStep) -> str:
     step, subject, text = done.step, _code(done.step.subject), done.text
     if done.failure is not None:
         return f"My attempt to {_intention(step)} {done.failure}"
@@ -128,7 +129,7 @@ def _size(text: str) -> str:
     return f"{lines}, {words}, {_counted(len(text), 'character')}."
 
 
-def _written(done: Done) -> str:
+def _written(done: ExecutedStep) -> str:
     """Return how much was written: the user may have edited the content."""
     size = done.facts.get("bytes")
     if isinstance(size, int):
@@ -155,3 +156,44 @@ def _fenced(text: str) -> str:
         f"\n\n(the first {_QUOTED_CHARS:,} of {len(text):,} characters)" if len(text) > _QUOTED_CHARS else ""
     )
     return f"{fence}\n{shown}\n{fence}{note}" if shown else "(empty)"
+
+
+_TEXT_FIELDS = ("content", "stdout", "text", "output", "result", "message")
+_FAILURES = {
+    "rejected": "was rejected, so it was not done",
+    "denied": "is not allowed by the policy, so it was not done",
+    "timeout": "took too long and was stopped",
+    "unknown_outcome": "may or may not have happened: its outcome is unknown",
+}
+"""Verb phrases by error kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedStep:
+    step: Step
+    text: str
+    """The main text: content of a file, body of a page, stdout of a command."""
+    facts: Json
+    """The result object; empty for plain text."""
+    failure: str | None
+    """Verb phrase with the reason of the failure; None if the call succeeded."""
+
+
+def read_result(step: Step, output: ToolOutput) -> ExecutedStep:
+    """Read a tool result. An executed command counts as successful for every exit code."""
+    facts = loads_object(output.text) or {}
+    if not isinstance(facts.get("success"), bool) and "exit_code" not in facts:
+        # Plain text, or JSON of a tool without our envelope.
+        return ExecutedStep(step, output.text, facts, f"failed: {output.text}" if output.is_error else None)
+    text = next((facts[name] for name in _TEXT_FIELDS if name in facts), "")
+    return ExecutedStep(step, text if isinstance(text, str) else dumps(text), facts, _failure(facts))
+
+
+def _failure(facts: Json) -> str | None:
+    kind, error = facts.get("error_kind"), facts.get("error")
+    if facts.get("success") or (kind is None and isinstance(facts.get("exit_code"), int)):
+        return None
+    nested = as_object(error)
+    reason = (nested.get("message") if nested else error) or facts.get("message") or facts.get("content")
+    failure = _FAILURES.get(str(kind), "failed")
+    return f"{failure}: {reason}" if reason else f"{failure}."

@@ -1,21 +1,19 @@
-"""Implementation of the client commands."""
+"""The commands that follow a conversation: chat, run, demo, tail, replay and `workflows run`."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Callable
+from typing import Literal
 
 from banksman.cli import output
-from banksman.cli.client.address import Address
-from banksman.cli.client.http import Http
+from banksman.cli.client.gateway import Frame, FrameSession, GatewayClient
 from banksman.cli.client.parameters import read_parameters
-from banksman.cli.client.session import Frame, Session
-from banksman.cli.client.talk import Decide, Ending, always, ask_user, chat_loop, check_message, follow
-from banksman.cli.client.view import JsonView, TextView, View, call_line
+from banksman.cli.client.talk import Decide, always, ask_user, chat_loop, check_message, follow
+from banksman.cli.client.view import JsonView, TextView, View
 from banksman.cli.output import Exit, clean
-from banksman.contracts.errors import BadInput, NotFound, Unavailable
+from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import Detail
 from banksman.contracts.ids import conversation_of
 from banksman.runtime.backoff import Backoff
@@ -31,7 +29,7 @@ _LAST_RETRY_S = 10.0
 
 
 def chat(
-    address: Address,
+    gateway: GatewayClient,
     *,
     conversation_id: str | None,
     model: str | None,
@@ -40,7 +38,7 @@ def chat(
 ) -> Exit:
     """Chat in a new or an existing conversation until Ctrl-D."""
     view = _view(as_json)
-    with Session.to(address) as session:
+    with gateway.session() as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
         else:
@@ -50,7 +48,7 @@ def chat(
 
 
 def run(
-    address: Address,
+    gateway: GatewayClient,
     text: str,
     *,
     conversation_id: str | None = None,
@@ -65,7 +63,7 @@ def run(
         BadInput: the message is empty or not valid text; nothing was sent.
     """
     message, view = check_message(text if text != "-" else sys.stdin.read()), _view(as_json)
-    with Session.to(address) as session:
+    with gateway.session() as session:
         if conversation_id is None:
             conversation_id = session.create(model=model, assistant=assistant)
             if not as_json:
@@ -73,25 +71,25 @@ def run(
         else:
             view.note_open(session.subscribe(conversation_id))
         sent = session.request("chat.send", conversation_id=conversation_id, content=message)
-        return follow(session, str(sent["run_id"]), view, _decide(verdict)).exit
+        return follow(session, str(sent["run_id"]), view, _decide(verdict))
 
 
-def demo(address: Address, *, as_json: bool = False) -> Exit:
+def demo(gateway: GatewayClient, *, as_json: bool = False) -> Exit:
     """Run a sample conversation: a file, a command, an approval request, a diagram."""
     view = _view(as_json, history=True)
-    with Session.to(address) as session:
+    with gateway.session() as session:
         conversation_id = session.create(title="A first look")
-        endings: list[Ending] = []
+        worst = Exit.OK
         for text in _DEMO:
             sent = session.request("chat.send", conversation_id=conversation_id, content=text)
-            endings.append(follow(session, str(sent["run_id"]), view, always("approve")))
+            worst = max(worst, follow(session, str(sent["run_id"]), view, always("approve")))
     if not as_json:
-        output.print_line(f"\nThe same in the browser: {address.url}")
-    return max(ending.exit for ending in endings)
+        output.print_line(f"\nThe same in the browser: {gateway.url}")
+    return worst
 
 
 def tail(
-    address: Address, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
+    gateway: GatewayClient, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
     """Show stored and new events until Ctrl-C; reconnect when the connection is lost."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
@@ -99,7 +97,7 @@ def tail(
     try:
         while True:
             try:
-                with Session.to(address) as session:
+                with gateway.session() as session:
                     follower.subscribe(session)
                     backoff.reset()
                     follower.show_all(session)
@@ -114,85 +112,22 @@ def tail(
 
 
 def replay(
-    address: Address, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
+    gateway: GatewayClient, conversation_id: str, *, after_seq: int, detail: Detail, as_json: bool = False
 ) -> Exit:
-    """Show the stored events of a conversation."""
     follower = _Follower(conversation_id, after_seq, detail, _view(as_json, history=True))
-    with Session.to(address) as session:
+    with gateway.session() as session:
         follower.subscribe(session)
         follower.show_all(session, until=lambda frame: frame["type"] == "replay.done")
     return Exit.OK
 
 
-def approvals(address: Address, *, as_json: bool = False) -> Exit:
-    """List the open approval requests. The exit code is a warning if there are any."""
-    requests = _open_requests(address)
-    for request in requests:
-        output.print_json(request) if as_json else _show_request(request)
-    if not requests and not as_json:
-        output.print_line("no open approval requests")
-    return Exit.WARNING if requests else Exit.OK
-
-
-def decide(
-    address: Address,
-    approval_id: str,
-    verdict: Literal["approve", "reject"],
-    *,
-    reason: str | None = None,
-    remember: str | None = None,
-    as_json: bool = False,
-) -> Exit:
-    """Decide all calls of an approval request. The exit code is a warning if it was decided already.
-
-    Raises:
-        NotFound: no open approval request with this id (only checked when a reason is given).
-        GatewayRefused: the gateway refuses the decision.
-    """
-    decisions = _decisions(_open_request(address, approval_id), verdict, reason) if reason else None
-    with Session.to(address) as session:
-        reply = session.request(
-            "approval.reply",
-            approval_id=approval_id,
-            all=None if decisions else verdict,
-            decisions=decisions,
-            remember=remember,
-        )
-    late = bool(reply.get("already_resolved"))
-    if as_json:
-        output.print_json(reply)
-    elif reply.get("outcome") == "awaiting_second":
-        output.print_line("approved by you; another user must approve the same calls")
-    else:
-        outcome = reply.get("outcome") or f"{verdict}d".replace("rejectd", "rejected")
-        output.print_line(f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}")
-    return Exit.WARNING if late else Exit.OK
-
-
-def list_workflows(address: Address, *, as_json: bool = False) -> Exit:
-    """List workflows by category."""
-    with Http.to(address) as http:
-        categories = cast(list[Mapping[str, Any]], http.items("/workflows/categories"))
-    for category in categories:
-        if not as_json:
-            output.print_line(clean(str(category["title"])))
-        for workflow in category["workflows"]:
-            if as_json:
-                output.print_json(workflow)
-            else:
-                output.print_line(f"  {workflow['name']:<24} {clean(str(workflow['description']))}")
-    return Exit.OK
-
-
-def run_workflow(address: Address, name: str, given: list[str], *, as_json: bool = False) -> Exit:
-    """Start a workflow and follow its run until it finishes."""
-    with Http.to(address) as http:
-        parameters = read_parameters(http, name, given)
-    with Session.to(address) as session:
+def run_workflow(gateway: GatewayClient, name: str, given: list[str], *, as_json: bool = False) -> Exit:
+    parameters = read_parameters(gateway, name, given)
+    with gateway.session() as session:
         started = session.request("workflow.start", workflow=name, parameters=parameters)
         run_id = str(started["run_id"])
         session.subscribe(conversation_of(run_id), after_seq=0)
-        return follow(session, run_id, _view(as_json), ask_user).exit
+        return follow(session, run_id, _view(as_json), ask_user)
 
 
 class _Follower:
@@ -206,7 +141,7 @@ class _Follower:
         self._detail: Detail = detail
         self._view = view
 
-    def subscribe(self, session: Session) -> None:
+    def subscribe(self, session: FrameSession) -> None:
         """Subscribe to the events after the last one that was shown.
 
         If the log was restored meanwhile, all stored events are shown again.
@@ -222,7 +157,7 @@ class _Follower:
         self._log_epoch = str(head["log_epoch"])
         self.subscribed = True
 
-    def show_all(self, session: Session, until: Callable[[Frame], bool] | None = None) -> None:
+    def show_all(self, session: FrameSession, until: Callable[[Frame], bool] | None = None) -> None:
         """Show the conversation's frames until `until` is true for one."""
         for frame in session.frames():
             if frame.get("conversation_id") != self._conversation_id:
@@ -232,7 +167,7 @@ class _Follower:
             if self._is_new(session, frame):
                 self._view.show(frame)
 
-    def _request(self, session: Session) -> Frame:
+    def _request(self, session: FrameSession) -> Frame:
         return session.subscribe(
             self._conversation_id, after_seq=self._seq, log_epoch=self._log_epoch, detail=self._detail
         )
@@ -241,7 +176,7 @@ class _Follower:
         output.print_error(f"{clean(str(resync['reason']))}; showing the conversation from its start")
         self._seq, self._log_epoch = int(resync["oldest_seq"]) - 1, None
 
-    def _is_new(self, session: Session, frame: Frame) -> bool:
+    def _is_new(self, session: FrameSession, frame: Frame) -> bool:
         if frame["type"] == "resync_required":
             self._restart(frame)
             self.subscribe(session)
@@ -261,31 +196,3 @@ def _view(as_json: bool, *, history: bool = False) -> View:
 
 def _decide(verdict: Literal["approve", "reject"] | None) -> Decide:
     return always(verdict) if verdict else ask_user
-
-
-def _open_requests(address: Address) -> list[Mapping[str, Any]]:
-    with Http.to(address) as http:
-        return cast(list[Mapping[str, Any]], http.items("/context/approvals"))
-
-
-def _open_request(address: Address, approval_id: str) -> Mapping[str, Any]:
-    for request in _open_requests(address):
-        if request["approval_id"] == approval_id:
-            return request
-    raise NotFound("open approval", approval_id)
-
-
-def _decisions(request: Mapping[str, Any], verdict: str, reason: str) -> list[dict[str, str]]:
-    return [
-        {"tool_call_id": item["tool_call_id"], "decision": verdict, "reason": reason}
-        for item in request["items"]
-    ]
-
-
-def _show_request(request: Mapping[str, Any]) -> None:
-    output.print_line(f"{request['approval_id']}  expires {request['expires_at']}")
-    for item in request["items"]:
-        output.print_line(f"    {call_line(item)}")
-    if first := request.get("first"):
-        by = clean(str(first["by"]))
-        output.print_line(f"    approved by {by}; another user must approve the same calls")

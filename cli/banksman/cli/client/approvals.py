@@ -1,0 +1,142 @@
+"""Open requests to users: approval requests, and the values that workflows request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from banksman.cli import output
+from banksman.cli.client.options import Url, gateway
+from banksman.cli.client.parameters import parse_value
+from banksman.cli.options import Json
+from banksman.cli.output import Exit, clean, exit_with
+from banksman.contracts.errors import NotFound
+from banksman.contracts.ids import check_token
+
+if TYPE_CHECKING:
+    from banksman.cli.client.gateway import GatewayClient
+
+app = typer.Typer(rich_markup_mode=None)
+
+Approval = Annotated[str, typer.Argument(help="Id of an approval request.")]
+
+
+@app.command()
+def approvals(url: Url = None, json: Json = False) -> None:
+    """List open approval requests; exit code 1 if there are any."""
+    with gateway(url) as api:
+        requests = api.items("approval.list")
+    for request in requests:
+        output.print_json(request) if json else _show_request(request)
+    if not requests and not json:
+        output.print_line("no open approval requests")
+    exit_with(Exit.WARNING if requests else Exit.OK)
+
+
+@app.command()
+def approve(
+    approval: Approval,
+    remember: Annotated[
+        Literal["run", "conversation"] | None,
+        typer.Option(help="Auto-approve matching calls for this scope."),
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Approve all calls of an approval request."""
+    with gateway(url) as api:
+        _decide(api, approval, "approve", {"all": "approve", "remember": remember}, as_json=json)
+
+
+@app.command()
+def reject(
+    approval: Approval,
+    reason: Annotated[str | None, typer.Option(help="Reason; the model may see it.")] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Reject all calls of an approval request."""
+    with gateway(url) as api:
+        decision = {"decisions": _rejections(api, approval, reason)} if reason else {"all": "reject"}
+        _decide(api, approval, "reject", decision, as_json=json)
+
+
+@app.command()
+def inputs(url: Url = None, json: Json = False) -> None:
+    """List requests for a value; exit code 1 if there are any."""
+    with gateway(url) as api:
+        requests = api.items("input.list")
+    for request in requests:
+        message = clean(str(request["message"]))
+        text = f"{request['request_id']}  expires {request['expires_at']}\n    {message}"
+        output.print_result(request, text, as_json=json)
+    if not requests and not json:
+        output.print_line("no open requests for a value")
+    exit_with(Exit.WARNING if requests else Exit.OK)
+
+
+@app.command()
+def provide(
+    request: Annotated[str, typer.Argument(help="Id of a request for a value.")],
+    value: Annotated[str, typer.Argument(help="The value; JSON unless text is requested.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Provide a value that a workflow requested."""
+    check_token(request, "request")
+    with gateway(url) as api:
+        found = (one for one in api.items("input.list") if one["request_id"] == request)
+        if (requested := next(found, None)) is None:
+            raise NotFound("open request for a value", request)
+        body = {"value": parse_value(value, requested["schema"])}
+        reply = api.call("input.reply", request, body=body)
+    output.print_result(reply, f"provided by {clean(str(reply['resolved_by']))}", as_json=json)
+
+
+def _decide(
+    api: GatewayClient,
+    approval_id: str,
+    verdict: Literal["approve", "reject"],
+    decision: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Decide an approval request and end the command, with a warning if it was decided already."""
+    with api.session() as session:
+        reply = session.request("approval.reply", approval_id=approval_id, **decision)
+    late = bool(reply.get("already_resolved"))
+    if reply.get("outcome") == "awaiting_second":
+        text = "approved by you; another user must approve the same calls"
+    else:
+        outcome = reply.get("outcome") or {"approve": "approved", "reject": "rejected"}[verdict]
+        text = f"{'already ' if late else ''}{outcome} by {reply.get('resolved_by') or 'you'}"
+    output.print_result(reply, text, as_json=as_json)
+    exit_with(Exit.WARNING if late else Exit.OK)
+
+
+def _rejections(api: GatewayClient, approval_id: str, reason: str) -> list[dict[str, str]]:
+    """Return a rejection with the reason for each call of an open approval request.
+
+    Raises:
+        NotFound: No open approval request has this id.
+    """
+    for request in api.items("approval.list"):
+        if request["approval_id"] == approval_id:
+            return [
+                {"tool_call_id": item["tool_call_id"], "decision": "reject", "reason": reason}
+                for item in request["items"]
+            ]
+    raise NotFound("open approval", approval_id)
+
+
+def _show_request(request: Mapping[str, Any]) -> None:
+    from banksman.cli.client.view import call_line
+
+    output.print_line(f"{request['approval_id']}  expires {request['expires_at']}")
+    for item in request["items"]:
+        output.print_line(f"    {call_line(item)}")
+    if first := request.get("first"):
+        by = clean(str(first["by"]))
+        output.print_line(f"    approved by {by}; another user must approve the same calls")

@@ -1,0 +1,235 @@
+"""`banksman mcp`: servers of the Model Context Protocol."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from banksman.cli import output
+from banksman.cli.client.options import Url, gateway
+from banksman.cli.options import Json
+from banksman.cli.output import Exit, clean, exit_with, prompt, typed
+from banksman.contracts.errors import BadInput
+from banksman.contracts.ids import check_token
+
+app = typer.Typer(
+    help="Connect MCP servers, whose tools models may call.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Id = Annotated[str, typer.Argument(help="Id of an MCP server.")]
+McpServer = Mapping[str, Any]
+
+
+@app.command()
+def ls(url: Url = None, json: Json = False) -> None:
+    """List the servers; exit code 1 if one needs an administrator."""
+    with gateway(url) as api:
+        servers = api.items("mcp.list")
+    for server in servers:
+        _print(server, as_json=json)
+    if not servers and not json:
+        output.print_line("no MCP servers")
+    exit_with(Exit.WARNING if any(map(_needs, servers)) else Exit.OK)
+
+
+@app.command()
+def add(
+    server: Annotated[str, typer.Argument(help="Id of the server; models see its tools as ID__TOOL.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="A program in the sandbox and its arguments, after `--`.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Address of a server over HTTP, instead of a program.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(help="Header or variable: 'NAME=Bearer ${secret.TOKEN}'; repeatable."),
+    ] = None,
+    description: Annotated[str, typer.Option(help="Description of the server.")] = "",
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Run tools that the server marks as read-only without approval.")
+    ] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Configure a server and list its tools, which wait for `approve`."""
+    transport = _transport(command or [], at, secret or [])
+    body = {"id": server, "transport": transport, "description": description, "trusted": trusted}
+    _call_and_show("create", url, json=json, body=body)
+
+
+@app.command()
+def show(server: Id, url: Url = None, json: Json = False) -> None:
+    """Show a server with its tools, approved and waiting for approval."""
+    _call_and_show("read", url, server, json=json)
+
+
+@app.command()
+def look(server: Id, url: Url = None, json: Json = False) -> None:
+    """List the tools again; withdraw changed ones until approved."""
+    _call_and_show("look", url, server, json=json)
+
+
+@app.command()
+def approve(
+    server: Id,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Show new and changed tools; offer them to models once confirmed."""
+    with gateway(url) as api:
+        found = api.call("mcp.read", _checked(server))
+        if not found["changes"]:
+            output.print_result(found, f"{server}: nothing waits for approval", as_json=json)
+            return
+        if not yes:
+            _show(found, as_json=json)
+            if prompt("approve? [y/n] ") not in ("y", "yes"):
+                exit_with(Exit.WARNING)
+        # The digest limits the approval to the tools that were shown.
+        approved = api.call("mcp.approve", server, body={"digest": found["changes_digest"]})
+    exit_with(_show(approved, as_json=json))
+
+
+@app.command("sign-in")
+def sign_in(
+    server: Id,
+    gateway_url: Annotated[
+        str | None, typer.Option(help="URL of the gateway for the browser (default: the value of --url).")
+    ] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Option(help="Id of a registered OAuth client; the command prompts for its secret."),
+    ] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Sign in at a server that requires OAuth, for the whole tenant."""
+    given = {"gateway_url": gateway_url, "client_id": client_id}
+    body = {name: value for name, value in given.items() if value is not None}
+    if client_id is not None and (secret := _client_secret()):
+        body["client_secret"] = secret
+    with gateway(url) as api:
+        page = api.call("mcp.sign_in", _checked(server), body=body)["url"]
+    if json:
+        output.print_json({"url": page})
+        return
+    output.print_line(f"Open this address in a browser, within ten minutes:\n\n{clean(page)}\n")
+    if not (ended := typed("Address to which the browser was redirected: ")):
+        output.print_error(f"finish it with: banksman mcp finish {server} ADDRESS")
+        exit_with(Exit.WARNING)
+    _call_and_show("finish", url, server, json=False, body={"url": ended})
+
+
+@app.command()
+def finish(
+    server: Id,
+    address: Annotated[str, typer.Argument(help="Address to which the browser was redirected.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Finish a sign-in that was begun by `sign-in`."""
+    _call_and_show("finish", url, server, json=json, body={"url": address})
+
+
+@app.command("sign-out")
+def sign_out(server: Id, url: Url = None, json: Json = False) -> None:
+    """Delete the tokens; tools then need a new sign-in."""
+    with gateway(url) as api:
+        api.call("mcp.sign_out", _checked(server))
+    output.print_result({"id": server}, f"signed out at {server}", as_json=json)
+
+
+@app.command()
+def rm(server: Id, url: Url = None, json: Json = False) -> None:
+    """Remove a server: models are no longer offered its tools."""
+    with gateway(url) as api:
+        api.call("mcp.delete", _checked(server))
+    output.print_result({"id": server}, f"removed {server}", as_json=json)
+
+
+def _call_and_show(
+    action: str, url: str | None, *servers: str, json: bool, body: Mapping[str, Any] | None = None
+) -> None:
+    """Call an operation that returns a server, show the server, and end the command with its exit code."""
+    with gateway(url) as api:
+        found = api.call(f"mcp.{action}", *map(_checked, servers), body=body)
+    exit_with(_show(found, as_json=json))
+
+
+def _checked(server_id: str) -> str:
+    return check_token(server_id, "server")
+
+
+def _transport(command: list[str], at: str | None, values: list[str]) -> dict[str, Any]:
+    """Return how a server is reached: at an address with headers, or by a program with variables.
+
+    Values refer to secrets of the tenant, because other processes can read command-line arguments.
+
+    Raises:
+        BadInput: Neither a program nor an address is given, or both are; or a value refers to no secret.
+    """
+    if bool(command) == (at is not None):
+        raise BadInput("--at", at, "either the address of a server, or a program after `--`")
+    named = dict(_named_value(value) for value in values)
+    if at is not None:
+        return {"type": "http", "url": at, "headers": named}
+    return {"type": "stdio", "command": command, "env": named}
+
+
+def _named_value(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if "${secret." not in value:
+        raise BadInput(
+            "--secret", name, "NAME=VALUE with ${secret.SECRET} in VALUE: `banksman secrets set SECRET`"
+        )
+    return name, value
+
+
+def _client_secret() -> str:
+    """Prompt for the secret of a client, because other processes can read command-line arguments."""
+    if sys.stdin.isatty():
+        return getpass.getpass("Secret of the client (empty for none): ")
+    return sys.stdin.readline().rstrip("\r\n")
+
+
+def _show(server: McpServer, *, as_json: bool) -> Exit:
+    """Print a server with its tools; return a warning if it needs an administrator."""
+    _print(server, as_json=as_json)
+    if not as_json:
+        for mark, tools in ((" ", server["tools"]), ("+", server["changes"])):
+            for tool in tools:
+                line = f"  {mark} {tool['name']}  {_first_line(tool['description'])}"
+                output.print_line(clean(line.rstrip()))
+        for refused in server["refused"]:
+            output.print_line(clean(f"  ! {refused['name']}: {refused['reason']}"))
+    return Exit.WARNING if _needs(server) else Exit.OK
+
+
+def _print(server: McpServer, *, as_json: bool) -> None:
+    place = server["transport"]["url"] or " ".join(server["transport"]["command"] or ())
+    output.print_result(server, clean(f"{server['id']:<24} {_state(server)}  {place}"), as_json=as_json)
+
+
+def _state(server: McpServer) -> str:
+    if server["needs_sign_in"]:
+        return f"needs a sign-in: banksman mcp sign-in {server['id']}"
+    if server["problem"]:
+        return f"problem: {server['problem']}"
+    if server["changes"]:
+        return f"new or changed tools: {len(server['changes'])}, banksman mcp approve {server['id']}"
+    signed_in = f", signed in as {server['signed_in']['user']}" if server["signed_in"] else ""
+    return f"tools: {len(server['tools'])}{signed_in}"
+
+
+def _needs(server: McpServer) -> bool:
+    return bool(server["needs_sign_in"] or server["problem"] or server["changes"])
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:100]
