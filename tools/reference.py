@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.contracts import errors, subjects
 from banksman.gateway.http.documents import websocket_schema
 from banksman.gateway.nats_api.asyncapi import asyncapi
@@ -61,7 +61,7 @@ def page() -> Iterator[str]:
 def nats_document() -> Schema:
     """Return the AsyncAPI document that a gateway serves."""
     # Nothing is called, so nothing is connected.
-    bus = Bus.create(NatsSettings(), name="reference")
+    bus = Bus(NatsSettings(), name="reference")
     gateway = cast(Gateway, None)
     endpoints = api_endpoints(bus, gateway, Replays(bus, gateway))
     return asyncapi(ControlPlane(bus, endpoints.router, title="Banksman").asyncapi(), endpoints)

@@ -14,12 +14,12 @@ from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, LogDamaged
-from banksman.bus.log import Conflict, EventLog, StoredCommit
+from banksman.bus.storage.log import AppendConflict, EventLog, StoredCommit
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit
 from banksman.contracts.ids import new_id
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.survey import CONFIRM_S, RECHECK_S
+from banksman.log_integrity.heads import CONFIRM_S, RECHECK_S
 from banksman.runs import journal, snapshots
 from banksman.runs.fold import apply_commit, complete_commit
 from banksman.runs.snapshot_store import SNAPSHOT_S, SnapshotStore
@@ -98,7 +98,7 @@ class ConversationLog:
         """
         self._check(state.tenant, state.conversation_id)
         stored = await self._append(state, commit, folded)
-        if isinstance(stored, Conflict):
+        if isinstance(stored, AppendConflict):
             await self._check_end(state, stored)
             return None
         if not snapshots.is_due(stored):
@@ -158,11 +158,11 @@ class ConversationLog:
 
     async def _append(
         self, state: Conversation, commit: Commit, folded: Conversation | None = None
-    ) -> Conversation | Conflict:
+    ) -> Conversation | AppendConflict:
         stored = await self._commits.append(
             state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq
         )
-        if isinstance(stored, Conflict):
+        if isinstance(stored, AppendConflict):
             return stored
         if folded is None:
             after = apply_commit(state, stored, commit)
@@ -182,7 +182,7 @@ class ConversationLog:
         except (BanksmanError, TimeoutError) as error:
             logger.warning("%s: no snapshot was written: %s", state.conversation_id, error or "too slow")
             return None
-        return None if isinstance(stored, Conflict) else stored
+        return None if isinstance(stored, AppendConflict) else stored
 
     def _check(self, tenant: str, conversation_id: str) -> None:
         if self._damaged is None:
@@ -193,7 +193,7 @@ class ConversationLog:
             self.forget(tenant, conversation_id)
             raise
 
-    async def _check_end(self, state: Conversation, conflict: Conflict) -> None:
+    async def _check_end(self, state: Conversation, conflict: AppendConflict) -> None:
         """Check after a conflict that another commit follows `state`, and that the log did not lose its end.
 
         Without this an owner would retry its append to such a log forever.

@@ -7,9 +7,9 @@ import logging
 
 from pydantic import ValidationError
 
-from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.names import SNAPSHOTS
-from banksman.bus.objects import Objects
+from banksman.bus.storage.log import EventLog, StoredCommit
+from banksman.bus.storage.objects import Objects
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Snapshot
 from banksman.runs import snapshots

@@ -13,7 +13,7 @@ A client uses a gateway's websocket and HTTP API. `connect("nats://…", "acme",
 gateways' NATS API and the subjects that a tenant's account may subscribe to; it has no access to JetStream.
 """
 
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import BanksmanError
 from banksman.sdk.client import Client, StartedRun
 from banksman.sdk.connecting import connect

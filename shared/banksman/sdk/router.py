@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from faststream.nats import NatsRouter
 
-from banksman.bus.control import Received
-from banksman.bus.shared_broker import NoReply
+from banksman.bus.control_plane.broker import NoReply
+from banksman.bus.control_plane.control import Received
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall
 from banksman.contracts.subjects import ANY

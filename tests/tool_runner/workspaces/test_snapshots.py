@@ -19,10 +19,10 @@ from tests.tool_runner.workspaces.platform import Platform, platform, started, u
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call, subjects_in
-from banksman.bus.kv import Bucket
 from banksman.bus.names import OWNERS, WORKSPACES, api, object_chunks, object_stream, runner_api
-from banksman.bus.objects import MAX_OBJECT_BYTES, owned_name
-from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
+from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, opened, sealed
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import MAX_OBJECT_BYTES, owned_name
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import digest
 from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, WorkspaceOwner

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.log import stored_commit
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import EVENTS
+from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.events import HistoryCut

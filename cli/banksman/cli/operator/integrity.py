@@ -7,8 +7,8 @@ from pathlib import Path
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream
+from banksman.bus.storage.kv import Bucket
 from banksman.cli import output
 from banksman.cli.operator.access import broker_access
 from banksman.cli.operator.cutting import cut
@@ -18,8 +18,7 @@ from banksman.contracts.errors import BadInput, BanksmanError
 from banksman.contracts.integrity import DamagedLog
 from banksman.log_integrity.check import check_logs, conversations
 from banksman.log_integrity.damage import ALL, DamagedLogs, key_of
-from banksman.log_integrity.heads import LogHeads
-from banksman.log_integrity.survey import survey
+from banksman.log_integrity.heads import LogHeads, survey
 
 _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit, HistoryCut
 from banksman.contracts.ids import new_id

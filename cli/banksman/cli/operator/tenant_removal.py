@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from banksman.bus import dead, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import (
     EVENTS,
     HEADS,
@@ -30,8 +29,9 @@ from banksman.bus.names import (
     kv_stream,
     object_stream,
 )
-from banksman.bus.objects import Objects
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import Objects
 from banksman.cli.operator.tenant_places import PLACES, TENANT_KEYS
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotReady

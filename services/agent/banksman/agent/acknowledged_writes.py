@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from banksman.agent.relayed_messages import Write
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.names import ACK
 from banksman.contracts import subjects
@@ -30,7 +30,7 @@ class AcknowledgedWrites:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._agent = new_id("")
-        self._subscription: Subscription | None = None
+        self._subscription: BusSubscription | None = None
 
     async def __aenter__(self) -> Self:
         subject = subjects.stored_ack(ANY, ANY, ANY, ANY, self._agent, ANY)

@@ -13,8 +13,7 @@ from banksman.agent.log_scrub import scrub
 from banksman.bus.connection import Bus
 from banksman.contracts.errors import BanksmanError
 from banksman.log_integrity.damage import DamagedLogs, found_now
-from banksman.log_integrity.heads import LogHeads
-from banksman.log_integrity.survey import MAX_DAMAGED, survey
+from banksman.log_integrity.heads import MAX_DAMAGED, LogHeads, survey
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from banksman.bus import jetstream
 from banksman.bus.jetstream import ApiError
-from banksman.bus.log import stored_commit
 from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, PREV
-from banksman.bus.tail import StoredHeaders, last_sequence, tail
+from banksman.bus.storage.log import stored_commit
+from banksman.bus.storage.tail import StoredHeaders, last_sequence, tail
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.integrity import DamagedLog

@@ -31,8 +31,8 @@ from banksman.agent.replies import Reply, end_events
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tenants import Tenants
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import (
     BanksmanError,

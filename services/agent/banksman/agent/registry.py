@@ -11,9 +11,9 @@ from typing import Self
 
 from banksman.agent.catalog import DEFAULT_AWAY_S, WORKSPACE_NAMES
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import TOOLS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import (
     BadInput,
     BanksmanError,
@@ -32,7 +32,7 @@ from banksman.contracts.registry import (
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.deployment.tenant_room import TenantRoom
+from banksman.deployment.storage import TenantRoom
 from banksman.runs.placement import Placements
 from banksman.runs.ports import Clock
 from banksman.runs.schemas import SchemaChecker

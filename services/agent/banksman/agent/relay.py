@@ -21,12 +21,12 @@ from banksman.agent.acknowledged_writes import AcknowledgedWrites
 from banksman.agent.relayed_messages import RelayChecks, Write
 from banksman.agent.tenant_redaction import TenantRedaction
 from banksman.agent.tenant_room import LIMITS, RelayRoom, RoomLimits
-from banksman.bus.call_tickets import CallTickets
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.control_plane.intake import Intake
 from banksman.bus.errors import MessageTooLarge, NoResponders
-from banksman.bus.intake import Intake
 from banksman.bus.messages import Message
 from banksman.bus.names import AGENTS, CODE_MESSAGE_TOO_LARGE, EXPECTED_LAST_SUBJECT_SEQ
+from banksman.bus.secrets.call_tickets import CallTickets
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Forbidden, Overloaded, Refused, Unavailable
 from banksman.contracts.subjects import RUN_ACCOUNT, TENANT_ACCOUNT
@@ -52,7 +52,7 @@ class Relay:
         self._runners = Intake(bus, None, refusal=_refusal)
         self._tenants = Intake(bus, TENANT_RATE, tenant_token=3, refusal=_refusal)
         self._room = RelayRoom(bus, limits)
-        self._subscriptions: tuple[Subscription, ...] = ()
+        self._subscriptions: tuple[BusSubscription, ...] = ()
 
     async def __aenter__(self) -> Self:
         await self._writes.__aenter__()

@@ -9,9 +9,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from banksman.agent.tenant_redaction import TenantRedaction
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.errors import MessageTooLarge
-from banksman.bus.leases import instance_key
 from banksman.bus.messages import Message
 from banksman.bus.names import (
     EXPECTED_LAST_MSG_ID,
@@ -22,6 +20,8 @@ from banksman.bus.names import (
     TTL,
     kv_subject,
 )
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.leases import instance_key
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import BadInput, Forbidden

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from banksman.agent.store_requests import StoreRequests
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import OWNERS, WORKSPACES, object_chunks, object_meta
-from banksman.bus.objects import OWNER_END, subject_tokens, subjects_below
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import OWNER_END, subject_tokens, subjects_below
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Self, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import TENANT_SECRETS
-from banksman.bus.sealing import SecretBox
-from banksman.bus.watch import BucketView
+from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.calls import CallFinished
 from banksman.contracts.tenant_secrets import StoredSecret
 from banksman.contracts.wire import JsonObject

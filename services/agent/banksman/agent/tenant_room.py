@@ -10,7 +10,7 @@ from banksman.bus.names import APPROVALS, RESULTS, RUNNERS, kv_stream, kv_subjec
 from banksman.contracts import subjects
 from banksman.contracts.errors import Overloaded, Unavailable
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import StreamUse, TenantRoom
+from banksman.deployment.storage import StreamUse, TenantRoom
 
 TENANT_SHARE: Final = 8
 """One tenant's results fill about this fraction of their stream at most."""

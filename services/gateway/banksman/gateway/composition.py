@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
 from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
-from banksman.bus.sealing import SecretBox
+from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
 from banksman.deployment.users import GATEWAY_FILES, inbox_prefix
 from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.asides import Asides

@@ -21,8 +21,8 @@ from banksman.gateway.passthrough.upstreams import Upstreams
 from banksman.gateway.service.auth import Keys
 from banksman.gateway.settings import GatewayServiceSettings
 from banksman.gateway.websocket.connection import FRAME_BYTES
-from banksman.gateway.websocket.pings import Pings
-from banksman.gateway.websocket.protocol import UnfinishedMessages, socket_protocol
+from banksman.gateway.websocket.transport import RATE_LIMITED, TIMED_OUT
+from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
 
 logger = logging.getLogger(__name__)
@@ -80,13 +80,18 @@ def _is_no_cut_stream(record: logging.LogRecord) -> bool:
 
 def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
     gateway = settings.gateway
-    unfinished = UnfinishedMessages(gateway.message_timeout_s, gateway.max_unfinished_bytes)
+    unfinished = UnfinishedMessages(
+        gateway.message_timeout_s,
+        gateway.max_unfinished_bytes,
+        timed_out_code=TIMED_OUT,
+        crowded_code=RATE_LIMITED,
+    )
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
     return uvicorn.Config(
         app,
         host=gateway.host,
         port=gateway.port,
-        ws=socket_protocol(unfinished, Pings()),
+        ws=socket_protocol(unfinished),
         ws_max_size=FRAME_BYTES,
         # An idle websocket takes 25 KB without compression, and 122 KB with it.
         ws_per_message_deflate=False,

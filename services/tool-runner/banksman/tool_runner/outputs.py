@@ -5,8 +5,8 @@ import logging
 from collections import Counter
 from dataclasses import dataclass
 
-from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
-from banksman.bus.sealing import SEAL_BYTES, new_key, sealed
+from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, sealed
+from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
 from banksman.contracts.errors import BanksmanError, Overloaded
 from banksman.contracts.workspaces import OWN_SHARE
 

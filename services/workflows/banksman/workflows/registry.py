@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import WORKFLOW_DEFINITIONS
+from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
 from banksman.contracts.registry import (
     BUILTIN_SERVER,

@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS

@@ -11,7 +11,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.registry import WorkflowDefinition

@@ -11,7 +11,6 @@ from banksman.gateway.asgi.dependencies import ServiceDep, caller_of
 from banksman.gateway.asgi.routing import LazyRouter
 from banksman.gateway.service.auth import READING, Caller
 from banksman.gateway.service.gateway import Gateway
-from banksman.runtime.imports import defer
 
 routes = LazyRouter(tags=["mcp"])
 _importing = asyncio.Lock()
@@ -50,6 +49,4 @@ async def _import_sdk() -> None:
 
 
 def _imported() -> None:
-    # The SDK's `__init__` imports its client and all its servers.
-    defer("mcp")
     from banksman.gateway.mcp import server as server

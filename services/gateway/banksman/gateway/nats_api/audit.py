@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.bus.messages import Message
 from banksman.contracts.nats_api import REQUEST_ID
 from banksman.contracts.wire import Timestamp, Wire

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter
 
-from banksman.bus.control import Decode
+from banksman.bus.control_plane.control import Decode
 from banksman.bus.messages import Message
 from banksman.contracts.errors import BadInput
 from banksman.contracts.frames import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.call_pages import CallPage
 from banksman.contracts.errors import ErrorCode

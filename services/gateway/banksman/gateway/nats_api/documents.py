@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.assistant_requests import (
     AssistantChanges,
     AssistantDeleted,

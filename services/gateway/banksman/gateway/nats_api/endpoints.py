@@ -13,7 +13,7 @@ from faststream.nats.subscriber.usecases import LogicSubscriber
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import error_envelope
+from banksman.bus.errors import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, ErrorCode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.nats_api.endpoints import Endpoints, caller_of, named_by, tenant_of
 from banksman.gateway.nats_api.messages import BeginMcpSignIn, Deleted

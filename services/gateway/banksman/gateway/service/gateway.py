@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.gateway.service.api_keys import ApiKeys
 from banksman.gateway.service.asides import Asides
 from banksman.gateway.service.assistants import Assistants

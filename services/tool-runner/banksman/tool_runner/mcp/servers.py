@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTool
 from banksman.contracts.wire import JsonObject
-from banksman.runtime.concurrency import first_error
-from banksman.runtime.imports import defer
+from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.concurrency import in_background, run_until
 from banksman.tool_runner.egress.client import Egress
@@ -244,8 +243,6 @@ async def import_sdk() -> None:
 
 
 def _imported() -> None:
-    # Its `__init__` imports the servers too.
-    defer("mcp")
     # The SDK logs the messages of servers, with any secret they contain. Its session uses the second name.
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.sealing import SecretBox
+from banksman.bus.secrets.sealing import SecretBox
 from banksman.gateway.service.auth import Caller, Keys
 from banksman.gateway.service.views import StoredEvents
 from banksman.gateway.service.webhooks.delivering import WebhookDeliveries
