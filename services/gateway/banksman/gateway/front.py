@@ -27,6 +27,8 @@ from banksman.runtime.health import Health, health_server, listening
 
 logger = logging.getLogger(__name__)
 
+PING_EVERY_S = 20.0
+"""Seconds between two pings of a websocket, which is closed if it does not reply before the next ping."""
 FINISH_SHARE = 0.9
 """Share of `drain_s` in which open streams may finish; error events are sent in the rest."""
 
@@ -93,6 +95,8 @@ def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Conf
         port=gateway.port,
         ws=socket_protocol(unfinished),
         ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_EVERY_S,
+        ws_ping_timeout=PING_EVERY_S,
         # An idle websocket takes 25 KB without compression, and 122 KB with it.
         ws_per_message_deflate=False,
         lifespan="off",
