@@ -15,7 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 SDK = "shared/banksman/sdk"
-"""Programs outside this repository import the SDK, so its modules need no second user."""
+LIBRARY_INTERNALS = "shared/banksman/library_internals"
+EXCEPTIONS = (SDK, LIBRARY_INTERNALS)
+"""Packages whose modules need no second user: programs outside this repository import the SDK, and code that
+depends on the internals of libraries stands in one place."""
 TEST_SUPPORT = "tests/support"
 
 Modules = Mapping[str, Path]
@@ -40,7 +43,8 @@ def find(root: Path) -> Iterator[str]:
             users[reached].add(owner)
     for name, path in shared.items():
         file = path.relative_to(root)
-        if len(users[name]) < 2 and path.name != "__init__.py" and not file.is_relative_to(SDK):
+        exempt = path.name == "__init__.py" or any(map(file.is_relative_to, EXCEPTIONS))
+        if len(users[name]) < 2 and not exempt:
             yield f"{file}: {_verdict(users[name])}"
 
 

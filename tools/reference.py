@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.contracts import errors, subjects
 from banksman.gateway.composition import FEATURES, operations_of
 from banksman.gateway.interfaces.http.documents import websocket_schema
@@ -64,7 +64,7 @@ def page() -> Iterator[str]:
 def nats_document() -> Schema:
     """Return the AsyncAPI document that a gateway serves."""
     # Nothing is called, so nothing is connected.
-    bus = Bus.create(NatsSettings(), name="reference")
+    bus = Bus(NatsSettings(), name="reference")
     gateway = cast(Gateway, None)
     dispatcher = Dispatcher(operations_of(FEATURES), Services())
     endpoints = api_endpoints(bus, dispatcher, gateway, Replays(bus, gateway))

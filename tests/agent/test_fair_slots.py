@@ -18,7 +18,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 from banksman.agent import app
 from banksman.agent.providers.base import ProviderSettings
 from banksman.agent.settings import AgentServiceSettings, AgentSettings
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.publish import RunQueue
 from banksman.contracts import subjects
@@ -52,7 +52,7 @@ class Runs:
     @asynccontextmanager
     async def on(cls, bus: Bus) -> AsyncGenerator[Runs]:
         runs = cls(bus)
-        following: Subscription = await bus.subscribe(
+        following: BusSubscription = await bus.subscribe(
             subjects.live(subjects.ANY, subjects.ANY), runs._committed
         )
         await bus.ready()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import IN_PROGRESS, Done, Outcome, WorkMessage
+from banksman.bus.queues.handling import IN_PROGRESS, Done, Outcome, WorkMessage
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.events import Commit, ConversationUpdated, Event, Owner
 from banksman.contracts.ids import new_id

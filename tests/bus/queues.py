@@ -8,17 +8,17 @@ from faststream import AckPolicy
 from faststream.nats import JStream, PullSub
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import inbox_of, one_at_a_time
+from banksman.bus.control_plane.control import inbox_of, one_at_a_time
 from banksman.bus.jetstream import call
 from banksman.bus.names import api
-from banksman.bus.outcomes import MOST_FAILURES, Done, Later, Outcome, WorkMessage
-from banksman.deployment.topology import Consumer, Stream, Topology
+from banksman.bus.queues.handling import MOST_FAILURES, Done, Later, Outcome, WorkMessage
+from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from tests.support.polling import eventually
 
 
 def queue_topology(name: str, *, ack_wait_s: int = 3) -> Topology:
-    stream = Stream(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
-    consumer = Consumer(stream=name, durable="workers", filter=f"{name}.>", ack_wait_s=ack_wait_s)
+    stream = StreamConfig(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
+    consumer = ConsumerConfig(stream=name, durable="workers", filter=f"{name}.>", ack_wait_s=ack_wait_s)
     return Topology("TEST", (stream,), (consumer,))
 
 

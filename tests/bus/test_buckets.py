@@ -10,11 +10,11 @@ import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import WrongLastSequence
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import LEASE_TTL_S, RENEW_EVERY_S, end_lease, renew_lease, take_lease
 from banksman.bus.names import kv_subject
 from banksman.bus.publish import durable
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.leases import LEASE_TTL_S, RENEW_EVERY_S, end_lease, renew_lease, take_lease
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import BadInput, Poison

@@ -9,8 +9,8 @@ import pytest
 from banksman.bus.clock import Bounds, BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
-from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from tests.bus.builders import commit
 

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import RemoteError, checked_reply, error_envelope
-from banksman.bus.errors import MessageTooLarge, NoResponders, TimedOut
+from banksman.bus.errors import (
+    MessageTooLarge,
+    NoResponders,
+    RemoteError,
+    TimedOut,
+    checked_reply,
+    error_envelope,
+)
 from banksman.bus.jetstream import call
 from banksman.bus.messages import Message
 from banksman.bus.publish import durable

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from faststream.nats import NatsRouter
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane, Work
-from banksman.bus.outcomes import NAK, Continued, Done, Later, Outcome, WorkMessage
+from banksman.bus.control_plane.control import ControlPlane, Work
 from banksman.bus.publish import durable
-from banksman.bus.waiting import tenant_of
+from banksman.bus.queues.handling import NAK, Continued, Done, Later, Outcome, WorkMessage
+from banksman.bus.queues.waiting import tenant_of
 from tests.bus.builders import AckRecorder, Recorder
 from tests.bus.queues import durable_consumer, until_empty, waiting
 

@@ -11,19 +11,18 @@ from faststream.nats import NatsRouter
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import CONCURRENCY, PULL_S, ControlPlane, Received, Work
+from banksman.bus.control_plane.broker import NoReply
+from banksman.bus.control_plane.control import CONCURRENCY, PULL_S, ControlPlane, Received, Work
 from banksman.bus.dead import dead_letters
-from banksman.bus.envelope import RemoteError, checked_reply
-from banksman.bus.errors import NoResponders
+from banksman.bus.errors import NoResponders, RemoteError, checked_reply
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import MOST_FAILURES, Done, Handler, Outcome, WorkMessage
 from banksman.bus.publish import durable
-from banksman.bus.shared_broker import NoReply
+from banksman.bus.queues.handling import MOST_FAILURES, Done, Handler, Outcome, WorkMessage
 from banksman.contracts.calls import CallReply, CallRequest
 from banksman.contracts.errors import ErrorCode, Forbidden, Poison
 from banksman.contracts.work import RunSignal
 from banksman.deployment.streams import provision
-from banksman.deployment.topology import Consumer, Stream, Topology
+from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from tests.bus.builders import AckRecorder, Recorder
 from tests.bus.queues import durable_consumer, fails_once_after_many_deliveries, until_empty, waiting
 from tests.support.nats import NatsServer
@@ -31,8 +30,8 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 
 def topology(name: str) -> Topology:
-    stream = Stream(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
-    consumer = Consumer(stream=name, durable="readers", filter=f"{name}.*", ack_wait_s=2)
+    stream = StreamConfig(name=name, subjects=(f"{name}.>",), retention="workqueue", max_bytes=10_000_000)
+    consumer = ConsumerConfig(stream=name, durable="readers", filter=f"{name}.*", ack_wait_s=2)
     return Topology("TEST", (stream,), (consumer,))
 
 

@@ -12,23 +12,21 @@ import pytest
 from pydantic import TypeAdapter
 
 from banksman.bus import direct, jetstream, names
-from banksman.bus.approval_slots import ApprovalSlots
-from banksman.bus.client import parse_headers
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
-from banksman.bus.decoding import decoded
 from banksman.bus.errors import MessageTooLarge
-from banksman.bus.kv import Bucket
-from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
 from banksman.bus.names import api, kv_subject
-from banksman.bus.objects import Objects
-from banksman.bus.outcomes import Done, Outcome, WorkMessage
 from banksman.bus.publish import durable
-from banksman.bus.slots import CallSlots
-from banksman.bus.tail import last_sequence, tail
-from banksman.bus.watch import BucketView
-from banksman.bus.work import work
+from banksman.bus.queues.handling import Done, Outcome, WorkMessage, decoded
+from banksman.bus.queues.work import work
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.objects import Objects
+from banksman.bus.storage.slots import CallSlots
+from banksman.bus.storage.tail import last_sequence, tail
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.ids import new_id
@@ -36,6 +34,7 @@ from banksman.contracts.usage import CommitUsage
 from banksman.contracts.wire import Stored
 from banksman.deployment.streams import provision_consumer
 from banksman.deployment.topology import MAX_LEASE_BYTES, app_topology, run_topology, workflow_consumer
+from banksman.library_internals.nats_client import parse_headers
 from banksman.log_integrity.check import check_logs
 from tests.bus.builders import commit, finished, make_approval_request, started
 from tests.support.fixtures import BUDGET, connect, provision_all

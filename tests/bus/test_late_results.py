@@ -6,13 +6,13 @@ import base64
 
 import pytest
 
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters, read_dead_letter, replay, store_late_result
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import DEAD
 from banksman.bus.publish import durable
-from banksman.bus.slots import CallSlots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest, LateResult
 from banksman.contracts.errors import Conflict

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.publish import durable
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog, StoredCommit
 from banksman.contracts import subjects
 from tests.bus.builders import commit
 from tests.support.lossy import LossyWire, lossy_wire

@@ -10,8 +10,8 @@ from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.direct import BATCH_MESSAGES
 from banksman.bus.errors import LogBroken, MessageTooLarge
 from banksman.bus.jetstream import delete_message
-from banksman.bus.log import Conflict, EventLog
 from banksman.bus.publish import durable
+from banksman.bus.storage.log import AppendConflict, EventLog
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import Owner
@@ -66,9 +66,9 @@ async def test_one_of_two_appends_after_the_same_commit_wins(
         ]
     results = [racer.result() for racer in racers]
     won = [result for result in results if isinstance(result, int)]
-    lost = [result for result in results if isinstance(result, Conflict)]
+    lost = [result for result in results if isinstance(result, AppendConflict)]
     assert len(won) == 1
-    assert lost == [Conflict(won[0])] * 7
+    assert lost == [AppendConflict(won[0])] * 7
     assert len(await log.read(tenant, conversation)) == 1
 
 
@@ -81,7 +81,7 @@ async def test_a_fenced_owner_cannot_append(log: EventLog, tenant: str, conversa
     claim = commit(2, owner=Owner(agent="a2", owner_epoch=2, work_seq=1))
     second = await log.append(tenant, conversation, claim, after=first)
     assert isinstance(second, int)
-    assert await log.append(tenant, conversation, commit(2), after=first) == Conflict(second)
+    assert await log.append(tenant, conversation, commit(2), after=first) == AppendConflict(second)
     (met,) = await log.read(tenant, conversation, after=first, leader=True)
     assert met.commit.owner is not None and met.commit.owner.owner_epoch == 2
 
@@ -168,7 +168,7 @@ async def test_a_purged_log_retains_its_tombstone_and_is_readable_from_the_start
     assert await log.purge(tenant, conversation) == 2
     [tombstone] = await log.read(tenant, conversation, leader=True)
     assert (tombstone.stream_seq, tombstone.commit.first_seq) == (last, 3)
-    assert isinstance(await log.append(tenant, conversation, commit(1), after=0), Conflict)
+    assert isinstance(await log.append(tenant, conversation, commit(1), after=0), AppendConflict)
 
 
 async def test_a_purge_up_to_a_tombstone_retains_later_commits(

@@ -12,8 +12,8 @@ from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
 from banksman.bus.jetstream import call, delete_message
 from banksman.bus.names import SNAPSHOTS, api, object_chunks, object_meta, object_stream
-from banksman.bus.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects, subject_tokens
 from banksman.bus.publish import durable
+from banksman.bus.storage.objects import CHUNK_BYTES, MAX_OBJECT_BYTES, ObjectBroken, Objects, subject_tokens
 from banksman.contracts.errors import NotFound, Overloaded
 from banksman.contracts.ids import new_id
 

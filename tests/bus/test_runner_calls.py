@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.slots import CallSlots
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.tools import ToolResult
 from banksman.runs.runners.calls import Execute, RunnerCalls

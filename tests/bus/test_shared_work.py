@@ -9,10 +9,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.outcomes import IN_PROGRESS, Done, Outcome, WorkMessage
 from banksman.bus.publish import durable
-from banksman.bus.waiting import HOLD_S, MAX_HELD, RETURNS_PER_S, Delivery, WaitingMessages, tenant_of
-from banksman.bus.work import HEARTBEAT_S, work
+from banksman.bus.queues.handling import IN_PROGRESS, Done, Outcome, WorkMessage
+from banksman.bus.queues.waiting import (
+    HOLD_S,
+    MAX_HELD,
+    RETURNS_PER_S,
+    HeldDelivery,
+    WaitingMessages,
+    tenant_of,
+)
+from banksman.bus.queues.work import HEARTBEAT_S, work
 from banksman.deployment.streams import provision
 from banksman.runtime.shares import Shares
 from tests.bus.builders import AckRecorder, Recorder
@@ -153,8 +160,8 @@ async def test_messages_that_run_or_wait_in_a_worker_that_dies_are_handled_by_an
 # -- the schedule of messages that return to the queue -------------------------------------------------------
 
 
-def delivery(seq: int, tenant: str, at: float = 0.0) -> Delivery:
-    return Delivery(WorkMessage(f"q.{tenant}.c1", b"", {}, seq, 1), "ack", tenant, at)
+def delivery(seq: int, tenant: str, at: float = 0.0) -> HeldDelivery:
+    return HeldDelivery(WorkMessage(f"q.{tenant}.c1", b"", {}, seq, 1), "ack", tenant, at)
 
 
 def test_surplus_messages_return_to_the_queue_one_after_another_in_order() -> None:

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from banksman.bus import direct
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.dead import dead_letters
 from banksman.bus.messages import Message
 from banksman.bus.names import RESULTS, api
 from banksman.bus.publish import durable
-from banksman.bus.slots import MAX_REMOVALS, AttemptSlots, CallSlots, StoredSlot, watch_slots
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.slots import MAX_REMOVALS, AttemptSlots, CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.subjects import ANY

@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import pytest
 
-from banksman.bus.approval_slots import TimerName, fired_timer, set_timer
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letter, dead_letters, replay
 from banksman.bus.jetstream import last_message, purge_subject
 from banksman.bus.names import FIRED_TIMERS, TIMERS
-from banksman.bus.outcomes import Handler
-from banksman.bus.work import work
+from banksman.bus.queues.handling import Handler
+from banksman.bus.queues.work import work
+from banksman.bus.storage.approval_slots import TimerName, fired_timer, set_timer
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound, Poison
 from tests.bus.builders import Recorder, now

@@ -11,9 +11,9 @@ import pytest
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.names import api
-from banksman.bus.outcomes import MOST_FAILURES, Failures, Handler, handle
 from banksman.bus.publish import durable
-from banksman.bus.work import Done, Later, Leave, Outcome, WorkMessage, work
+from banksman.bus.queues.handling import MOST_FAILURES, FailureCounts, Handler, handle
+from banksman.bus.queues.work import Done, Later, Leave, Outcome, WorkMessage, work
 from banksman.contracts.errors import Fenced, Poison, Unavailable
 from banksman.deployment.streams import provision
 from banksman.runtime.shares import Shares
@@ -160,7 +160,7 @@ async def test_deliveries_without_a_failure_do_not_count_towards_a_dead_letter(
 async def test_a_message_is_dead_lettered_after_ten_failures_among_other_deliveries(
     bus: Bus, queue: str
 ) -> None:
-    failures, results = Failures(), list[Outcome]()
+    failures, results = FailureCounts(), list[Outcome]()
 
     async def fails_or_waits(message: WorkMessage) -> Outcome:
         if message.num_delivered % 2:

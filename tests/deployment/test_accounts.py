@@ -13,17 +13,17 @@ from urllib.request import urlopen
 
 import pytest
 
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NoResponders, WrongLastSequence
 from banksman.bus.jetstream import ApiError, call, last_message
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import RENEW_EVERY_S, renew_lease, take_lease
-from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
-from banksman.bus.objects import Objects, owned_name
 from banksman.bus.publish import durable
-from banksman.bus.slots import CallSlots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.leases import RENEW_EVERY_S, renew_lease, take_lease
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.objects import Objects, owned_name
+from banksman.bus.storage.slots import CallSlots
 from banksman.cli.broker.accounts import TENANT_CONNECTIONS, Tenant, user_names
 from banksman.cli.broker.keys import Variable, generate_keys, key_variable
 from banksman.cli.broker.server import render_config

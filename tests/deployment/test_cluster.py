@@ -7,14 +7,14 @@ from collections.abc import Generator
 
 import pytest
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.names import AGENTS, EVENTS, RUNS, api
 from banksman.bus.publish import durable
-from banksman.bus.work import Done, Outcome, WorkMessage, work
+from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog, StoredCommit
 from banksman.contracts import subjects
 from banksman.deployment.streams import provision, verify
 from banksman.deployment.topology import StorageBudget, app_topology

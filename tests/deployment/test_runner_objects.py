@@ -12,10 +12,9 @@ from banksman.agent.runners.room import MOST_SHARE, RunnerRoom
 from banksman.agent.runners.stores import RunnerStores
 from banksman.agent.runners.workspace_reports import WorkspaceReports
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.errors import PublishRefused
 from banksman.bus.jetstream import call, last_message, purge_subject
-from banksman.bus.kv import Bucket
 from banksman.bus.names import (
     OUTPUTS,
     OWNERS,
@@ -27,7 +26,9 @@ from banksman.bus.names import (
     object_meta,
     object_stream,
 )
-from banksman.bus.objects import (
+from banksman.bus.publish import durable
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import (
     CHUNK_BYTES,
     ObjectBroken,
     Objects,
@@ -35,7 +36,6 @@ from banksman.bus.objects import (
     subject_tokens,
     subjects_below,
 )
-from banksman.bus.publish import durable
 from banksman.contracts.errors import Forbidden, NotFound, Unavailable
 from banksman.contracts.ids import new_id
 from banksman.contracts.workspaces import SnapshotRef, WorkspaceOwner, WorkspaceReport

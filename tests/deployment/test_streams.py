@@ -15,9 +15,9 @@ from banksman.bus.publish import durable
 from banksman.deployment import streams
 from banksman.deployment.streams import provision, provision_consumer
 from banksman.deployment.topology import (
-    Consumer,
+    ConsumerConfig,
     StorageBudget,
-    Stream,
+    StreamConfig,
     Topology,
     app_topology,
     run_topology,
@@ -54,8 +54,8 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
 def small(name: str, **changes: Any) -> Topology:
     """Return a topology of one stream and one consumer."""
-    stream = Stream(name=name, subjects=(f"{name}.>",), max_bytes=10_000_000, write_once=True)
-    consumer = Consumer(stream=name, durable="readers", filter=f"{name}.>")
+    stream = StreamConfig(name=name, subjects=(f"{name}.>",), max_bytes=10_000_000, write_once=True)
+    consumer = ConsumerConfig(stream=name, durable="readers", filter=f"{name}.>")
     return Topology("TEST", (dataclasses.replace(stream, **changes),), (consumer,))
 
 

@@ -22,11 +22,11 @@ from tests.support.web_server import web_server
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
-from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import RUNS
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.log import AppendConflict, EventLog
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalForgotten, ApprovalItem, Preview
 from banksman.contracts.events import (
@@ -221,7 +221,7 @@ class Agent:
             events=events,
         )
         stored = await EventLog(self.bus).append(self.tenant, conversation_id, commit, after=stream_seq)
-        assert not isinstance(stored, Conflict)
+        assert not isinstance(stored, AppendConflict)
         self._ends[conversation_id] = (stored, commit.last_seq)
         return commit
 

@@ -6,9 +6,9 @@ import base64
 from typing import Any
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileEntry, FileReply, RunnerLease
 from banksman.contracts.ids import new_id

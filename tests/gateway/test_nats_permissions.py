@@ -15,13 +15,13 @@ from tests.support.polling import eventually
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
+from banksman.bus.control_plane.service_states import reported_state
 from banksman.bus.dead import dead_letter
 from banksman.bus.jetstream import last_message
-from banksman.bus.kv import Bucket
 from banksman.bus.names import OUTPUTS, OWNERS, RESULTS, RUNNERS, RUNS, USAGE, kv_stream, kv_subject
-from banksman.bus.objects import Objects
 from banksman.bus.publish import RunQueue, durable
-from banksman.bus.service_states import reported_state
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.events import ToolCallCompleted

@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         "R110",
         "decisions are not stored",
-        "shared/banksman/bus/approval_slots.py",
+        "shared/banksman/bus/storage/approval_slots.py",
         '        written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))\n'
         "        return written.stored or reply\n",
         "        return reply\n",

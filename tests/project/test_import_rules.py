@@ -14,7 +14,17 @@ from tests.support.paths import ROOT
 RUNNER = "services/tool-runner/banksman/tool_runner/"
 
 TREE = {
-    "shared": ["contracts", "runtime", "bus", "deployment", "log_integrity", "runs", "sdk"],
+    "shared": [
+        "contracts",
+        "library_internals",
+        "runtime",
+        "bus",
+        "bus/storage",
+        "deployment",
+        "log_integrity",
+        "runs",
+        "sdk",
+    ],
     "cli": ["cli", "cli/local", "cli/operator", "cli/client"],
     "services/model-server": ["model_server"],
     "services/gateway": [
@@ -61,7 +71,7 @@ INVALID = [
         "import banksman.tool_runner.sandbox",
         "Services build on runs",
     ),
-    ("shared/banksman/bus/log.py", "from banksman import runs", "Services build on runs"),
+    ("shared/banksman/bus/storage/log.py", "from banksman import runs", "Services build on runs"),
     ("shared/banksman/runtime/ready.py", "from banksman import agent", "Services build on runs"),
     ("shared/banksman/contracts/wire.py", "import httpx", "Contracts do no I/O"),
     ("shared/banksman/contracts/clock.py", "import asyncio", "Contracts do no I/O"),

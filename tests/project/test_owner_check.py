@@ -66,9 +66,11 @@ def test_tests_and_benchmarks_do_not_count_as_users(tree: Path) -> None:
 
 
 def test_a_client_counts_as_a_second_user(tree: Path) -> None:
-    write(tree / "shared/banksman/bus/live.py", "")
-    write(tree / "shared/banksman/sdk/feed.py", "from ..bus.live import follow")
-    write(tree / "services/gateway/banksman/gateway/fanout.py", "from banksman.bus.live import follow")
+    write(tree / "shared/banksman/bus/storage/live.py", "")
+    write(tree / "shared/banksman/sdk/feed.py", "from ..bus.storage.live import follow")
+    write(
+        tree / "services/gateway/banksman/gateway/fanout.py", "from banksman.bus.storage.live import follow"
+    )
 
     assert check(tree) == (0, [])
 

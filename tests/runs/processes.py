@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from banksman.bus.slots import AttemptSlots
+from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.errors import BanksmanError, Fenced, Overloaded, Unavailable
 from banksman.runs.runners.calls import RunnerCalls
 from banksman.runs.state import Conversation

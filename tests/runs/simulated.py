@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from banksman.bus.kv import Entry
-from banksman.bus.slots import AttemptSlots
+from banksman.bus.storage.kv import Entry
+from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import (

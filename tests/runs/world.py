@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from banksman.bus.errors import MessageTooLarge
-from banksman.bus.slots import AttemptSlots
+from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallReply, CallRequest, CallStarted
 from banksman.contracts.errors import CallerMistake, Conflict, ErrorCode, Fenced, NotReady
 from banksman.contracts.events import Commit

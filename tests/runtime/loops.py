@@ -19,20 +19,20 @@ from banksman.agent.runners.stores import RunnerStores
 from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane, Work
-from banksman.bus.kv import Bucket
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
+from banksman.bus.control_plane.control import ControlPlane, Work
 from banksman.bus.names import RUNNERS, TOOLS
-from banksman.bus.outcomes import Continued, Done, Outcome, WorkMessage
 from banksman.bus.publish import durable
-from banksman.bus.slots import CallSlots
-from banksman.bus.watch import BucketView
-from banksman.bus.work import work
+from banksman.bus.queues.handling import Continued, Done, Outcome, WorkMessage
+from banksman.bus.queues.work import work
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.slots import CallSlots
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.registry import ToolRegistration
 from banksman.deployment.streams import provision
-from banksman.deployment.topology import Consumer, Stream, Topology
+from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from banksman.gateway.app import serving
 from banksman.gateway.identity_settings import OidcSettings
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
@@ -134,8 +134,8 @@ def continuing(bus: Bus) -> AbstractAsyncContextManager[object]:
 
 @asynccontextmanager
 async def _handling(bus: Bus, queue: str, *, continues: bool) -> AsyncGenerator[object]:
-    stream = Stream(name=queue, subjects=(f"{queue}.>",), retention="workqueue", max_bytes=10_000_000)
-    consumer = Consumer(stream=queue, durable="readers", filter=f"{queue}.*", ack_wait_s=2)
+    stream = StreamConfig(name=queue, subjects=(f"{queue}.>",), retention="workqueue", max_bytes=10_000_000)
+    consumer = ConsumerConfig(stream=queue, durable="readers", filter=f"{queue}.*", ack_wait_s=2)
     await provision(bus, Topology("TEST", (stream,), (consumer,)))
     router, release = NatsRouter(), asyncio.Event()
 

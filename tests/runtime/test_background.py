@@ -13,9 +13,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import RUNNERS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.runtime.background import UNREADY_FAILURES, Background

@@ -10,7 +10,7 @@ from collections.abc import Generator
 import pytest
 from prometheus_client import REGISTRY
 
-from banksman.runtime.watchdog import BLOCKED_S, watched_loop
+from banksman.runtime.event_loop import BLOCKED_S, watched_loop
 from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
@@ -39,7 +39,7 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Generator[Lines]:
-    handler, logger = Lines(), logging.getLogger("banksman.runtime.watchdog")
+    handler, logger = Lines(), logging.getLogger("banksman.runtime.event_loop")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)

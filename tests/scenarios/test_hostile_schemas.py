@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
 from banksman.model_server import ScriptedReply

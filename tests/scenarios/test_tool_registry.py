@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from banksman.bus.connection import NatsSettings
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ListedTool

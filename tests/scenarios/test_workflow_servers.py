@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from banksman import sdk
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.model_server import ScriptedReply

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import error_envelope
-from banksman.bus.log import EventLog
+from banksman.bus.errors import error_envelope
 from banksman.bus.messages import Message
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID, Replay
 from banksman.contracts.assistants import RunSettings

@@ -12,8 +12,8 @@ from banksman.bus import direct
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.names import RESULTS, TENANT_SECRETS, kv_stream
-from banksman.bus.sealing import SecretBox
-from banksman.bus.slots import CallSlots
+from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply
 from banksman.contracts.ids import digest, new_id
 from banksman.contracts.tools import ToolResult

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import RemoteError, checked_reply
-from banksman.bus.errors import NoResponders
-from banksman.bus.leases import instance_key
+from banksman.bus.errors import NoResponders, RemoteError, checked_reply
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
+from banksman.bus.storage.leases import instance_key
 from banksman.cli.broker.accounts import Tenant, user_names
 from banksman.cli.broker.keys import generate_keys
 from banksman.cli.broker.server import render_config

@@ -19,16 +19,16 @@ from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.agent.router import registry_router
 from banksman.agent.tools.available import AvailableTools
 from banksman.agent.tools.tool_registry import ToolRegistry
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.errors import TimedOut
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import IDLE_RENEW_EVERY_S
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
-from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.leases import IDLE_RENEW_EVERY_S
+from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.calls import PRESENCE, CallFinished, CallReply, CallRequest, CancelCall, RunnerLease

@@ -14,7 +14,6 @@ import httpx
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
 from banksman.bus.names import (
     APPROVAL_REPLIES,
@@ -31,6 +30,7 @@ from banksman.bus.names import (
     TIMERS,
     api,
 )
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.ids import approval_id_for, new_id, run_id_for

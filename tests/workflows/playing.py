@@ -13,13 +13,13 @@ from typing import Any
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
-from banksman.bus.kv import Bucket
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
 from banksman.bus.publish import durable
-from banksman.bus.slots import CallSlots
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted, CancelCall, RunnerLease
 from banksman.contracts.events import Event, RunFinished

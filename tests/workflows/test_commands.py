@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import ParsedWorkflow, ParseWorkflow
 from banksman.contracts.wire import JsonObject

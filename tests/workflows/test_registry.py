@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Conflict, ErrorCode, NotFound
 from banksman.contracts.registry import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.outcomes import Done, WorkMessage
+from banksman.bus.queues.handling import Done, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallRequest
 from banksman.contracts.errors import ErrorCode, Poison, Unavailable

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from banksman.contracts.errors import BadInput, Unavailable
-from banksman.runtime.imports import defer, validators_on_first_use, without
 
 if TYPE_CHECKING:
     from banksman.runtime.settings import ServiceSettings
@@ -66,11 +65,7 @@ def load_service(name: str) -> ModuleType:
     # Objects that imports create are never garbage: collecting them costs a seventh of a service's start.
     gc.disable()
     try:
-        # uvicorn's `__init__` imports its command line, which no service needs.
-        defer("uvicorn")
-        # httpx imports these for its own command line, structlog for tracebacks on terminals.
-        with without("pygments", "rich"), validators_on_first_use():
-            module = service_module(name, "app")
+        module = service_module(name, "app")
     except ModuleNotFoundError as error:
         raise Unavailable(
             f"{name}: the library {error.name} is not installed: pip install 'banksman[{name}]'"

@@ -1,9 +1,15 @@
-"""The broker: the only code that knows NATS. All other code uses logs, slots, work queues and buckets."""
+"""The broker: the only code that knows NATS. All other code uses logs, slots, work queues and buckets.
+
+- This folder: one connection, requests, durable publishes, reads of streams, dead letters.
+- `queues`: work queues, and how a handled message is settled.
+- `storage`: event logs, buckets, objects, write-once slots, leases.
+- `control_plane`: handlers of requests that a service declares with FastStream.
+- `secrets`: encryption, secrets of tenants, access to MCP servers, call tickets.
+"""
 
 import importlib
 
-from banksman.runtime.imports import without
+from banksman.library_internals.python_imports import without
 
-# nats-py imports aiohttp, if installed, for websocket transport, which Banksman does not use.
 with without("aiohttp"):
     importlib.import_module("nats.aio.client")

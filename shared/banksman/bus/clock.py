@@ -64,7 +64,6 @@ class BrokerClock:
         """Create the clock.
 
         Args:
-            bus: The connection.
             stream: The stream whose state it requests; this user needs the permission for it.
             request_every_s: Seconds between two requests for the time.
         """
@@ -109,11 +108,7 @@ class BrokerClock:
         self._request_now.clear()
 
     async def _request(self) -> None:
-        """Request the state of a stream; the response contains the time at which it was made.
-
-        Raises:
-            Unavailable: No response.
-        """
+        """Request the state of a stream; the response contains the time at which it was made."""
         sent_at = time.monotonic()
         response = await call(self._bus, api("STREAM.INFO", self._stream))
         received_at = time.monotonic()

@@ -5,28 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from nats.aio.client import Server
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription as NatsSubscription
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from banksman.bus.client import SafeClient
-from banksman.bus.client import subscribe as nats_subscribe
-from banksman.bus.client_errors import ClientErrors
-from banksman.bus.errors import NO_RESPONSE, ConnectionLost, TimedOut
+from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, TimedOut
 from banksman.bus.messages import Message
-from banksman.bus.replies import Replies
+from banksman.bus.replies import ClientErrors, Replies
 from banksman.bus.settings import BusStats, NatsSettings, Replicas
 from banksman.contracts.errors import Forbidden, Unavailable
+from banksman.library_internals.nats_client import SafeClient
+from banksman.library_internals.nats_client import subscribe as nats_subscribe
 from banksman.runtime.background import Background
-
-__all__ = ["Bus", "BusStats", "NatsSettings", "Subscription"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,26 +37,25 @@ CLIENT_BUDGETS_S: Mapping[Replicas, float] = {1: 7.0, 3: 15.0}
 """Seconds that a request to the broker may take while a client waits, by number of servers. On one, clients
 get a response within ten. On three, a request outlives an election, which begins 4 to 9 s after a kill."""
 
-
 StoreRequest = Callable[[str, bytes, Mapping[str, str], float], Awaitable[Message]]
 """Sends a message to a stream and returns the reply: subject, payload, headers, seconds to wait."""
 
 
-class Subscription:
+@dataclass(frozen=True, slots=True)
+class BusSubscription:
     """A subscription to a subject."""
 
-    def __init__(self, inner: NatsSubscription) -> None:
-        self._inner = inner
+    inner: Subscription
 
     @property
     def subject(self) -> str:
         """The subscribed subject, which may contain wildcards."""
-        return self._inner.subject
+        return self.inner.subject
 
     async def unsubscribe(self) -> None:
         """Unsubscribe and drop waiting messages. Safe to call twice and while disconnected."""
         with contextlib.suppress(NatsError):
-            await self._inner.unsubscribe()
+            await self.inner.unsubscribe()
 
 
 class Bus:
@@ -72,47 +67,16 @@ class Bus:
 
     def __init__(
         self,
-        nc: SafeClient,
-        settings: NatsSettings,
-        name: str,
-        inbox_prefix: str,
-        *,
-        serves_clients: bool = False,
-        background: Background | None = None,
-    ) -> None:
-        self.nc = nc
-        self.inbox_prefix = inbox_prefix
-        self.settings = settings
-        self.name = name
-        self.serves_clients = serves_clients
-        self.stats = BusStats()
-        self.background = background or Background()
-        self.closed = asyncio.Event()
-        self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
-        self.replies = Replies(nc)
-        self.store_request: StoreRequest = self.request_ack
-        """How durable publishes are sent."""
-        self._connected = asyncio.Event()
-        self._reconnected_at = float("-inf")
-        self._opened = False
-        self._closing = False
-        self._on_reconnect: list[Callable[[], None]] = []
-        self._errors = ClientErrors(name, inbox_prefix, self.stats, self.replies)
-
-    @classmethod
-    def create(
-        cls,
         settings: NatsSettings,
         *,
         name: str,
         inbox_prefix: str = "_INBOX",
         serves_clients: bool = False,
         background: Background | None = None,
-    ) -> Self:
-        """Return a bus of the user of `settings`, which `open` connects.
+    ) -> None:
+        """Create a bus of the user of `settings`, which `open` connects.
 
         Args:
-            settings: Servers and identity.
             name: The name of the connection in the monitoring of the server.
             inbox_prefix: Prefix of the reply subjects; permissions restrict each user to its own prefix.
             serves_clients: True when a client waits for each request, which then takes at most
@@ -121,9 +85,24 @@ class Bus:
             background: Runs the background tasks of the users of this connection. A service passes the
                 `background` of its health, so that a task that keeps failing makes the service not ready.
         """
-        return cls(
-            SafeClient(), settings, name, inbox_prefix, serves_clients=serves_clients, background=background
-        )
+        self.nc = SafeClient()
+        self.inbox_prefix = inbox_prefix
+        self.settings = settings
+        self.name = name
+        self.serves_clients = serves_clients
+        self.stats = BusStats()
+        self.background = background or Background()
+        self.closed = asyncio.Event()
+        self.publishes = asyncio.Semaphore(PUBLISHES_IN_FLIGHT)
+        self.replies = Replies(self.nc)
+        self.store_request: StoreRequest = self.request_ack
+        """How durable publishes are sent; `DirectAcks` sends them otherwise."""
+        self._connected = asyncio.Event()
+        self._reconnected_at = float("-inf")
+        self._opened = False
+        self._closing = False
+        self._on_reconnect: list[Callable[[], None]] = []
+        self._errors = ClientErrors(name, inbox_prefix, self.stats, self.replies)
 
     @classmethod
     async def connect(
@@ -135,12 +114,8 @@ class Bus:
         serves_clients: bool = False,
         background: Background | None = None,
     ) -> Self:
-        """Create a bus with the arguments of `create` and connect it.
-
-        Raises:
-            Unavailable: No server accepted the user within `connect_timeout_s`.
-        """
-        bus = cls.create(
+        """Create a bus and `open` it."""
+        bus = cls(
             settings,
             name=name,
             inbox_prefix=inbox_prefix,
@@ -158,7 +133,15 @@ class Bus:
         """
         try:
             async with asyncio.timeout(self.settings.connect_timeout_s):
-                await self.nc.connect(inbox_prefix=self.inbox_prefix, **self._options())
+                await self.nc.connect(
+                    name=self.name,
+                    inbox_prefix=self.inbox_prefix,
+                    error_cb=self._errors.report,
+                    disconnected_cb=self._disconnected,
+                    reconnected_cb=self._reconnected,
+                    closed_cb=self._closed,
+                    **self.settings.connect_options(),
+                )
                 await self.replies.open()
         except TimeoutError as error:
             reason = self._no_connection()
@@ -170,7 +153,7 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection to a server is up, as far as this process knows."""
+        """Whether the connection is up, as far as this process knows."""
         return self._connected.is_set() and self.nc.is_connected
 
     def reconnected_within(self, seconds: float) -> bool:
@@ -179,7 +162,7 @@ class Bus:
 
     @property
     def max_payload(self) -> int:
-        """Size limit of one message in bytes, headers included."""
+        """Limit of a message in bytes, headers included."""
         return self.nc.max_payload
 
     async def ready(self, timeout_s: float = 2.0) -> None:
@@ -193,7 +176,7 @@ class Bus:
             async with asyncio.timeout(timeout_s):
                 while True:
                     await self.wait_connected()
-                    with contextlib.suppress(ConnectionLost):
+                    with contextlib.suppress(ConnectionReplaced):
                         await self.replies.echo()
                         return
         except TimeoutError as error:
@@ -253,20 +236,10 @@ class Bus:
         until_reconnect: bool = False,
         unless: asyncio.Future[None] | None = None,
     ) -> bytes:
-        """Send a request and return the first reply. A request that times out while disconnected is not sent.
+        """Send a request and return the first reply; as `Replies.request`.
 
-        Args:
-            subject: The subject.
-            payload: The request.
-            timeout_s: Seconds to wait for the connection and the reply.
-            headers: Headers of the request.
-            until_reconnect: See `Replies.request`: for requests that are safe to repeat.
-            unless: A future that ends the wait when it is done; then the reply is empty.
-
-        Raises:
-            Unavailable: No reply arrived in time, or no process serves the subject; then `no_responders` is
-                True and nothing was done.
-            Forbidden: This user may not publish on the subject.
+        `timeout_s` includes the wait for the connection. A request that times out while disconnected is not
+        sent.
         """
         try:
             async with asyncio.timeout(timeout_s) as deadline:
@@ -287,10 +260,9 @@ class Bus:
     async def request_ack(
         self, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> Message:
-        """Send a message to a stream and return the reply. It is safe to repeat: the stream knows its id.
+        """Send a message to a stream and return the reply; as `Replies.request`.
 
-        Raises:
-            Unavailable, Forbidden, MessageTooLarge: As `Replies.request`.
+        It is safe to repeat: the stream knows its id.
         """
         return await self.replies.request(
             subject, payload, headers=headers, timeout_s=timeout_s, until_reconnect=True
@@ -312,12 +284,11 @@ class Bus:
         *,
         pending_messages: int = 65_536,
         pending_bytes: int = 32 * 1024 * 1024,
-    ) -> Subscription:
-        """Call `callback` for each message, in order and one at a time.
+    ) -> BusSubscription:
+        """Call `callback` for each message, in order and one at a time; `subject` may contain wildcards.
 
         Args:
-            subject: The subject; may contain wildcards.
-            callback: The callback. Its exceptions are logged and counted.
+            callback: Its exceptions are logged and counted.
             queue: A queue group, of which one member receives each message; None for no group.
             pending_messages: Maximum number of waiting messages. Further messages are dropped, which the
                 callbacks of `on_slow_consumer` report; the sender is not notified.
@@ -335,24 +306,18 @@ class Bus:
             pending_messages=pending_messages,
             pending_bytes=pending_bytes,
         )
-        return Subscription(inner)
+        return BusSubscription(inner)
 
-    async def listen(
-        self, subject: str, callback: Callable[[Message], None], *, optional: bool = False
-    ) -> Subscription:
-        """Call `callback`, which must not block, for each message on arrival; no message waits or is dropped.
+    async def listen(self, subject: str, callback: Callable[[Message], None]) -> BusSubscription:
+        """Call `callback`, which must not block, for each message on arrival; its exceptions are logged.
 
-        The subscription has no task, which makes it cheap enough for one per run. Exceptions are logged and
-        counted.
-
-        Args:
-            subject: The subject; may contain wildcards.
-            callback: The callback.
-            optional: Whether older permissions may refuse the subscription. Then no message arrives.
+        The subscription has no task, so that it is cheap enough for one per run. No message is dropped.
         """
-        if optional:
-            self._errors.optional.add(subject.lower())
-        return Subscription(await self.nc.listen(subject, callback))
+
+        def received(subject: str, data: bytes, reply: str, headers: Mapping[str, str]) -> None:
+            callback(Message(subject, data, reply, headers))
+
+        return BusSubscription(await self.nc.listen(subject, received))
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, which must not block, after each reconnect; return a function that removes it."""
@@ -373,7 +338,6 @@ class Bus:
         await self.close()
 
     async def close(self) -> None:
-        """Close at once."""
         self._closing = True
         await self.nc.close()
         await self._closed()
@@ -385,29 +349,6 @@ class Bus:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def _options(self) -> dict[str, Any]:
-        settings = self.settings
-        seed = settings.nkey_seed.get_secret_value() if settings.nkey_seed else None
-        return {
-            "servers": settings.urls,
-            "name": self.name,
-            "nkeys_seed": str(settings.nkey_seed_file) if settings.nkey_seed_file and not seed else None,
-            "nkeys_seed_str": seed,
-            "tls": settings.tls_context(),
-            "tls_hostname": settings.tls_hostname,
-            "connect_timeout": 2,
-            # By default nats-py needs minutes to notice a partition and gives up after 60 reconnects.
-            "ping_interval": 5,
-            "max_outstanding_pings": 2,
-            "max_reconnect_attempts": -1,
-            "reconnect_time_wait": 0.5,
-            "reconnect_to_server_handler": _next_server,
-            "error_cb": self._errors.report,
-            "disconnected_cb": self._disconnected,
-            "reconnected_cb": self._reconnected,
-            "closed_cb": self._closed,
-        }
 
     async def _disconnected(self) -> None:
         self._connected.clear()
@@ -429,10 +370,3 @@ class Bus:
         self.closed.set()
         self._connected.set()  # wakes the waiters of `wait_connected`, which then check `closed`
         self.replies.close()
-
-
-def _next_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-    """Choose a random server and a delay: longer after a failed attempt, and random to spread the clients."""
-    chosen = random.choice(servers)
-    patience = 0.5 if chosen.reconnects else 0.05
-    return chosen, patience + random.uniform(0, patience)

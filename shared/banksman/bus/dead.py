@@ -155,11 +155,7 @@ async def store_late_result(bus: Bus, late: LateResult) -> int:
 async def dead_letters(
     bus: Bus, *, stream: str | None = None, after: int = 0
 ) -> AsyncIterator[StoredDeadLetter]:
-    """Yield the dead letters of one stream, or of all streams for None, oldest first.
-
-    Raises:
-        Unavailable: The broker did not respond.
-    """
+    """Yield the dead letters of one stream, or of all streams for None, oldest first."""
     which = subjects.all_of("dead", stream) if stream else subjects.all_of("dead")
     async for message in direct.read(bus, DEAD, which, after=after):
         yield StoredDeadLetter(message.stream_seq, _letter(message))

@@ -59,8 +59,6 @@ async def read(
     """Yield every stored message on a subject after a stream sequence, in order.
 
     Args:
-        bus: The connection.
-        stream: The stream.
         subject: The subject; may contain wildcards.
         after: Stream sequence after which to start; 0 for all.
         budget_s: Seconds to wait for the next message.
@@ -69,7 +67,6 @@ async def read(
 
     Raises:
         Unavailable: No message arrived for `budget_s` seconds.
-        ApiError: The server refused the request.
     """
     loop = asyncio.get_running_loop()
     budget_s = bus.budget(budget_s)
@@ -98,12 +95,7 @@ async def read(
 
 
 async def count(bus: Bus, stream: str, subject: str) -> int:
-    """Return how many messages a replica has on a subject. Transfers only one of them.
-
-    Raises:
-        Unavailable: No reply arrived.
-        ApiError: The server refused the request.
-    """
+    """Return how many messages a replica has on a subject. Transfers only one of them."""
     batch = await _batch(bus, stream, subject, 0, messages=1)
     if not batch.complete:
         raise Unavailable(f"{stream}: {subject} could not be counted", public=NO_RESPONSE)

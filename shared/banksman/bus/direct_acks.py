@@ -1,21 +1,17 @@
 """Acknowledgements that the stream sends directly to a runner or tool server.
 
 Agents store the messages of runners and tool servers. The publisher names an acknowledgement subject in a
-header, and the agent publishes the message with that reply subject. The server then delivers the stream's
-reply to both, and the agent need not relay it.
-
-This works with agents of older versions and with brokers with older permissions: until an acknowledgement has
-arrived directly, each message also requests the agent's reply.
+header, and the agent publishes the message with that reply subject. The server delivers the stream's reply to
+both, and the agent replies only to refuse a message: six messages less per run of three calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from banksman.bus.connection import Bus, Subscription
-from banksman.bus.errors import TimedOut
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.names import ACK, RUNNERS, kv_subject
 from banksman.contracts import subjects
@@ -31,7 +27,6 @@ class DirectAcks:
 
         Args:
             bus: The connection, whose durable publishes use them while the block runs.
-            server: The runner or tool server.
             tenant: The tenant of its account; None for account RUN.
         """
         self._bus = bus
@@ -40,24 +35,18 @@ class DirectAcks:
         self._subject = subjects.stored_ack(source, owner, self._inbox, ANY, ANY, ANY)
         self._relayed = ("tool.", kv_subject(RUNNERS, f"{server}."))
         """Prefixes of the subjects that agents store. A runner stores its own lease itself."""
-        self._proven = False
-        """True after a direct acknowledgement, until a reconnect or a missing acknowledgement."""
-        self._subscription: Subscription | None = None
-        self._forget_reconnects: Callable[[], None] | None = None
+        self._subscription: BusSubscription | None = None
 
     async def __aenter__(self) -> Self:
-        # A broker with older permissions refuses this subscription.
-        self._subscription = await self._bus.listen(self._subject, self._received, optional=True)
-        self._forget_reconnects = self._bus.on_reconnect(self._doubt)
+        self._subscription = await self._bus.listen(self._subject, self._received)
         self._bus.store_request = self._request
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._subscription is not None and self._forget_reconnects is not None
+        assert self._subscription is not None
         self._bus.store_request = self._bus.request_ack
-        self._forget_reconnects()
         await self._subscription.unsubscribe()
 
     async def _request(
@@ -67,25 +56,15 @@ class DirectAcks:
         if not subject.startswith(self._relayed):
             return await self._bus.request_ack(subject, payload, headers, timeout_s)
         token = self._bus.replies.new_token()
-        address = f"{self._inbox}.{token}"
-        try:
-            return await self._bus.replies.request(
-                subject,
-                payload,
-                headers={**headers, ACK: f"{address}.only" if self._proven else address},
-                timeout_s=timeout_s,
-                until_reconnect=True,
-                token=token,
-            )
-        except TimedOut:
-            # The permissions may have been replaced by older ones: the repeat also requests the reply.
-            self._doubt()
-            raise
+        return await self._bus.replies.request(
+            subject,
+            payload,
+            headers={**headers, ACK: f"{self._inbox}.{token}.only"},
+            timeout_s=timeout_s,
+            until_reconnect=True,
+            token=token,
+        )
 
     def _received(self, message: Message) -> None:
-        self._proven = True
         number = message.subject.split(".")[-3]
         self._bus.replies.deliver(number, message)
-
-    def _doubt(self) -> None:
-        self._proven = False

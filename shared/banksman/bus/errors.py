@@ -1,29 +1,33 @@
-"""Errors of the broker, in addition to `banksman.contracts.errors`.
+"""Errors of the broker, in addition to `banksman.contracts.errors`, and the error replies to requests.
 
 CallerMistake
-└── MessageTooLarge       a message exceeds the size limit
+└── MessageTooLarge           a message exceeds the size limit
 Refused
 ├── Unavailable
-│   ├── NoResponders      no process serves the subject: nothing was done
-│   ├── TimedOut          no reply in time: the request may have been executed
-│   └── ConnectionLost    the connection was replaced: the request may have been executed
-└── Overloaded            a stream's or the server's storage is full
+│   ├── NoResponders          no process serves the subject: nothing was done
+│   ├── TimedOut              no reply in time: the request may have been executed
+│   └── ConnectionReplaced    the connection was replaced: the request may have been executed
+└── Overloaded                a stream's or the server's storage is full
 Fault
-├── PublishRefused        the server refused a durable publish for another reason
-├── NewerVersion          a message of a version that this process does not know
-├── LogBroken             a stored commit is missing from a log
-└── LogDamaged            a log is known to be damaged: it accepts no run
+├── PublishRefused            the server refused a durable publish for another reason
+├── NewerVersion              a message of a version that this process does not know
+├── LogBroken                 a stored commit is missing from a log
+└── LogDamaged                a log is known to be damaged: it accepts no run
+RemoteError                   the process that served a request replied with an error
 Signals of compare-and-set, which the caller handles
-├── SlotTaken             a write-once subject already has a message
-└── WrongLastSequence     another message was stored on the subject first
+├── SlotTaken                 a write-once subject already has a message
+└── WrongLastSequence         another message was stored on the subject first
 """
 
 from __future__ import annotations
 
-from banksman.contracts.errors import CallerMistake, ErrorCode, Fault, Signal, Unavailable
+from banksman.contracts.errors import BanksmanError, CallerMistake, ErrorCode, Fault, Signal, Unavailable
+from banksman.contracts.frames import ErrorFrame, error_frame
 
 NO_RESPONSE = "the message broker did not respond in time"
 """The message for clients when a request to the broker fails."""
+
+_ERROR_HEAD = b'{"type":"error"'
 
 
 class MessageTooLarge(CallerMistake):
@@ -62,7 +66,7 @@ class TimedOut(Unavailable):
         super().__init__(f"{subject}: no reply within {timeout_s:g} s", public=NO_RESPONSE)
 
 
-class ConnectionLost(Unavailable):
+class ConnectionReplaced(Unavailable):
     """The connection was lost and re-established; the request may have been executed."""
 
     def __init__(self, subject: str) -> None:
@@ -132,3 +136,38 @@ class WrongLastSequence(Signal):
         self.found = found
         """Stream sequence of the last message on the subject; 0 if it has none."""
         super().__init__(f"{subject}: the last message has sequence {found}")
+
+
+class RemoteError(BanksmanError):
+    """The process that served a request replied with an error."""
+
+    def __init__(self, frame: ErrorFrame) -> None:
+        self.frame = frame
+        self.code = frame.code
+        self.retryable = frame.retryable
+        super().__init__(frame.message)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """Seconds after which the replying process advises a retry; None if it gave no time."""
+        return self.frame.retry_after_s
+
+
+def error_envelope(error: Exception) -> bytes:
+    """Encode an error as a reply. Details of unexpected errors are only logged."""
+    if isinstance(error, BanksmanError):
+        frame = error_frame(error)
+    else:
+        frame = ErrorFrame(code=ErrorCode.INTERNAL, message="internal error")
+    return frame.model_dump_json(exclude_none=True).encode()
+
+
+def checked_reply(data: bytes) -> bytes:
+    """Return a reply unchanged if it is not an error envelope.
+
+    Raises:
+        RemoteError: The reply is an error envelope.
+    """
+    if data.startswith(_ERROR_HEAD):
+        raise RemoteError(ErrorFrame.model_validate_json(data))
+    return data

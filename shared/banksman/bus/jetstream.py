@@ -1,4 +1,7 @@
-"""Requests to the JetStream API, and reads that the leader of a stream serves."""
+"""Requests to the JetStream API, and reads that the leader of a stream serves.
+
+All functions raise what `call` raises.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
-from banksman.bus.client import parse_headers
 from banksman.bus.connection import Bus
 from banksman.bus.errors import NO_RESPONSE, NoResponders
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import CODE_NO_MESSAGE, CODE_NO_PEERS, CODE_NOT_ENABLED, api
 from banksman.contracts.errors import Fault, Unavailable
+from banksman.library_internals.nats_client import parse_headers
 from banksman.runtime.backoff import Backoff, retry
 
 BUDGET_S = 10.0
@@ -66,9 +69,6 @@ async def count_below(bus: Bus, stream: str, below: str) -> int:
     """Return the leader's count of the messages on the subjects that match `below`.
 
     The response names each subject: use it for streams with few of them, such as queues.
-
-    Raises:
-        ApiError, Unavailable, Forbidden: As `call`.
     """
     info = await call(bus, api("STREAM.INFO", stream), {"subjects_filter": below})
     return sum(cast(dict[str, int], info["state"].get("subjects") or {}).values())
@@ -80,13 +80,8 @@ async def subjects_in(
     """Yield the subjects of a stream that match `below`, each with its number of messages.
 
     Args:
-        bus: The connection.
-        stream: The stream.
         below: A subject with wildcards.
         request: The subject of `STREAM.INFO` for a stream of another account; None for one of this account.
-
-    Raises:
-        ApiError, Unavailable, Forbidden: As `call`.
     """
     offset = 0
     while True:
@@ -104,22 +99,14 @@ async def subjects_in(
 async def last_message(
     bus: Bus, stream: str, subject: str, *, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:
-    """Return the last message on a subject, read from the leader; None if the subject has no message.
-
-    Raises:
-        ApiError, Unavailable, Forbidden: As `call`.
-    """
+    """Return the last message on a subject, read from the leader; None if the subject has no message."""
     return await _get(bus, stream, {"last_by_subj": subject}, budget_s)
 
 
 async def next_message(
     bus: Bus, stream: str, subject: str, *, after: int, budget_s: float = BUDGET_S
 ) -> StoredMessage | None:
-    """Return the first message on a subject after a stream sequence, read from the leader; None without one.
-
-    Raises:
-        ApiError, Unavailable, Forbidden: As `call`.
-    """
+    """Return the first message on a subject after a stream sequence, from the leader; None without one."""
     return await _get(bus, stream, {"seq": after + 1, "next_by_subj": subject}, budget_s)
 
 
@@ -129,14 +116,9 @@ async def purge_subject(
     """Remove messages of a subject; return how many were removed.
 
     Args:
-        bus: The connection.
-        stream: The stream.
         subject: The subject; may contain wildcards.
         keep: Number of last messages to retain; not together with `before`.
         before: Stream sequence of the first message to retain; None removes all but `keep`.
-
-    Raises:
-        ApiError, Unavailable, Forbidden: As `call`.
     """
     which = {"seq": before} if before is not None else {"keep": keep} if keep else {}
     wanted = {"filter": subject, **which}
@@ -145,11 +127,7 @@ async def purge_subject(
 
 
 async def delete_message(bus: Bus, stream: str, stream_seq: int) -> bool:
-    """Remove one message; return False if it does not exist.
-
-    Raises:
-        ApiError, Unavailable, Forbidden: As `call`.
-    """
+    """Remove one message; return False if it does not exist."""
     try:
         await call(bus, api("STREAM.MSG.DELETE", stream), {"seq": stream_seq})
     except ApiError as error:

@@ -1,15 +1,35 @@
-"""Durable publish: a message is stored and acknowledged, or refused with a typed error."""
+"""Durable publish: a message is stored and acknowledged, or refused with a typed error.
+
+`RunQueue` publishes work for agents and workflows; its methods raise what `durable` raises.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, cast
 
 from banksman.bus.connection import Bus
-from banksman.bus.errors import NO_RESPONSE, NoResponders, PublishRefused, TimedOut, WrongLastSequence
+from banksman.bus.errors import (
+    NO_RESPONSE,
+    MessageTooLarge,
+    NoResponders,
+    PublishRefused,
+    SlotTaken,
+    TimedOut,
+    WrongLastSequence,
+)
 from banksman.bus.names import (
+    CODE_DUPLICATE_UNDER_WAY,
+    CODE_MESSAGE_TOO_LARGE,
+    CODE_RESOURCES,
+    CODE_STORE_FAILED,
+    CODE_WRITE_UNDER_WAY,
+    CODE_WRONG_LAST_SEQUENCE,
     EXPECTED_LAST_MSG_ID,
     EXPECTED_LAST_SUBJECT_SEQ,
     MSG_ID,
@@ -18,9 +38,9 @@ from banksman.bus.names import (
     api,
     stream_of,
 )
-from banksman.bus.pub_acks import PubAck, RetryableRefusal, acknowledged
 from banksman.contracts import subjects
-from banksman.contracts.errors import BanksmanError, Unavailable
+from banksman.contracts.audit import AuditEntry
+from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import SERVED
 from banksman.contracts.work import ResumeRun, RunSignal, StartRun
@@ -40,6 +60,9 @@ DISK_FULL_RETRY_S = 5.0
 """Seconds after which clients are advised to retry while the server cannot store messages."""
 
 _NO_MESSAGE = "no message has this id"
+
+_SLOT_TAKEN = "maximum messages per subject exceeded"
+_FULL = re.compile(r"maximum (bytes|messages) exceeded")
 
 
 async def durable(
@@ -63,13 +86,10 @@ async def durable(
     16 durable publishes are in flight on a connection.
 
     Args:
-        bus: The connection.
         subject: A subject of a stream.
-        payload: The message.
         msg_id: The id by which the stream recognises a repeat on this subject, for ten minutes.
         expect_last_subject_seq: The message is stored only if this is the sequence of the last message on the
             subject; 0 expects none, None skips the check.
-        headers: Additional headers.
         schedule_at: The time at which a stream that allows schedules publishes it on `schedule_target`.
         schedule_target: A subject of the same stream.
         budget_s: Seconds for which the publish is retried.
@@ -248,9 +268,6 @@ class RunQueue:
         """Store a start under the message id `start:{run}`, or a resume under `resume:{cause}`.
 
         The resume of a workflow's run goes to the workflows service.
-
-        Raises:
-            Overloaded, MessageTooLarge, Unavailable: As `durable`.
         """
         msg_id = f"start:{work.run_id}" if isinstance(work, StartRun) else f"resume:{work.cause}"
         if isinstance(work, ResumeRun) and work.workflow is not None:
@@ -260,21 +277,13 @@ class RunQueue:
         await durable(self._bus, subject, _encoded(work), msg_id=msg_id)
 
     async def signal(self, signal: RunSignal, request_id: str) -> None:
-        """Store a signal under the message id `signal:{request}`, and wake the owner of the run.
-
-        Raises:
-            Overloaded, MessageTooLarge, Unavailable: As `durable`.
-        """
+        """Store a signal under the message id `signal:{request}`, and wake the owner of the run."""
         subject = subjects.run_signal(signal.tenant, signal.conversation_id)
         await durable(self._bus, subject, _encoded(signal), msg_id=f"signal:{request_id}")
         await self.wake_owner(signal.tenant, signal.conversation_id)
 
     async def start_workflow(self, work: StartWorkflow) -> None:
-        """Store the start of a workflow under the message id `workflow:{run}`.
-
-        Raises:
-            Overloaded, MessageTooLarge, Unavailable: As `durable`.
-        """
+        """Store the start of a workflow under the message id `workflow:{run}`."""
         subject = subjects.workflow_run(SERVED, work.tenant, work.conversation_id)
         await durable(self._bus, subject, _encoded(work), msg_id=f"workflow:{work.run_id}")
 
@@ -288,3 +297,77 @@ class RunQueue:
 
 def _encoded(work: StartRun | ResumeRun | RunSignal | StartWorkflow) -> bytes:
     return work.model_dump_json(by_alias=True).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class PubAck:
+    """Acknowledgement that the server stored the message."""
+
+    stream: str
+    stream_seq: int
+    duplicate: bool
+    """True when a message with this id was stored before; `stream_seq` is the sequence of that message."""
+    tries: int = 1
+    """Number of attempts that may have stored the message. A duplicate after more than one attempt is the
+    message of an earlier attempt."""
+
+
+class RetryableRefusal(Exception):
+    """The outcome is unknown, or the stream cannot store the message now."""
+
+    def __init__(self, reason: str, *, may_be_stored: bool = False) -> None:
+        self.may_be_stored = may_be_stored
+        super().__init__(reason)
+
+
+def acknowledged(bus: Bus, subject: str, payload: bytes, reply: bytes, tries: int) -> PubAck:
+    """Return the acknowledgement of a publish.
+
+    Args:
+        tries: Number of attempts that may have stored the message.
+
+    Raises:
+        RetryableRefusal: The stream cannot store the message now.
+        SlotTaken, WrongLastSequence, Overloaded, MessageTooLarge, PublishRefused: As `publish.durable`.
+    """
+    fields = _parse(subject, reply)
+    if error := fields.get("error"):
+        raise _refusal(bus, subject, payload, cast(dict[str, Any], error))
+    return PubAck(fields["stream"], fields["seq"], fields.get("duplicate", False), tries)
+
+
+def _parse(subject: str, data: bytes) -> dict[str, Any]:
+    try:
+        reply = json.loads(data)
+    except ValueError as error:
+        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}") from error
+    if not isinstance(reply, dict) or not ("error" in reply or "seq" in reply):
+        raise PublishRefused(subject, 0, f"the reply is not a PubAck: {data[:80]!r}")
+    return cast(dict[str, Any], reply)
+
+
+def _refusal(bus: Bus, subject: str, payload: bytes, error: dict[str, Any]) -> Exception:
+    code, text = error.get("err_code", 0), str(error.get("description", ""))
+    # The server has one code for a taken slot, a full stream and a failing disk; only the text differs.
+    if code == CODE_STORE_FAILED and text == _SLOT_TAKEN:
+        return SlotTaken(subject)
+    if code in CODE_RESOURCES or (code == CODE_STORE_FAILED and _FULL.search(text)):
+        return Overloaded(f"storage is full: {subject}: {text}", retry_after_s=5.0, public="storage is full")
+    if code == CODE_WRONG_LAST_SEQUENCE:
+        return WrongLastSequence(subject, int(text.rpartition(" ")[2]) if text[-1:].isdigit() else 0)
+    if code in (CODE_WRITE_UNDER_WAY, CODE_DUPLICATE_UNDER_WAY):
+        # A cluster refuses a message while its servers replicate another one on the subject or with the same
+        # id, which may be an earlier attempt of this one. The outcome is known only when that one is stored.
+        return RetryableRefusal(f"{text} ({code})")
+    if code == CODE_MESSAGE_TOO_LARGE:
+        return MessageTooLarge(subject, len(payload), bus.max_payload)
+    if error.get("code") == 503:
+        # The JetStream API is temporarily unavailable, for example during an election.
+        return RetryableRefusal(f"{text} ({code})")
+    return PublishRefused(subject, code, text)
+
+
+async def record_action(bus: Bus, entry: AuditEntry, *, msg_id: str) -> None:
+    """Store an entry. Safe to repeat with the same message id."""
+    subject = subjects.audit(entry.tenant, *entry.action.split("."))
+    await durable(bus, subject, entry.model_dump_json().encode(), msg_id=msg_id)

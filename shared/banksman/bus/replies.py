@@ -1,4 +1,4 @@
-"""Requests and their replies over one inbox subscription.
+"""Requests and their replies over one inbox subscription, and the errors that nats-py reports.
 
 nats-py's own `request` waits for its whole timeout even if the connection breaks. Here a request fails at the
 reconnect and may be retried, and a request may have many replies.
@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 from nats.errors import Error as NatsError
-from nats.errors import MaxPayloadError
+from nats.errors import MaxPayloadError, SlowConsumerError
 
-from banksman.bus.client import SafeClient
-from banksman.bus.errors import NO_RESPONSE, ConnectionLost, MessageTooLarge, NoResponders, TimedOut
+from banksman.bus.errors import NO_RESPONSE, ConnectionReplaced, MessageTooLarge, NoResponders, TimedOut
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
+from banksman.bus.settings import BusStats
 from banksman.contracts.errors import BanksmanError, Forbidden, Unavailable
+from banksman.library_internals.nats_client import SafeClient
+
+logger = logging.getLogger(__name__)
+
+SAME_WARNING_S = 10.0
+"""Seconds until a warning is logged again."""
+WARNINGS_REMEMBERED = 100
+_DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,10 +89,7 @@ class Replies:
         """Publish a request and wait for the first reply.
 
         Args:
-            subject: The subject.
-            payload: The request.
             timeout_s: Seconds to wait.
-            headers: Headers of the request.
             until_reconnect: True fails at a reconnect, because the reply may have been lost with the old
                 connection. For requests that are safe to repeat.
             token: A token from `new_token`, with which another subscription delivers the reply; None creates
@@ -90,7 +98,7 @@ class Replies:
             unless: A future that ends the wait when it is done; then an empty message is returned.
 
         Raises:
-            Unavailable: `NoResponders`, `TimedOut`, `ConnectionLost`, or the connection is closed.
+            Unavailable: `NoResponders`, `TimedOut`, `ConnectionReplaced`, or the connection is closed.
             Forbidden: This user may not publish on the subject.
             MessageTooLarge: The request exceeds the server's limit.
         """
@@ -190,7 +198,7 @@ class Replies:
         """Fail the requests with `until_reconnect`: their replies may be lost with the old connection."""
         for waiter in tuple(self._waiters.values()):
             if waiter.until_reconnect:
-                waiter.failed(ConnectionLost(waiter.subject))
+                waiter.failed(ConnectionReplaced(waiter.subject))
 
     def forbidden(self, subject: str) -> bool:
         """Fail the requests on a subject that the server refused; nats-py reports it in lower case.
@@ -208,5 +216,62 @@ class Replies:
         for waiter in tuple(self._waiters.values()):
             waiter.failed(Unavailable(f"{waiter.subject}: the connection to NATS is closed"))
 
-    def _received(self, message: Message) -> None:
-        self.deliver(message.subject.rpartition(".")[2], message)
+    def _received(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str]) -> None:
+        self.deliver(subject.rpartition(".")[2], Message(subject, data, reply, headers))
+
+
+class ClientErrors:
+    """Counts and logs the errors of one connection, and passes them to affected requests and callbacks."""
+
+    def __init__(self, name: str, inbox_prefix: str, stats: BusStats, replies: Replies) -> None:
+        self.on_slow_consumer: list[Callable[[str], None]] = []
+        """Called with each subject whose messages were dropped."""
+        self._name = name
+        self._inbox = f"{inbox_prefix.lower()}."
+        self._stats = stats
+        self._replies = replies
+        self._logged_at: dict[str, float] = {}
+        """The monotonic time of the last log line, by warning."""
+
+    async def report(self, error: Exception) -> None:
+        """Handle an error that nats-py reports."""
+        match error:
+            case SlowConsumerError():
+                self._stats.slow_consumer += 1
+                subject = error.sub.subject if error.sub else error.subject
+                self._log_rarely(f"messages dropped: the queue of {subject} is full")
+                for callback in tuple(self.on_slow_consumer):
+                    callback(subject)
+            # The server reports a forbidden publish only here, never to the publisher.
+            case _ if "permissions violation" in str(error).lower():
+                denied = _DENIED_PUBLISH.search(str(error))
+                requested = denied is not None and self._replies.forbidden(denied[1])
+                if denied and not requested and self._is_late_reply(denied[1]):
+                    logger.info("%s: a reply came too late: %s", self._name, error)
+                    return
+                self._stats.forbidden += 1
+                logger.error("%s: %s", self._name, error)
+            case NatsError() | OSError() | TimeoutError():
+                self._stats.errors += 1
+                self._log_rarely(f"{self._name}: {str(error) or type(error).__name__}")
+            case _:
+                self._stats.errors += 1
+                logger.error("%s: a subscription's callback failed", self._name, exc_info=error)
+
+    def _is_late_reply(self, subject: str) -> bool:
+        """Return whether a refused subject is the inbox of another user.
+
+        The server permits a reply for a limited time, and only on the connection that received the request.
+        It refuses a reply that is sent after a partition, for which no process waits any more.
+        """
+        inbox = subject.lower().startswith("_inbox")
+        return inbox and not subject.lower().startswith(self._inbox)
+
+    def _log_rarely(self, warning: str) -> None:
+        # nats-py reports each dropped message of a flood, and each failed attempt to connect.
+        now = time.monotonic()
+        if now - self._logged_at.get(warning, -SAME_WARNING_S) >= SAME_WARNING_S:
+            if len(self._logged_at) >= WARNINGS_REMEMBERED:
+                self._logged_at.clear()
+            self._logged_at[warning] = now
+            logger.warning(warning)

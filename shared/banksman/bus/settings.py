@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from nats.aio.client import Server
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 Replicas = Literal[1, 3]
@@ -74,6 +76,31 @@ class NatsSettings(BaseModel):
         if self.tls_cert_file:
             context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
         return context
+
+    def connect_options(self) -> dict[str, Any]:
+        """Return the options with which nats-py connects."""
+        seed = self.nkey_seed.get_secret_value() if self.nkey_seed else None
+        return {
+            "servers": self.urls,
+            "nkeys_seed": str(self.nkey_seed_file) if self.nkey_seed_file and not seed else None,
+            "nkeys_seed_str": seed,
+            "tls": self.tls_context(),
+            "tls_hostname": self.tls_hostname,
+            "connect_timeout": 2,
+            # By default nats-py needs minutes to notice a partition and gives up after 60 reconnects.
+            "ping_interval": 5,
+            "max_outstanding_pings": 2,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.5,
+            "reconnect_to_server_handler": _next_server,
+        }
+
+
+def _next_server(servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
+    """Choose a random server and a delay: longer after a failed attempt, and random to spread the clients."""
+    chosen = random.choice(servers)
+    patience = 0.5 if chosen.reconnects else 0.05
+    return chosen, patience + random.uniform(0, patience)
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class StorageBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class StreamConfig:
     """A stream. Durations are in seconds; None sets no limit."""
 
     name: str
@@ -102,7 +102,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
+class ConsumerConfig:
     """A durable pull consumer with unlimited redelivery. Workers, not the server, limit failed deliveries."""
 
     stream: str

@@ -58,8 +58,8 @@ class Durability:
             self._checking = asyncio.create_task(self._check(now), name="durability")
             self._checking.add_done_callback(self._checked)
         if self._checking is not None:
-            # One check serves all requests and outlives their time limits. On a busy machine, a check that
-            # each request restarted would never end.
+            # All requests wait for the same check, which continues when a request times out. On a busy
+            # machine, a check that each request restarted would never end.
             await asyncio.shield(self._checking)
         return self._problem
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from banksman.bus.call_tickets import create_ticket_secret
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError, call
 from banksman.bus.names import (
@@ -21,7 +20,8 @@ from banksman.bus.names import (
     api,
     kv_stream,
 )
-from banksman.deployment.topology import Consumer, Stream, Topology
+from banksman.bus.secrets.call_tickets import create_ticket_secret
+from banksman.deployment.topology import ConsumerConfig, StreamConfig, Topology
 from banksman.runtime.http_get import http_get
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,6 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
     Raises:
         ApiError: the server refused. Storage and retention of an existing stream cannot be changed.
-        Unavailable: the broker does not respond.
     """
     done: list[str] = []
     for stream in topology.streams:
@@ -64,7 +63,7 @@ async def provision(bus: Bus, topology: Topology) -> tuple[str, ...]:
     return tuple(done)
 
 
-async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
+async def provision_consumer(bus: Bus, consumer: ConsumerConfig) -> list[str]:
     """Create a consumer, or update it if its settings differ; return one line per change."""
     found = await _consumer_config(bus, consumer)
     if found is not None and not _differences(found, consumer.config()):
@@ -74,11 +73,7 @@ async def provision_consumer(bus: Bus, consumer: Consumer) -> list[str]:
 
 
 async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
-    """Return one sentence for each stream that uses more than 80 % of its bytes.
-
-    Raises:
-        Unavailable: the broker does not respond.
-    """
+    """Return one sentence for each stream that uses more than 80 % of its bytes."""
     found: list[str] = []
     for stream in topology.streams:
         info = await stream_info(bus, stream.name)
@@ -89,13 +84,8 @@ async def nearly_full(bus: Bus, topology: Topology) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def write_consumer(bus: Bus, consumer: Consumer) -> None:
-    """Create a consumer, or update it.
-
-    Raises:
-        ApiError: the server refused.
-        Unavailable: the broker does not respond.
-    """
+async def write_consumer(bus: Bus, consumer: ConsumerConfig) -> None:
+    """Create a consumer, or update it."""
     subject = api("CONSUMER.DURABLE.CREATE", consumer.stream, consumer.durable)
     body = {"stream_name": consumer.stream, "config": consumer.config(), "action": ""}
     deadline = asyncio.get_running_loop().time() + GROWS_WITHIN_S
@@ -116,9 +106,6 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
 
     A single server must sync every write (`sync_interval: always`), because otherwise a power cut loses
     acknowledged messages. The check reads this from `monitoring_url` of the connection's settings.
-
-    Raises:
-        Unavailable: the broker does not respond.
     """
     server = await _verify_server(bus.settings.monitoring_url, topology)
     if _JETSTREAM_OFF in server:
@@ -136,7 +123,7 @@ async def verify(bus: Bus, topology: Topology) -> tuple[str, ...]:
     return (*findings, *server)
 
 
-async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
+async def _provision_stream(bus: Bus, stream: StreamConfig) -> list[str]:
     found = await _stream_config(bus, stream.name)
     if found is None:
         await call(bus, api("STREAM.CREATE", stream.name), stream.config())
@@ -149,12 +136,7 @@ async def _provision_stream(bus: Bus, stream: Stream) -> list[str]:
 
 
 async def stream_info(bus: Bus, name: str) -> dict[str, Any] | None:
-    """Return the server's info of a stream with `config` and `state`, or None if it does not exist.
-
-    Raises:
-        ApiError: the server refused.
-        Unavailable: the broker does not respond.
-    """
+    """Return the server's info of a stream with `config` and `state`, or None if it does not exist."""
     try:
         return await call(bus, api("STREAM.INFO", name))
     except ApiError as error:
@@ -168,7 +150,7 @@ async def _stream_config(bus: Bus, name: str) -> dict[str, Any] | None:
     return None if info is None else cast(dict[str, Any], info["config"])
 
 
-async def _consumer_config(bus: Bus, consumer: Consumer) -> dict[str, Any] | None:
+async def _consumer_config(bus: Bus, consumer: ConsumerConfig) -> dict[str, Any] | None:
     try:
         info = await call(bus, api("CONSUMER.INFO", consumer.stream, consumer.durable))
     except ApiError as error:
@@ -178,14 +160,14 @@ async def _consumer_config(bus: Bus, consumer: Consumer) -> dict[str, Any] | Non
     return cast(dict[str, Any], info["config"])
 
 
-async def _verify_stream(bus: Bus, stream: Stream) -> list[str]:
+async def _verify_stream(bus: Bus, stream: StreamConfig) -> list[str]:
     found = await _stream_config(bus, stream.name)
     if found is None:
         return [f"stream {stream.name} is missing"]
     return _weaknesses(f"stream {stream.name}", found, stream.config())
 
 
-async def _verify_consumer(bus: Bus, consumer: Consumer) -> list[str]:
+async def _verify_consumer(bus: Bus, consumer: ConsumerConfig) -> list[str]:
     found = await _consumer_config(bus, consumer)
     name = f"consumer {consumer.stream}/{consumer.durable}"
     if found is None:

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from banksman.bus import names
-from banksman.bus.leases import LEASE_TTL_S
 from banksman.bus.settings import Replicas
+from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.contracts import subjects
 from banksman.contracts.subjects import ANY
 from banksman.deployment.declarations import (
     DUPLICATE_WINDOW_S,
     MAX_MESSAGE_BYTES,
     MAX_WORK_BYTES,
-    Consumer,
+    ConsumerConfig,
     StorageBudget,
-    Stream,
+    StreamConfig,
 )
 
 __all__ = [
-    "Consumer",
+    "ConsumerConfig",
     "StorageBudget",
-    "Stream",
+    "StreamConfig",
     "Topology",
     "app_topology",
     "bucket",
@@ -53,10 +53,10 @@ class Topology:
     """Streams and consumers of one account."""
 
     account: str
-    streams: tuple[Stream, ...]
-    consumers: tuple[Consumer, ...] = ()
+    streams: tuple[StreamConfig, ...]
+    consumers: tuple[ConsumerConfig, ...] = ()
 
-    def stream(self, name: str) -> Stream:
+    def stream(self, name: str) -> StreamConfig:
         """Return the stream with this name."""
         return next(stream for stream in self.streams if stream.name == name)
 
@@ -81,9 +81,9 @@ def run_topology(budget: StorageBudget, *, replicas: Replicas = 1) -> Topology:
     )
 
 
-def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
+def workflow_consumer(name: str, *, replicas: Replicas = 1) -> ConsumerConfig:
     """Return the consumer of one workflow, `workflow-{name}`."""
-    return Consumer(
+    return ConsumerConfig(
         stream=names.WORKFLOWS,
         durable=f"workflow-{name}",
         filter=subjects.workflow_run(name, ANY, ANY),
@@ -91,9 +91,9 @@ def workflow_consumer(name: str, *, replicas: Replicas = 1) -> Consumer:
     )
 
 
-def webhook_consumer(tenants: Sequence[str], *, replicas: Replicas = 1) -> Consumer:
+def webhook_consumer(tenants: Sequence[str], *, replicas: Replicas = 1) -> ConsumerConfig:
     """Return the consumer of the commits of all tenants that have webhooks. It begins with new commits."""
-    return Consumer(
+    return ConsumerConfig(
         stream=names.EVENTS,
         durable=names.WEBHOOKS,
         filter=tuple(subjects.conversation(tenant, ANY) for tenant in tenants)
@@ -111,21 +111,19 @@ def bucket(
     *,
     ttl_s: int | None = None,
     max_value_bytes: int = MAX_MESSAGE_BYTES,
-) -> Stream:
+) -> StreamConfig:
     """Return a bucket that keeps the last value of each key and republishes each stored change.
 
     The bucket allows no rollup, because with that header a publisher that may write one key can remove all
     keys. It therefore has no markers of expired keys, with which the server allows rollups.
 
     Args:
-        name: Name of the bucket.
         max_bytes: Maximum bytes of all values together.
-        replicas: 1 or 3.
         ttl_s: Seconds after which a key expires unless it is written again; None for no expiry.
         max_value_bytes: Maximum bytes of one value with its headers.
     """
     keys = names.kv_subject(name, ">")
-    return Stream(
+    return StreamConfig(
         name=names.kv_stream(name),
         subjects=(keys,),
         max_bytes=max_bytes,
@@ -142,9 +140,9 @@ def bucket(
 
 def object_store(
     name: str, max_bytes: int, replicas: Replicas, *, max_age_s: int | None = None, rollup: bool = True
-) -> Stream:
+) -> StreamConfig:
     """Return an object store in the layout that all NATS clients use."""
-    return Stream(
+    return StreamConfig(
         name=names.object_stream(name),
         subjects=(names.object_chunks(name, ">"), names.object_meta(name, ">")),
         max_bytes=max_bytes,
@@ -155,9 +153,9 @@ def object_store(
     )
 
 
-def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
     return (
-        Stream(
+        StreamConfig(
             name=names.EVENTS,
             subjects=(subjects.conversation(ANY, ANY),),
             max_bytes=budget.share(348),
@@ -165,7 +163,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             republish=(subjects.all_of("conversation"), subjects.all_of("live")),
             replicas=replicas,
         ),
-        Stream(
+        StreamConfig(
             name=names.DEAD,
             subjects=(subjects.all_of("dead"),),
             max_bytes=budget.share(24),
@@ -173,7 +171,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             direct=True,
             replicas=replicas,
         ),
-        Stream(
+        StreamConfig(
             name=names.ADVISORIES,
             subjects=(
                 "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>",
@@ -183,7 +181,7 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             max_age_s=30 * DAY_S,
             replicas=replicas,
         ),
-        Stream(
+        StreamConfig(
             name=names.AUDIT,
             subjects=(subjects.audit(ANY, ANY, ANY),),
             max_bytes=budget.share(1),
@@ -199,9 +197,9 @@ def _logs(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
     )
 
 
-def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+def _work(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
     return (
-        Stream(
+        StreamConfig(
             name=names.RUNS,
             subjects=(subjects.run_work(ANY, ANY), subjects.run_signal(ANY, ANY)),
             retention="workqueue",
@@ -209,7 +207,7 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             max_msg_size=MAX_WORK_BYTES,
             replicas=replicas,
         ),
-        Stream(
+        StreamConfig(
             name=names.WORKFLOWS,
             subjects=(subjects.workflow_run(ANY, ANY, ANY),),
             retention="workqueue",
@@ -217,7 +215,7 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             max_msg_size=MAX_WORK_BYTES,
             replicas=replicas,
         ),
-        Stream(
+        StreamConfig(
             name=names.WEBHOOK_QUEUE,
             subjects=(subjects.webhook_delivery(ANY, ANY),),
             retention="workqueue",
@@ -225,7 +223,7 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             replicas=replicas,
         ),
         # The server refuses schedules with `discard: new`, and with limits it drops them silently.
-        Stream(
+        StreamConfig(
             name=names.TIMERS,
             subjects=(
                 subjects.timer_set(ANY, ANY, ANY),
@@ -241,9 +239,9 @@ def _work(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
     )
 
 
-def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
     return (
-        Stream(
+        StreamConfig(
             name=names.APPROVALS,
             subjects=(
                 subjects.approval_request(ANY, ANY),
@@ -255,7 +253,7 @@ def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
             direct=True,
             replicas=replicas,
         ),
-        Stream(
+        StreamConfig(
             name=names.RESULTS,
             subjects=(subjects.tool_started(ANY, ANY), subjects.tool_result(ANY, ANY)),
             max_bytes=budget.share(60),
@@ -268,7 +266,7 @@ def _slots(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
     )
 
 
-def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
+def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[StreamConfig, ...]:
     return (
         bucket(names.TOOLS, budget.share(5), replicas),
         bucket(names.ASSISTANTS, budget.share(5), replicas),
@@ -305,38 +303,38 @@ def _buckets(budget: StorageBudget, replicas: Replicas) -> tuple[Stream, ...]:
     )
 
 
-def _snapshots(budget: StorageBudget, replicas: Replicas) -> Stream:
+def _snapshots(budget: StorageBudget, replicas: Replicas) -> StreamConfig:
     return object_store(names.SNAPSHOTS, budget.share(100), replicas)
 
 
-def _consumers(replicas: Replicas) -> tuple[Consumer, ...]:
+def _consumers(replicas: Replicas) -> tuple[ConsumerConfig, ...]:
     return (
-        Consumer(
+        ConsumerConfig(
             stream=names.RUNS, durable=names.AGENTS, filter=subjects.run_work(ANY, ANY), replicas=replicas
         ),
-        Consumer(
+        ConsumerConfig(
             stream=names.RUNS, durable=names.SIGNALS, filter=subjects.run_signal(ANY, ANY), replicas=replicas
         ),
-        Consumer(
+        ConsumerConfig(
             stream=names.APPROVALS,
             durable=names.APPROVAL_REPLIES,
             filter=subjects.approval_reply(ANY, ANY),
             replicas=replicas,
         ),
-        Consumer(
+        ConsumerConfig(
             stream=names.TIMERS,
             durable=names.FIRED_TIMERS,
             filter=subjects.timer_fired(ANY, ANY, ANY),
             replicas=replicas,
         ),
         # Served by gateways, which start runs for users.
-        Consumer(
+        ConsumerConfig(
             stream=names.TIMERS,
             durable=names.SCHEDULES,
             filter=subjects.schedule_due(ANY, ANY),
             replicas=replicas,
         ),
-        Consumer(
+        ConsumerConfig(
             stream=names.WEBHOOK_QUEUE,
             durable=names.WEBHOOKS,
             filter=subjects.webhook_delivery(ANY, ANY),

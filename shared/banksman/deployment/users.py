@@ -99,7 +99,7 @@ class User:
 
     @property
     def inbox_prefix(self) -> str:
-        """Prefix of its inbox subjects, to which no other user of its account may subscribe."""
+        """Prefix of its inbox subjects."""
         return inbox_prefix(self.name)
 
 
@@ -138,15 +138,10 @@ def gateway() -> User:
             # An upload may precede the first call; then the gateway places the workspace.
             *_writes(names.OWNERS),
             *_inspects(),
-            *_reads(names.EVENTS),
-            *_reads(names.APPROVALS),
-            *_reads(names.RUNS),
-            *_reads(names.WORKFLOWS),
             # Operators list dead letters, and replay those that a gateway may publish.
-            *_reads(names.DEAD),
-            *_reads(names.AUDIT),
+            *_reads(names.EVENTS, names.APPROVALS, names.RUNS, names.WORKFLOWS, names.DEAD, names.AUDIT),
             api("STREAM.MSG.DELETE", names.DEAD),
-            *(subject for bucket in (*_BUCKETS, *_OF_GATEWAYS) for subject in _reads(kv_stream(bucket))),
+            *_reads(*map(kv_stream, (*_BUCKETS, *_OF_GATEWAYS))),
         ),
         subscribe=(
             all_of("live"),
@@ -178,8 +173,7 @@ def agent() -> User:
             # Agents end the lease of a runner whose connection is closed.
             *_writes(names.RUNNERS),
             *_writes_objects(names.SNAPSHOTS),
-            *_pulls(names.RUNS, names.AGENTS),
-            *_pulls(names.RUNS, names.SIGNALS),
+            *_pulls(names.RUNS, names.AGENTS, names.SIGNALS),
             *_pulls(names.APPROVALS, names.APPROVAL_REPLIES),
             *_pulls(names.TIMERS, names.FIRED_TIMERS),
             # One agent follows all logs, and adds up the usage of each tenant over all agents for the others.
@@ -248,7 +242,6 @@ def operator() -> User:
 
 
 def operator_files() -> User:
-    """The operator's user in account RUN."""
     return User(OPERATOR_FILES, RUN, publish=_EVERYTHING, subscribe=_EVERYTHING, responds=True)
 
 
@@ -274,7 +267,7 @@ def tool_runner(runner: str | None = None) -> User:
             subjects.workspace_report(token, ANY, ANY),
             subjects.late_result(),
             subjects.object_removal(token),
-            *(subject for store in RUNNER_STORES for subject in _stores_objects(store, token)),
+            *(subject for store in RUNNER_STORES for subject in _stores_objects(store, f"{token}.>")),
         ),
         subscribe=(
             subjects.tool_call(token, ANY, ANY),
@@ -315,9 +308,9 @@ def gateway_files() -> User:
 
 def agent_files() -> User:
     """Reads outputs. As the janitor, it removes outputs and workspaces of deleted conversations."""
-    reads = tuple(subject for store in RUNNER_STORES for subject in _reads(object_stream(store)))
-    purges = tuple(api("STREAM.PURGE", object_stream(store)) for store in RUNNER_STORES)
-    return User(AGENT_FILES, RUN, publish=(*reads, *purges), subscribe=())
+    streams = tuple(map(object_stream, RUNNER_STORES))
+    purges = (api("STREAM.PURGE", stream) for stream in streams)
+    return User(AGENT_FILES, RUN, publish=(*_reads(*streams), *purges), subscribe=())
 
 
 def system() -> User:
@@ -327,14 +320,9 @@ def system() -> User:
 
 def all_users(runners: tuple[str, ...] = (), tool_servers: tuple[str, ...] = ()) -> tuple[User, ...]:
     """Return all users except tenants' users: one per runner id, or a single one that all runners share."""
+    services = (gateway(), agent(), workflows(), operator(), gateway_files(), agent_files(), operator_files())
     return (
-        gateway(),
-        agent(),
-        workflows(),
-        operator(),
-        gateway_files(),
-        agent_files(),
-        operator_files(),
+        *services,
         *([tool_runner(runner) for runner in runners] or [tool_runner()]),
         *(tool_server(server) for server in tool_servers),
         system(),
@@ -369,8 +357,9 @@ def _inspects() -> tuple[str, ...]:
     return (api("STREAM.INFO", ANY), api("CONSUMER.INFO", ANY, ANY))
 
 
-def _reads(stream: str) -> tuple[str, ...]:
-    return (api("STREAM.MSG.GET", stream), api("DIRECT.GET", stream))
+def _reads(*streams: str) -> tuple[str, ...]:
+    verbs = ("STREAM.MSG.GET", "DIRECT.GET")
+    return tuple(api(verb, stream) for stream in streams for verb in verbs)
 
 
 def _writes(*buckets: str) -> tuple[str, ...]:
@@ -378,20 +367,14 @@ def _writes(*buckets: str) -> tuple[str, ...]:
 
 
 def _writes_objects(store: str) -> tuple[str, ...]:
-    return (
-        object_chunks(store, ANY),
-        object_meta(store, ANY),
-        *_reads(object_stream(store)),
-        api("STREAM.INFO", object_stream(store)),
-        api("STREAM.PURGE", object_stream(store)),
-    )
+    return (*_stores_objects(store, ANY), api("STREAM.PURGE", object_stream(store)))
 
 
-def _stores_objects(store: str, owner: str) -> tuple[str, ...]:
-    """Return the subjects by which an owner reads a store and writes its own objects."""
+def _stores_objects(store: str, own: str) -> tuple[str, ...]:
+    """Return the subjects of reads of a store, and of writes of the objects below the tokens `own`."""
     return (
-        object_chunks(store, f"{owner}.>"),
-        object_meta(store, f"{owner}.>"),
+        object_chunks(store, own),
+        object_meta(store, own),
         *_reads(object_stream(store)),
         api("STREAM.INFO", object_stream(store)),
     )
@@ -407,8 +390,9 @@ def _delivers_webhooks() -> tuple[str, ...]:
     )
 
 
-def _pulls(stream: str, durable: str) -> tuple[str, ...]:
-    return (
-        api("CONSUMER.MSG.NEXT", stream, durable),
-        names.acknowledgements(stream, durable),
+def _pulls(stream: str, *durables: str) -> tuple[str, ...]:
+    return tuple(
+        subject
+        for durable in durables
+        for subject in (api("CONSUMER.MSG.NEXT", stream, durable), names.acknowledgements(stream, durable))
     )

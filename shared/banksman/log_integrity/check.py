@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, cast
 
 from banksman.bus import direct
 from banksman.bus.connection import Bus
-from banksman.bus.jetstream import call
-from banksman.bus.log import StoredCommit, stored_commit
+from banksman.bus.jetstream import subjects_in
 from banksman.bus.messages import StoredMessage
-from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, api
+from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ
+from banksman.bus.storage.log import StoredCommit, stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import ConversationUpdated
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class LogProblem:
     """A damaged log and its first problem."""
 
     tenant: str
@@ -35,39 +34,15 @@ class _Head:
 
 async def conversations(bus: Bus) -> AsyncIterator[tuple[str, str]]:
     """Yield tenant and id of each conversation that has a log."""
-    counts, _ = await commit_counts(bus)
-    for subject in counts:
+    async for subject, _ in subjects_in(bus, EVENTS, subjects.all_of("conversation")):
         yield parts(subject)
 
 
-async def commit_counts(bus: Bus) -> tuple[dict[str, int], dict[str, Any]]:
-    """Return the number of stored commits by log subject, and the server's info of the stream.
-
-    Raises:
-        Unavailable: the broker does not respond.
-    """
-    counts: dict[str, int] = {}
-    # The server returns the subjects of a stream in pages.
-    offset = 0
-    while True:
-        body = {"subjects_filter": subjects.all_of("conversation"), "offset": offset}
-        info = await call(bus, api("STREAM.INFO", EVENTS), body)
-        found = cast(dict[str, int], info["state"].get("subjects") or {})
-        counts.update(found)
-        offset += len(found)
-        if not found or offset >= int(info.get("total", 0)):
-            return counts, info
-
-
-async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Damage]:
+async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[LogProblem]:
     """Read all commits and yield the first problem of each damaged log.
 
     Args:
-        bus: Connection that may read the logs.
         subject: Subject of one log to read; None reads all.
-
-    Raises:
-        Unavailable: the broker does not respond.
     """
     heads: dict[str, _Head] = {}
     damaged: set[str] = set()
@@ -78,15 +53,11 @@ async def check_logs(bus: Bus, subject: str | None = None) -> AsyncIterator[Dama
         if problem is not None:
             damaged.add(message.subject)
             heads.pop(message.subject, None)
-            yield Damage(*parts(message.subject), problem)
+            yield LogProblem(*parts(message.subject), problem)
 
 
 async def from_damage_on(bus: Bus, subject: str) -> list[StoredMessage]:
-    """Return the messages of a log from the first damaged one; none if the log is intact.
-
-    Raises:
-        Unavailable: the broker does not respond.
-    """
+    """Return the messages of a log from the first damaged one; none if the log is intact."""
     heads: dict[str, _Head] = {}
     found: list[StoredMessage] = []
     async for message in direct.read(bus, EVENTS, subject, current=True):

@@ -10,9 +10,9 @@ from typing import Self
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogDamaged
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import DAMAGED
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.integrity import DamagedLog
 
 logger = logging.getLogger(__name__)
@@ -79,20 +79,12 @@ class DamagedLogs:
         return f"{len(found)} damaged: {named}{more}. `banksman check` lists them with the remedy"
 
     async def report(self, tenant: str, conversation_id: str, problem: str) -> LogDamaged:
-        """Report a damaged log to all services and return the error to raise.
-
-        Raises:
-            Unavailable, Overloaded: the report could not be stored.
-        """
+        """Report a damaged log to all services and return the error to raise."""
         await self.put(found_now(tenant, conversation_id, problem))
         return LogDamaged(tenant, conversation_id, problem)
 
     async def put(self, damaged: DamagedLog) -> None:
-        """Store a report, unless the log has one.
-
-        Raises:
-            Unavailable, Overloaded: the report could not be stored.
-        """
+        """Store a report, unless the log has one."""
         key = key_of(damaged.tenant, damaged.conversation_id)
         if await self._bucket.create(key, damaged) is not None:
             logger.error("log %s is damaged: %s", key, damaged.problem)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.publish import RunQueue
-from banksman.bus.slots import CallSlots
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts.ids import new_id
 from banksman.runs.notifications import OwnerNotifications
 from banksman.runs.ports import REDELIVERY_S, Clock, Log, Ports

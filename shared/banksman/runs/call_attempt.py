@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from banksman.bus.slots import AttemptSlots
+from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.approvals import ApprovalItem
 from banksman.contracts.calls import CallReply, CallStarted
 from banksman.contracts.ids import attempt_id

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import LogBroken, LogDamaged
-from banksman.bus.log import Conflict, EventLog, StoredCommit
+from banksman.bus.storage.log import AppendConflict, EventLog, StoredCommit
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import (
     Commit,
@@ -28,7 +28,7 @@ from banksman.contracts.events import (
 from banksman.contracts.ids import new_id
 from banksman.contracts.messages import text_of
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.survey import CONFIRM_S, RECHECK_S
+from banksman.log_integrity.heads import CONFIRM_S, RECHECK_S
 from banksman.runs.fold import apply_commit, complete_commit
 from banksman.runs.snapshots import SNAPSHOT_S, SnapshotStore, is_due, snapshot_commit
 from banksman.runs.state import Conversation
@@ -106,7 +106,7 @@ class ConversationLog:
         """
         self._check(state.tenant, state.conversation_id)
         stored = await self._append(state, commit, folded)
-        if isinstance(stored, Conflict):
+        if isinstance(stored, AppendConflict):
             await self._check_end(state, stored)
             return None
         if not is_due(stored):
@@ -165,11 +165,11 @@ class ConversationLog:
 
     async def _append(
         self, state: Conversation, commit: Commit, folded: Conversation | None = None
-    ) -> Conversation | Conflict:
+    ) -> Conversation | AppendConflict:
         stored = await self._commits.append(
             state.tenant, state.conversation_id, commit, after=state.stream_seq, snapshot=state.snapshot_seq
         )
-        if isinstance(stored, Conflict):
+        if isinstance(stored, AppendConflict):
             return stored
         if folded is None:
             after = apply_commit(state, stored, commit)
@@ -189,7 +189,7 @@ class ConversationLog:
         except (BanksmanError, TimeoutError) as error:
             logger.warning("%s: no snapshot was written: %s", state.conversation_id, error or "too slow")
             return None
-        return None if isinstance(stored, Conflict) else stored
+        return None if isinstance(stored, AppendConflict) else stored
 
     def _check(self, tenant: str, conversation_id: str) -> None:
         if self._damaged is None:
@@ -200,7 +200,7 @@ class ConversationLog:
             self.forget(tenant, conversation_id)
             raise
 
-    async def _check_end(self, state: Conversation, conflict: Conflict) -> None:
+    async def _check_end(self, state: Conversation, conflict: AppendConflict) -> None:
         """Check after a conflict that another commit follows `state`, and that the log did not lose its end.
 
         Without this an owner would retry its append to such a log forever.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from banksman.bus.slots import AttemptSlots
+from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallRequest, CallStarted
 from banksman.contracts.errors import Poison
 from banksman.contracts.events import EventBody

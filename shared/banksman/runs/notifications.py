@@ -11,10 +11,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.names import SEQUENCE
-from banksman.bus.slots import AttemptSlots, SlotSubscriptions, StoredSlot, watch_slots
+from banksman.bus.storage.slots import AttemptSlots, SlotSubscriptions, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallStarted
 from banksman.contracts.errors import Poison
@@ -124,7 +124,7 @@ class OwnerNotifications:
         self._bus = bus
         self._clock = clock
         self._driven: dict[tuple[str, str], _DrivenConversation] = {}
-        self._hints: Subscription | None = None
+        self._hints: BusSubscription | None = None
         self._subscribing = asyncio.Lock()
         self._removers: tuple[Callable[[], None], ...] = ()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from banksman.bus.slots import AttemptSlots
+from banksman.bus.storage.slots import AttemptSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted
 from banksman.contracts.events import Commit
 from banksman.contracts.work import ApprovalReply, ApprovalRequest, ResumeRun, StartRun

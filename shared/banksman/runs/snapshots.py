@@ -17,9 +17,9 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
-from banksman.bus.log import EventLog, StoredCommit
 from banksman.bus.names import SNAPSHOTS
-from banksman.bus.objects import Objects
+from banksman.bus.storage.log import EventLog, StoredCommit
+from banksman.bus.storage.objects import Objects
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import KNOWN_TYPES, Commit, Snapshot
 from banksman.contracts.ids import digest

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 from prometheus_client import Counter
 
@@ -178,3 +179,10 @@ class Background:
         self._tasks.add(task)
         task.when_ended(lambda: self._tasks.discard(task))
         return task
+
+
+def first_error(error: BaseException) -> BaseException:
+    """Return the first error in nested groups, so that a caller of a task group sees its own type."""
+    if isinstance(error, BaseExceptionGroup):
+        return first_error(cast(BaseExceptionGroup[BaseException], error).exceptions[0])
+    return error

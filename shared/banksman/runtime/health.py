@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from banksman.contracts.service_states import CheckName
+from banksman.library_internals.uvicorn_server import QuietServer
 from banksman.runtime.background import Background
 from banksman.runtime.settings import HealthSettings
 
@@ -33,7 +33,6 @@ Measure = Callable[[], Awaitable[None]]
 
 CHECK_TIMEOUT_S = 2.0
 """Maximum seconds of one check or one update of metrics."""
-_DATE_EVERY_S = 1.0
 
 
 @dataclass
@@ -119,31 +118,6 @@ class Health:
             except Exception as error:
                 logger.info("metrics of %s are not updated: %s", name, error or type(error).__name__)
         return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
-
-
-class QuietServer(uvicorn.Server):
-    """A uvicorn server that leaves signals to the service, and that rarely wakes an idle process."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._stopped = asyncio.Event()
-
-    def stop(self) -> None:
-        """Accept no more connections; `serve` returns when the open ones have ended."""
-        self.should_exit = True
-        self._stopped.set()
-
-    async def main_loop(self) -> None:
-        """Update the `date` header every second until `stop`; uvicorn's own loop polls ten times as often."""
-        while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DATE_EVERY_S if self.config.date_header else None):
-                    await self._stopped.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Install no signal handlers."""
-        yield
 
 
 @asynccontextmanager

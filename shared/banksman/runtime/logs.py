@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import re
 import sys
@@ -34,9 +33,6 @@ def configure(settings: LogSettings, *, service: str) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     console = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
-    if console:
-        # structlog may have been imported without rich, which formats tracebacks on terminals.
-        importlib.reload(structlog.dev)
     renderers: list[Any] = (
         [hide_secrets, structlog.dev.ConsoleRenderer(), _without_secrets]
         if console

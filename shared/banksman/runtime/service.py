@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from banksman.contracts.errors import BanksmanError
 from banksman.runtime import event_loop, failpoints, logs
+from banksman.runtime.event_loop import watched_loop
 from banksman.runtime.health import Health
 from banksman.runtime.settings import ServiceSettings, load
-from banksman.runtime.watchdog import watched_loop
 
 logger = logging.getLogger(__name__)
 

@@ -39,7 +39,6 @@ class Shares:
         """Create the shares of a number of places.
 
         Args:
-            places: The number of places.
             limit_of: Returns the number of places that a tenant may use at most; None for no limit.
             extra: Places above that number, for tenants that use none; None for as many again.
         """
@@ -70,9 +69,6 @@ class Shares:
         """Return the tenant that takes the next place; None if no tenant may take one.
 
         Of the tenants that may, the one with the fewest places is next; of equal ones, the first.
-
-        Args:
-            tenants: The tenants that wait.
         """
         allowed = [tenant for tenant in dict.fromkeys(tenants) if self.allows(tenant)]
         return min(allowed, key=self._used.__getitem__, default=None)

@@ -15,7 +15,7 @@ gateways' NATS API and the subjects that a tenant's account may subscribe to; it
 
 from typing import TYPE_CHECKING
 
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import BanksmanError
 from banksman.sdk.client import Client, StartedRun, connect
 from banksman.sdk.events import EventFrame, LiveFrame, LogRestored

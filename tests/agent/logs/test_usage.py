@@ -20,11 +20,11 @@ from tests.support.usage import counting
 from banksman.agent.logs.usage_ledger import UsageLedger
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import purge_subject
-from banksman.bus.kv import Bucket, Entry
-from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, USAGE, kv_stream, kv_subject
-from banksman.bus.tail import last_sequence
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.tail import last_sequence
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.events import Commit, Event, HistoryCompacted, MessageCompleted
 from banksman.contracts.ids import new_id

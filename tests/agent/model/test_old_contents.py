@@ -11,9 +11,9 @@ from banksman.agent.model.call_checks import OLD_CONTENTS_S, old_contents
 from banksman.agent.protocols.base import RequestedCall
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.calls import FileReply, FileRequest, RunnerLease
 from banksman.contracts.errors import Unavailable
 from banksman.runs.runners.placement import Placements

@@ -1,51 +1,37 @@
-"""Acknowledgements that reach runners and tool servers directly, beside versions without this feature."""
+"""Acknowledgements that reach runners and tool servers directly."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
 from tests.agent.relay.test_relay import HOLDER, OTHER, finished, started
-from tests.support.fixtures import ACME, SecuredNats, secured_server
+from tests.support.fixtures import ACME, SecuredNats
 from tests.support.polling import eventually
 
 from banksman.agent.relay.relay import Relay
 from banksman.agent.relay.relayed_messages import TenantRedaction
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.direct_acks import DirectAcks
 from banksman.bus.errors import PublishRefused
 from banksman.bus.jetstream import last_message
-from banksman.bus.leases import instance_key, renew_lease, stop_after_s
 from banksman.bus.messages import Message
-from banksman.bus.names import ACK, AGENTS, MSG_ID, RESULTS
+from banksman.bus.names import ACK, RESULTS
 from banksman.bus.publish import durable
-from banksman.bus.slots import CallSlots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
-from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
-from banksman.deployment.users import AGENT, OPERATOR, inbox_prefix
+from banksman.deployment.users import AGENT, inbox_prefix
 
 PUBLISHERS = pytest.mark.parametrize(
     ("user", "server", "account"), [(HOLDER, "r1", None), (ACME.user, "weather", "acme")]
 )
 """A runner of account RUN, and a tool server of a tenant."""
-
-
-@pytest.fixture(scope="module")
-def older_nats(tmp_path_factory: pytest.TempPathFactory) -> Generator[SecuredNats]:
-    """A server with the permissions of an earlier version: no new subject crosses accounts."""
-    with secured_server(
-        tmp_path_factory.mktemp("keys"),
-        runners=("r1",),
-        tenants=(ACME,),
-        changed=lambda config: config.replace("stored.ack.", "unused.ack."),
-    ) as secured:
-        yield secured
 
 
 @asynccontextmanager
@@ -78,7 +64,7 @@ async def watching(nats: SecuredNats, user: str, account: str | None, server: st
                 arrived.replies.append(message)
 
         await bus.listen(f"{inbox_prefix(user)}.>", reply)
-        await bus.listen(subjects.stored_acks(source, owner), arrived.direct.append, optional=True)
+        await bus.listen(subjects.stored_acks(source, owner), arrived.direct.append)
         await bus.ready()
         yield arrived
         await bus.ready()
@@ -99,7 +85,7 @@ async def stores_a_call(publisher: Bus, agent: Bus, server: str, tenant: str) ->
 
 
 @PUBLISHERS
-async def test_agent_need_not_reply_once_an_acknowledgement_has_arrived_directly(
+async def test_agent_does_not_reply_to_what_the_stream_acknowledges_directly(
     secured_nats: SecuredNats, tenant: str, user: str, server: str, account: str | None
 ) -> None:
     async with (
@@ -111,87 +97,7 @@ async def test_agent_need_not_reply_once_an_acknowledgement_has_arrived_directly
         await stores_a_call(publisher, agent, server, account or tenant)
         await stores_a_call(publisher, agent, server, account or tenant)
         await eventually(lambda: len(arrived.direct) == 4)
-    assert len(arrived.replies) == 1
-
-
-@PUBLISHERS
-async def test_agent_replies_to_each_message_under_older_permissions(
-    older_nats: SecuredNats,
-    tenant: str,
-    user: str,
-    server: str,
-    account: str | None,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Only the broker has the configuration of the earlier version. Nothing is sent twice."""
-    sent: list[Message] = []
-    async with (
-        relay_of(older_nats) as agent,
-        await older_nats.connect(AGENT) as another,
-        watching(older_nats, user, account, server) as arrived,
-        await older_nats.connect(user) as publisher,
-        DirectAcks(publisher, server, account),
-    ):
-        await another.listen(subjects.all_of("relay"), sent.append)
-        await another.ready()
-        await stores_a_call(publisher, agent, server, account or tenant)
-        await stores_a_call(publisher, agent, server, account or tenant)
-        assert publisher.stats.forbidden == 0
-        await another.ready()
-    assert (len(sent), len(arrived.replies), arrived.direct) == (4, 4, [])
-    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
-
-
-async def test_older_agent_replies_to_each_message(secured_nats: SecuredNats, tenant: str) -> None:
-    """An older agent does not read the header. During an upgrade, either version may get any message."""
-    async with (
-        await secured_nats.connect(AGENT) as agent,
-        watching(secured_nats, HOLDER, None, "r1") as arrived,
-        await secured_nats.connect(HOLDER) as publisher,
-        DirectAcks(publisher, "r1"),
-    ):
-
-        async def relay(message: Message) -> None:
-            subject = message.subject.replace("relay.run.", "tool.")
-            kept = {MSG_ID: message.headers[MSG_ID]}
-            stored = await agent.replies.request(subject, message.data, headers=kept, timeout_s=5)
-            await agent.publish(message.reply, stored.data)
-
-        await agent.subscribe(subjects.all_of("relay", RUN_ACCOUNT), relay, AGENTS)
-        await agent.ready()
-        await stores_a_call(publisher, agent, "r1", tenant)
-    assert (len(arrived.replies), arrived.direct) == (2, [])
-
-
-async def test_reply_to_a_repeated_message_replaces_a_missing_acknowledgement(
-    secured_nats: SecuredNats,
-) -> None:
-    """The permissions were replaced by older ones after an acknowledgement had arrived directly."""
-    sent: list[str] = []
-    async with (
-        await secured_nats.connect(OPERATOR) as broker,
-        await secured_nats.connect(ACME.user) as publisher,
-        DirectAcks(publisher, "weather", "acme"),
-    ):
-
-        async def relay(message: Message) -> None:
-            inbox, number, *only = message.headers[ACK].split(".")
-            sent.append("only" if only else "both")
-            stored = b'{"stream": "KV_runners", "seq": %d}' % len(sent)
-            if sent == ["both"]:
-                direct = subjects.stored_ack(TENANT_ACCOUNT, "acme", inbox, number, "a", "1")
-                await broker.publish(direct, stored)
-            elif not only:
-                await broker.publish(message.reply, stored)
-
-        await broker.subscribe(subjects.all_of("relay", TENANT_ACCOUNT), relay, AGENTS)
-        await broker.ready()
-        lease, key = RunnerLease(runner="weather", runner_epoch=5), instance_key("weather", 5, "acme")
-        for _ in range(2):
-            renewed = await renew_lease(publisher, lease, 0, budget_s=stop_after_s(1), key=key)
-            assert renewed == len(sent)
-    # Repeats that overlap the first unacknowledged attempt have the same form as that attempt.
-    assert (sent[0], set(sent[1:-1]), sent[-1]) == ("both", {"only"}, "both")
+    assert arrived.replies == []
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,23 @@ from tests.support.fixtures import ACME, SecuredNats
 
 from banksman.agent.relay.relay import Relay, RoomLimits
 from banksman.agent.relay.relayed_messages import TenantRedaction
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters, store_late_result
 from banksman.bus.errors import PublishRefused, WrongLastSequence
 from banksman.bus.jetstream import last_message
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import RENEW_EVERY_S, end_lease, instance_key, renew_lease, stop_after_s, take_lease
 from banksman.bus.messages import Message
 from banksman.bus.names import AGENTS, EXPECTED_LAST_SUBJECT_SEQ, MSG_ID, RUNNERS, kv_stream, kv_subject
-from banksman.bus.slots import CallSlots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.leases import (
+    RENEW_EVERY_S,
+    end_lease,
+    instance_key,
+    renew_lease,
+    stop_after_s,
+    take_lease,
+)
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import Overloaded

@@ -15,10 +15,10 @@ from tests.support.polling import eventually, scripted_delay
 from banksman.agent.runners.presence import RECONNECT_S, RunnerPresence
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import LEASE_TTL_S
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.leases import LEASE_TTL_S
 from banksman.contracts import subjects
 from banksman.contracts.calls import CancelCall, RunnerLease
 from banksman.contracts.ids import new_id

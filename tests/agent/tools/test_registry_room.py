@@ -10,15 +10,15 @@ from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS, api, kv_stream
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.registry import ToolRegistration
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.wire import JsonObject
-from banksman.deployment.tenant_room import LEAST
+from banksman.deployment.storage import LEAST
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker
 

@@ -13,8 +13,8 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, api
+from banksman.bus.storage.log import EventLog
 from banksman.model_server import Gate, ScriptedReply
 from tests.bus.builders import commit
 from tests.faults.broker.commands import banksman

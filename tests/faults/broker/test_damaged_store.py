@@ -17,13 +17,13 @@ from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letter, store_late_result
 from banksman.bus.jetstream import delete_message
-from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS
+from banksman.bus.storage.log import EventLog
 from banksman.cli.operator.recovery import cut
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict
 from banksman.contracts.events import Commit, ConversationUpdated, HistoryCut
-from banksman.log_integrity.check import Damage, check_logs
+from banksman.log_integrity.check import LogProblem, check_logs
 from banksman.log_integrity.damage import DamagedLogs
 from tests.bus.test_late_results import late
 from tests.faults.broker.stores import blocks, flip_a_bit, stream_of
@@ -189,7 +189,7 @@ async def _is_noticed(server: NatsServer, tenant: str, hurt: str, whole: str) ->
             assert accepted["type"] == "ack"
 
 
-async def _damages(server: NatsServer) -> list[Damage]:
+async def _damages(server: NatsServer) -> list[LogProblem]:
     async with await connect(server) as bus:
         return [damage async for damage in check_logs(bus)]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, EVENTS, api
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import Unavailable
 from tests.bus.builders import commit, make_approval_reply, make_approval_request
 from tests.support.fixtures import connect, provision_all

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.jetstream import call
-from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, EVENTS, RUNS, api
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.log import EventLog
 from banksman.deployment.streams import provision
 from banksman.deployment.topology import StorageBudget, app_topology, run_topology
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on

@@ -16,11 +16,11 @@ from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
 from banksman.bus.errors import LogDamaged
 from banksman.bus.jetstream import call
-from banksman.bus.log import Conflict, EventLog
 from banksman.bus.names import EVENTS, RUNS, api
-from banksman.bus.outcomes import Done, Failures, Later, WorkMessage, handle
 from banksman.bus.publish import durable
-from banksman.bus.tail import last_sequence
+from banksman.bus.queues.handling import Done, FailureCounts, Later, WorkMessage, handle
+from banksman.bus.storage.log import AppendConflict, EventLog
+from banksman.bus.storage.tail import last_sequence
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.events import Commit, ConversationUpdated, Event
@@ -28,8 +28,7 @@ from banksman.contracts.ids import new_id
 from banksman.deployment.topology import app_topology
 from banksman.log_integrity.check import check_logs
 from banksman.log_integrity.damage import DamagedLogs
-from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads
-from banksman.log_integrity.survey import survey
+from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads, survey
 from banksman.runs.conversation_log import ConversationLog
 from tests.bus.builders import commit, now
 from tests.faults.broker.stores import (
@@ -226,7 +225,7 @@ async def test_work_for_a_damaged_log_stays_in_its_queue(
 
         for delivery in range(1, 100):
             message = WorkMessage(subjects.run_work(tenant, "c1"), b"{}", {}, 1, delivery)
-            outcome = await handle(bus, RUNS, handler, message, Failures())
+            outcome = await handle(bus, RUNS, handler, message, FailureCounts())
             assert isinstance(outcome, Later) and outcome.delay_s > 0
         assert len([record for record in caplog.records if ": kept: " in record.message]) == 1
         assert [letter async for letter in dead_letters(bus)] == []
@@ -268,7 +267,7 @@ async def _write(bus: Bus, tenant: str, conversation: str, commits: int, *, titl
     after, seq = (stored[-1].stream_seq, stored[-1].commit.last_seq) if stored else (0, 0)
     for number in range(seq + 1, seq + 1 + commits):
         appended = await log.append(tenant, conversation, commit(number, title=title), after=after)
-        assert not isinstance(appended, Conflict)
+        assert not isinstance(appended, AppendConflict)
         after = appended
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from banksman.bus.names import EVENTS
-from banksman.bus.tail import last_sequence
+from banksman.bus.storage.tail import last_sequence
 from banksman.log_integrity.heads import LogHeads
 from banksman.model_server import ScriptedReply
 from tests.faults.broker.commands import banksman

@@ -17,13 +17,12 @@ from banksman.agent.logs.heads_recorder import HeadsRecorder
 from banksman.bus.connection import Bus, NatsSettings
 from banksman.bus.errors import NoResponders
 from banksman.bus.jetstream import ApiError, last_message
-from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, RUNS
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.work import ApprovalReply, StartRun
-from banksman.log_integrity.heads import LogHeads
-from banksman.log_integrity.survey import survey
+from banksman.log_integrity.heads import LogHeads, survey
 from tests.gateway.conftest import UNBOUNDED, Agent, Served, Socket, gateway_on
 from tests.support.fixtures import connect, provision_all
 from tests.support.nats import NatsServer, plain_config

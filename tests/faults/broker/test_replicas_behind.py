@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from banksman.bus import direct
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.kv import Bucket
-from banksman.bus.log import EventLog
 from banksman.bus.names import APPROVALS, ASSISTANTS, EVENTS, OUTPUTS, api, kv_stream, object_stream
-from banksman.bus.objects import Objects
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.objects import Objects
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.assistants import Assistant
 from banksman.contracts.ids import new_id
 from banksman.deployment.streams import stream_info

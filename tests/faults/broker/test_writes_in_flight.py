@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.errors import SlotTaken
 from banksman.bus.jetstream import call
 from banksman.bus.names import APPROVALS, CODE_DUPLICATE_UNDER_WAY, MSG_ID, RESULTS, api
 from banksman.bus.publish import durable, message_id
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from tests.bus.builders import make_approval_reply, make_approval_request

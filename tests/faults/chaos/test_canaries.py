@@ -14,8 +14,8 @@ from zstandard import ZstdCompressor
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS, WORKSPACES, kv_subject
-from banksman.bus.objects import Objects
 from banksman.bus.publish import durable
+from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.model_server import ScriptedCall, ScriptedReply

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from banksman.bus import direct
-from banksman.bus.log import stored_commit
 from banksman.bus.names import EVENTS
+from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.events import RunFinished, RunStarted
 from banksman.contracts.ids import new_id

@@ -10,7 +10,7 @@ import pytest
 from banksman.bus import jetstream, names
 from banksman.bus.connection import Bus
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import IN_PROGRESS, NAK
+from banksman.bus.queues.handling import IN_PROGRESS, NAK
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.ids import new_id
 from banksman.model_server import Gate, ScriptedReply

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.approvals import ApprovalItem, ApprovalRequested, Preview
 from banksman.contracts.assistants import RunSettings, ToolSettings
 from banksman.contracts.events import (

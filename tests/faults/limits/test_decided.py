@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from banksman.bus.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots, set_timer
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import TIMERS
+from banksman.bus.storage.approval_slots import EXPIRY_TIMER, REMOVAL_TIMER, ApprovalSlots, set_timer
 from banksman.contracts import subjects
 from banksman.model_server import ScriptedReply
 from tests.scenarios.conftest import Play

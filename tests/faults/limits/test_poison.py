@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from banksman.bus.approval_slots import set_timer
 from banksman.bus.connection import Bus
 from banksman.bus.dead import StoredDeadLetter, dead_letters
 from banksman.bus.names import FIRST_SEQ, LAST_SEQ, LOG_EPOCH, PREV
 from banksman.bus.publish import durable
+from banksman.bus.storage.approval_slots import set_timer
 from banksman.cli.state import DataDir
 from banksman.contracts import subjects
 from banksman.contracts.assistants import RunSettings

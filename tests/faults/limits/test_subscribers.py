@@ -93,7 +93,7 @@ def test_every_subscriber_is_served_by_the_control_plane() -> None:
 
     assert declared == routers
     assert {path.name for path in declared} == {"router.py", "endpoints.py", "worker.py"}
-    assert brokers == {ROOT / "shared/banksman/bus/shared_broker.py"}
+    assert brokers == {ROOT / "shared/banksman/bus/control_plane/broker.py"}
 
 
 def test_every_subscriber_of_a_stream_binds_to_an_existing_consumer() -> None:

@@ -34,9 +34,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from tests.gateway.conftest import TOKENS, Agent, Served
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import RUNS
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import ToolCallCompleted

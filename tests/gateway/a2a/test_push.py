@@ -19,8 +19,8 @@ from tests.gateway.a2a.test_a2a import client_of, started, user_message
 from tests.gateway.conftest import Agent, Receiver, Served
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import WEBHOOKS
+from banksman.bus.storage.kv import Bucket
 from banksman.gateway.webhooks.models import Webhook
 
 TOKEN, CREDENTIALS = "token-of-the-client", "credentials-of-the-client"

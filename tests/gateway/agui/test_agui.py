@@ -18,9 +18,9 @@ from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 from banksman.bus.jetstream import last_message
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import DAMAGED, RUNS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.calls import Delta
 from banksman.contracts.events import MessageCompleted, ToolCallCompleted, ToolCallRequested

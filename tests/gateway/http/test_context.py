@@ -11,12 +11,12 @@ from tests.gateway.conftest import TOKENS, Agent, Served
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman import sdk
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.jetstream import last_message
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import DAMAGED, RUNS
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.events import IterationStarted, ToolCallCompleted, ToolCallRequested
 from banksman.contracts.ids import approval_id_for, new_id

@@ -11,8 +11,8 @@ from websockets.exceptions import InvalidStatus
 
 from banksman.bus.jetstream import last_message
 from banksman.bus.names import OUTPUTS, WORKFLOWS
-from banksman.bus.objects import Objects
-from banksman.bus.sealing import sealed
+from banksman.bus.secrets.sealing import sealed
+from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID
 from banksman.contracts.assistant_requests import AssistantBody

@@ -19,9 +19,9 @@ from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import count_below
-from banksman.bus.kv import Bucket
 from banksman.bus.names import RUNS, SCHEDULES, TIMERS, kv_subject
 from banksman.bus.publish import durable
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.ids import new_id
 from banksman.gateway.schedules.coming import MAX_STARTS_EACH

@@ -8,9 +8,9 @@ import httpx
 from tests.gateway.conftest import TOKENS, GatewayFactory, key_of
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
 from banksman.bus.publish import durable
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import new_id
 from banksman.contracts.subjects import SERVED, approval_reply, approval_request, run_work, workflow_run
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from tests.gateway.conftest import SIGNING_KEY, TOKENS, Agent, GatewayFactory, Served, key_of
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.work import ApprovalRequest
 from banksman.runs.approval.requests import problem
 from banksman.sdk.client import Client

@@ -13,7 +13,7 @@ from tests.support.timeouts import WAIT_TIMEOUT_S, deadline
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letters
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID

@@ -15,9 +15,9 @@ from tests.support.polling import eventually
 from tests.support.timeouts import WAIT_TIMEOUT_S
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import USAGE
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.assistant_requests import NewAssistant

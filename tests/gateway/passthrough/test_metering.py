@@ -11,8 +11,8 @@ from tests.support.model_server import ModelServer
 from tests.support.usage import counting
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, passthrough_key
 from banksman.gateway.interfaces.passthrough.metering import Meter

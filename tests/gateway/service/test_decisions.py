@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import NotFound
 from banksman.contracts.ids import approval_id_for, new_id
 from banksman.gateway.approvals.decisions import Decisions

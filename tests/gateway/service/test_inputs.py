@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.approvals import InputRequested
 from banksman.contracts.errors import BadInput
 from banksman.contracts.ids import approval_id_for, new_id

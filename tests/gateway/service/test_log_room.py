@@ -10,9 +10,9 @@ from tests.gateway.conftest import Served
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
-from banksman.bus.kv import Bucket
-from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, USAGE, api
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.ids import new_id
 from banksman.contracts.usage import UsageTotals, usage_key

@@ -15,7 +15,7 @@ from banksman.bus.names import RUNS, WORKFLOWS, api
 from banksman.contracts import subjects
 from banksman.contracts.registry import CheckWorkflow, WorkflowChecked, WorkflowDefinition
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import LEAST, SIZE_CLASSES
+from banksman.deployment.storage import LEAST, SIZE_CLASSES
 from banksman.runtime.shares import LENT
 
 LARGE = "x" * 100_000

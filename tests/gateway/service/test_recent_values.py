@@ -6,8 +6,8 @@ from pydantic import BaseModel
 from tests.support.polling import eventually
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import ASSISTANTS
+from banksman.bus.storage.kv import Bucket
 from banksman.gateway.assistants import recent_values
 from banksman.gateway.assistants.recent_values import RecentValues
 

@@ -16,8 +16,8 @@ from tests.support.polling import eventually
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import last_message, purge_subject
-from banksman.bus.log import EventLog
 from banksman.bus.names import RUNS
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.assistants import ConversationSettings
 from banksman.contracts.events import ConversationUpdated, Event

@@ -18,13 +18,13 @@ from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tools.available import AvailableTools
 from banksman.agent.worker import RunWorker
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
-from banksman.bus.log import EventLog
 from banksman.bus.names import RUNNERS
-from banksman.bus.outcomes import Continued, Done, WorkMessage
+from banksman.bus.queues.handling import Continued, Done, WorkMessage
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, ModelOptions, RunSettings, ToolSettings
 from banksman.contracts.calls import RunnerLease

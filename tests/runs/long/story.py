@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.request import urlopen
 
-from banksman.bus.log import EventLog
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.assistants import RunSettings
 from banksman.contracts.events import (
     Commit,

@@ -11,9 +11,9 @@ import pytest
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
 from banksman.bus.publish import RunQueue
-from banksman.bus.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.slots import AttemptSlots, CallSlots, StoredSlot, watch_slots
 from banksman.contracts.calls import CallFinished, CallStarted
 from banksman.contracts.ids import new_id
 from banksman.contracts.tools import ToolResult

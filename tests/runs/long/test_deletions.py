@@ -9,12 +9,12 @@ from typing import Any
 
 from banksman.agent.router import agent_router
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.jetstream import count_below
-from banksman.bus.kv import Bucket
 from banksman.bus.messages import Message
 from banksman.bus.names import OWNERS, RUNNERS, RUNS
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, RunnerLease
 from banksman.contracts.ids import new_id, run_id_for

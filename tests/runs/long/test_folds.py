@@ -8,9 +8,9 @@ import pytest
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import delete_message
-from banksman.bus.log import EventLog
 from banksman.bus.names import EVENTS, SNAPSHOTS
-from banksman.bus.objects import Objects
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.objects import Objects
 from banksman.contracts.errors import NotFound
 from banksman.contracts.events import ConversationUpdated
 from banksman.contracts.work import DeleteConversation

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from banksman.bus.connection import Bus
-from banksman.bus.log import EventLog
 from banksman.bus.names import SNAPSHOTS
-from banksman.bus.objects import Objects
+from banksman.bus.storage.log import EventLog
+from banksman.bus.storage.objects import Objects
 from banksman.contracts.events import Commit, ConversationUpdated, RunStarted, Snapshot
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, GATEWAY, WORKFLOWS

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from banksman.agent.logs.usage_ledger import UsageLedger
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import call
 from banksman.bus.names import APPROVALS, EVENTS, api
-from banksman.bus.outcomes import Done
-from banksman.bus.tail import last_sequence
+from banksman.bus.queues.handling import Done
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.tail import last_sequence
 from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.events import ToolCallCompleted
 from banksman.contracts.ids import new_id
 from banksman.contracts.work import DeleteConversation
-from banksman.deployment.tenant_room import LEAST
+from banksman.deployment.storage import LEAST
 from banksman.model_server import ScriptedCall, ScriptedReply
 from tests.bus.builders import make_approval_request
 from tests.runs.long.conftest import Agent

@@ -10,7 +10,7 @@ from typing import Any
 from banksman.agent.worker import RunWorker
 from banksman.bus.connection import Bus
 from banksman.bus.names import RUNS
-from banksman.bus.outcomes import Done, Failures, Outcome, handle
+from banksman.bus.queues.handling import Done, FailureCounts, Outcome, handle
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import Commit, RunFinished
 from banksman.contracts.work import RenameConversation
@@ -88,7 +88,7 @@ async def test_an_open_run_is_not_dead_lettered_when_its_driver_fails_repeatedly
     bus = agent.log.bus
     faulty = with_faults(agent, lambda commit: not commit.claim)
     named: dict[str, Any] = {"tenant": agent.tenant, "conversation_id": agent.conversation}
-    failures, outcomes = Failures(), list[Outcome]()
+    failures, outcomes = FailureCounts(), list[Outcome]()
     for number in range(1, DELIVERIES + 1):
         delivery = replace(message, num_delivered=number)
         outcomes.append(await handle(bus, RUNS, faulty.on_work, delivery, failures))

@@ -33,8 +33,9 @@ class _Wire(wire.Wire):
 def become_newer() -> None:
     """Turn this process into one of a future version."""
     wire.Stored, wire.Wire = _Stored, _Wire
-    from banksman.bus import client, connection
+    from banksman.bus import connection
     from banksman.contracts import events
+    from banksman.library_internals import nats_client as client
     from banksman.runs import owner
 
     class Client(client.SafeClient):

@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from banksman.bus import names
 from banksman.bus.messages import Message
-from banksman.bus.outcomes import IN_PROGRESS, NAK
+from banksman.bus.queues.handling import IN_PROGRESS, NAK
 from banksman.cli.local.child_process import RestartPauses
 from banksman.runtime.failpoints import TESTING_VARIABLE, VARIABLE, Failpoint
 from tests.support.chaos.fleet import Fleet, Member

@@ -16,12 +16,12 @@ from banksman.agent.relay.relay import Relay
 from banksman.agent.relay.relayed_messages import TenantRedaction
 from banksman.agent.router import report_router
 from banksman.agent.runners.workspace_reports import WorkspaceReports
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
-from banksman.bus.kv import Bucket, Entry
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.names import RUNNERS
-from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallFinished,

@@ -16,8 +16,8 @@ from tests.tool_runner.service.processes import RunnerProcess, Runners, wait_for
 
 from banksman.bus.messages import Message
 from banksman.bus.names import OUTPUTS
-from banksman.bus.objects import Objects
-from banksman.bus.sealing import opened
+from banksman.bus.secrets.sealing import opened
+from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, CallStarted, FileWrite
 from banksman.contracts.ids import new_id

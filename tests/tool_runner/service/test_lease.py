@@ -18,10 +18,10 @@ from tests.tool_runner.service.owner import Owner, owning
 from tests.tool_runner.service.processes import WAIT_S, Runners, until, wait_for_end, wait_for_start
 
 from banksman.bus.dead import dead_letters
-from banksman.bus.kv import Bucket
-from banksman.bus.leases import IDLE_RENEW_EVERY_S, LEASE_TTL_S, RENEW_EVERY_S
 from banksman.bus.messages import Message
 from banksman.bus.names import RUNNERS, kv_subject
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.leases import IDLE_RENEW_EVERY_S, LEASE_TTL_S, RENEW_EVERY_S
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, LateResult, RunnerLease
 from banksman.contracts.errors import Unavailable

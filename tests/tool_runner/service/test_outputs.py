@@ -8,10 +8,10 @@ from tests.support.fixtures import SecuredNats
 from banksman.agent.router import store_router
 from banksman.agent.runners.stores import RunnerStores
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.names import OUTPUTS, object_chunks, object_meta, object_stream
-from banksman.bus.objects import CHUNK_BYTES, Objects, owned_name
-from banksman.bus.sealing import SEAL_BYTES
+from banksman.bus.secrets.sealing import SEAL_BYTES
+from banksman.bus.storage.objects import CHUNK_BYTES, Objects, owned_name
 from banksman.contracts.ids import new_id
 from banksman.deployment.users import AGENT, TOOL_RUNNER
 from banksman.tool_runner.outputs import Outputs

@@ -23,14 +23,14 @@ from banksman.agent.router import store_router
 from banksman.agent.runners.presence import RunnerPresence
 from banksman.agent.runners.stores import RunnerStores
 from banksman.agent.runners.workspace_reports import WorkspaceReports
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control import CONCURRENCY, ControlPlane, Received
-from banksman.bus.kv import Bucket
+from banksman.bus.control_plane.control import CONCURRENCY, ControlPlane, Received
 from banksman.bus.names import AGENTS, OWNERS, WORKSPACES
-from banksman.bus.objects import ObjectInfo, Objects, owned_name
-from banksman.bus.slots import CallSlots, StoredSlot, watch_slots
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import ObjectInfo, Objects, owned_name
+from banksman.bus.storage.slots import CallSlots, StoredSlot, watch_slots
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallFinished,

@@ -11,8 +11,8 @@ from tests.support.fixtures import SecuredNats
 from tests.tool_runner.service.processes import Runners
 from tests.tool_runner.workspaces.platform import Platform, home, platform, started
 
-from banksman.bus.kv import Bucket
 from banksman.bus.names import ASSISTANTS, CONVERSATIONS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.assistant_files import AssistantFile
 from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.deployment.users import GATEWAY

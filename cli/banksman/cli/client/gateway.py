@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.cli.state import DataDir
 from banksman.contracts.errors import BadInput, BanksmanError, ErrorCode, Fault, Unauthorized, Unavailable
 from banksman.contracts.frames import Detail

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Literal
 
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.cli import output
 from banksman.cli.client.gateway import Frame, FrameSession
 from banksman.cli.client.parameters import parse_value

@@ -8,8 +8,8 @@ from typing import Any
 
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import DAMAGED, EVENTS, HEADS, kv_stream
+from banksman.bus.storage.kv import Bucket
 from banksman.cli import output
 from banksman.cli.broker.salvage import LIBRARY, REMEDY, DamagedPart, Salvaged, is_available
 from banksman.cli.broker.salvage import salvage as salvage_files
@@ -21,8 +21,7 @@ from banksman.contracts.errors import BadInput, BanksmanError, NotReady
 from banksman.contracts.integrity import DamagedLog
 from banksman.log_integrity.check import check_logs, conversations
 from banksman.log_integrity.damage import ALL, DamagedLogs, key_of
-from banksman.log_integrity.heads import LogHeads
-from banksman.log_integrity.survey import survey
+from banksman.log_integrity.heads import LogHeads, survey
 
 _NEEDS = (EVENTS, kv_stream(HEADS), kv_stream(DAMAGED))
 

@@ -16,12 +16,12 @@ from datetime import datetime
 from pathlib import Path
 
 from banksman.bus import jetstream
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
-from banksman.bus.log import stored_commit
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import EVENTS
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
+from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.events import Commit, HistoryCut

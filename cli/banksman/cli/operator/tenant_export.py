@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ConfigDict
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
-from banksman.bus.log import EventLog
 from banksman.bus.names import KEYS, MCP, TENANT_SECRETS, WEBHOOKS
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.log import EventLog
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Fault
 from banksman.contracts.event_frames import event_frame

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from banksman.bus import dead, jetstream, names
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import (
     EVENTS,
     HEADS,
@@ -31,8 +30,9 @@ from banksman.bus.names import (
     kv_stream,
     object_stream,
 )
-from banksman.bus.objects import Objects
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotReady
 from banksman.contracts.subjects import ANY

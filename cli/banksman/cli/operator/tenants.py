@@ -6,10 +6,10 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from banksman.bus.audit import record
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import subjects_in
 from banksman.bus.names import AUDIT, CONVERSATIONS, EVENTS, HEADS, kv_stream
+from banksman.bus.publish import record_action
 from banksman.cli import output
 from banksman.cli.broker.access import BrokerAccess
 from banksman.cli.operator import keys as api_keys
@@ -82,7 +82,7 @@ def export(data_dir: Path | None, tenant: str, directory: Path, *, as_json: bool
     async def write(bus: Bus) -> TenantExport:
         found = TenantExport(bus, tenant, directory)
         await found.run()
-        await record(bus, _exported(tenant), msg_id=new_id("au-"))
+        await record_action(bus, _exported(tenant), msg_id=new_id("au-"))
         return found
 
     found = asyncio.run(broker_access(data_dir).in_app(write, needs=_NEEDS))

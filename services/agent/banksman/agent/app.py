@@ -22,13 +22,13 @@ from banksman.agent.tools.available import AvailableTools
 from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.agent.worker import RunWorker
 from banksman.bus import names
-from banksman.bus.approval_slots import ApprovalSlots
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
-from banksman.bus.service_states import reported_state
-from banksman.bus.work import work
+from banksman.bus.control_plane.control import ControlPlane
+from banksman.bus.control_plane.service_states import reported_state
+from banksman.bus.queues.work import work
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.deployment.durability import Durability
 from banksman.deployment.storage import StorageRoom
 from banksman.deployment.users import AGENT, inbox_prefix

@@ -11,9 +11,8 @@ from banksman.agent.tools.tool_registry import ToolRegistry
 from banksman.agent.worker import RunWorker, TimedApproval
 from banksman.bus import names
 from banksman.bus.connection import Bus
-from banksman.bus.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
-from banksman.bus.decoding import check_subject
-from banksman.bus.outcomes import Continued, Done, Outcome
+from banksman.bus.control_plane.control import CONCURRENCY, Received, Work, inbox_of, one_at_a_time
+from banksman.bus.queues.handling import Continued, Done, Outcome, check_subject
 from banksman.contracts import subjects
 from banksman.contracts.errors import Poison
 from banksman.contracts.mcp import OfferedTools, OfferTools

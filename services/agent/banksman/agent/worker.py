@@ -12,15 +12,23 @@ from pydantic import BaseModel, TypeAdapter
 
 from banksman.agent.model.step import ModelStep
 from banksman.agent.quarantine import Quarantine, is_suspect
-from banksman.bus.approval_slots import (
+from banksman.bus.queues.handling import (
+    Continued,
+    Done,
+    Later,
+    Leave,
+    Outcome,
+    WorkMessage,
+    check_subject,
+    decoded,
+)
+from banksman.bus.storage.approval_slots import (
     ESCALATION_TIMER,
     EXPIRY_TIMER,
     REMOVAL_TIMER,
     ApprovalSlots,
     fired_timer,
 )
-from banksman.bus.decoding import check_subject, decoded
-from banksman.bus.outcomes import Continued, Done, Later, Leave, Outcome, WorkMessage
 from banksman.contracts import subjects
 from banksman.contracts.errors import Fenced, Poison, Refused
 from banksman.contracts.work import (

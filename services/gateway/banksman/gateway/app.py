@@ -11,11 +11,10 @@ from functools import cache
 from typing import Any
 
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connecting import keep_connecting
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
-from banksman.bus.intake import Intake
-from banksman.bus.service_states import reported_state
+from banksman.bus.control_plane.control import ControlPlane
+from banksman.bus.control_plane.intake import Intake
+from banksman.bus.control_plane.service_states import keep_connecting, reported_state
 from banksman.contracts.errors import Unavailable
 from banksman.deployment.durability import Durability
 from banksman.deployment.users import GATEWAY, inbox_prefix
@@ -145,7 +144,7 @@ async def _nats_api(
 
 
 def _new_bus(settings: GatewayServiceSettings, health: Health) -> Bus:
-    return Bus.create(
+    return Bus(
         settings.nats,
         name=GATEWAY,
         inbox_prefix=inbox_prefix(GATEWAY),

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
-from banksman.bus.sealing import SecretBox
+from banksman.bus.secrets.sealing import SecretBox
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.operation.dispatch import Dispatcher

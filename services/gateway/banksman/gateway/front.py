@@ -22,15 +22,17 @@ from banksman.gateway.interfaces.http.cors import with_cors
 from banksman.gateway.interfaces.http.perimeter import Perimeter
 from banksman.gateway.interfaces.passthrough.upstreams import Upstreams
 from banksman.gateway.interfaces.websocket.connection import FRAME_BYTES
-from banksman.gateway.interfaces.websocket.pings import Pings
-from banksman.gateway.interfaces.websocket.protocol import UnfinishedMessages, socket_protocol
+from banksman.gateway.interfaces.websocket.transport import RATE_LIMITED, TIMED_OUT
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.operation.parameters import Services
 from banksman.gateway.settings import GatewayServiceSettings
+from banksman.library_internals.uvicorn_websockets import UnfinishedMessages, socket_protocol
 from banksman.runtime.health import Health, health_server, listening
 
 logger = logging.getLogger(__name__)
 
+PING_EVERY_S = 20.0
+"""Seconds between two pings of a websocket, which is closed if it does not reply before the next ping."""
 FINISH_SHARE = 0.9
 """Share of `drain_s` in which open streams may finish; error events are sent in the rest."""
 
@@ -91,14 +93,21 @@ def _is_no_cut_stream(record: logging.LogRecord) -> bool:
 
 def _http_config(app: ASGIApp, settings: GatewayServiceSettings) -> uvicorn.Config:
     gateway = settings.gateway
-    unfinished = UnfinishedMessages(gateway.message_timeout_s, gateway.max_unfinished_bytes)
+    unfinished = UnfinishedMessages(
+        gateway.message_timeout_s,
+        gateway.max_unfinished_bytes,
+        timed_out_code=TIMED_OUT,
+        crowded_code=RATE_LIMITED,
+    )
     logging.getLogger("uvicorn.error").addFilter(_is_no_cut_stream)
     return uvicorn.Config(
         app,
         host=gateway.host,
         port=gateway.port,
-        ws=socket_protocol(unfinished, Pings()),
+        ws=socket_protocol(unfinished),
         ws_max_size=FRAME_BYTES,
+        ws_ping_interval=PING_EVERY_S,
+        ws_ping_timeout=PING_EVERY_S,
         # An idle websocket takes 25 KB without compression, and 122 KB with it.
         ws_per_message_deflate=False,
         lifespan="off",

@@ -10,9 +10,9 @@ from importlib.metadata import version
 from banksman.bus import names
 from banksman.bus.clock import BrokerClock
 from banksman.bus.connection import Bus
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.direct_acks import DirectAcks
-from banksman.bus.slots import CallSlots
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.subjects import ANY
@@ -21,7 +21,7 @@ from banksman.deployment.users import TOOL_RUNNER, tool_runner
 from banksman.runs.runners.calls import LateResults, LeasedSlots, RunnerCalls
 from banksman.runs.runners.lease import Lease
 from banksman.runtime import service
-from banksman.runtime.concurrency import first_error
+from banksman.runtime.background import first_error
 from banksman.runtime.health import Health, health_server
 from banksman.runtime.service import ServiceProcess
 from banksman.runtime.shares import Shares

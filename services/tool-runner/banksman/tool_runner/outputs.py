@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from banksman.bus.connection import Bus
-from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
-from banksman.bus.sealing import SEAL_BYTES, new_key, sealed
+from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, sealed
+from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectInfo, Objects, owned_name
 from banksman.contracts import subjects
 from banksman.contracts.calls import PROGRESS_AFTER_S, CallProgress, CallRequest
 from banksman.contracts.errors import BanksmanError, Overloaded, Unavailable

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from faststream import ExceptionMiddleware
 from faststream.nats import NatsRouter
 
-from banksman.bus.control import CONCURRENCY, Received
+from banksman.bus.control_plane.control import CONCURRENCY, Received
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallReply, CallRequest, CancelCall, FileReply, FileRequest
 from banksman.contracts.errors import BadInput, BanksmanError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.bus.kv import Bucket
-from banksman.bus.live import LiveHub
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.live import LiveHub
 from banksman.contracts.assistants import ConversationRecord, RunSettings
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.events import RunFinished, WorkflowLinked

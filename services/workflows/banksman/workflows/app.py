@@ -8,18 +8,17 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from banksman.bus import names
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.clock import BrokerClock
-from banksman.bus.connecting import keep_connecting
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.control import ControlPlane
-from banksman.bus.kv import Bucket
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
+from banksman.bus.control_plane.control import ControlPlane
+from banksman.bus.control_plane.service_states import keep_connecting, reported_state
 from banksman.bus.names import CONVERSATIONS
 from banksman.bus.publish import RunQueue
-from banksman.bus.service_states import reported_state
-from banksman.bus.work import work
+from banksman.bus.queues.work import work
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.subjects import SERVED
@@ -109,7 +108,7 @@ async def _enter_example_tools(stack: AsyncExitStack, nats: NatsSettings | None,
 
 def _new_bus(settings: WorkflowServiceSettings, health: Health) -> Bus:
     """Return a connection of the user `workflows`, whose state is part of the readiness."""
-    bus = Bus.create(
+    bus = Bus(
         settings.nats,
         name=users.WORKFLOWS,
         inbox_prefix=users.inbox_prefix(users.WORKFLOWS),

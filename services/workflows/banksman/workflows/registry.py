@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import TOOLS, WORKFLOW_DEFINITIONS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Overloaded
 from banksman.contracts.registry import (
     BUILTIN_SERVER,

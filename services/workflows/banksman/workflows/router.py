@@ -7,7 +7,7 @@ from functools import partial
 
 from faststream.nats import NatsRouter
 
-from banksman.bus.control import CONCURRENCY, Received
+from banksman.bus.control_plane.control import CONCURRENCY, Received
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput
 from banksman.contracts.registry import (

@@ -12,7 +12,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import NotFound, Unavailable
 from banksman.contracts.events import WorkflowProgress

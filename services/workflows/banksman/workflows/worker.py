@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from banksman.bus.decoding import check_subject, decoded
-from banksman.bus.outcomes import Done, Later, Leave, Outcome, WorkMessage
+from banksman.bus.queues.handling import Done, Later, Leave, Outcome, WorkMessage, check_subject, decoded
 from banksman.contracts import subjects
 from banksman.contracts.assistants import Limits, RunSettings, ToolSettings, WorkflowInvocation
 from banksman.contracts.errors import Fenced, NotFound, Poison, Refused

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from banksman.bus.connection import Bus
 from banksman.bus.dead import store_late_result
-from banksman.bus.slots import CallSlots
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts.calls import CallFinished, CallReply, CallRequest, CallStarted, LateResult
 from banksman.contracts.errors import BanksmanError, Refused, Unavailable
 from banksman.contracts.tools import ToolResult

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from banksman.bus.kv import Entry
+from banksman.bus.storage.kv import Entry
 from banksman.contracts.calls import RunnerLease
 from banksman.runs.ports import Placement
 

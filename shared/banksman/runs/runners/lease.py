@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from banksman.bus.connection import Bus
 from banksman.bus.errors import WrongLastSequence
-from banksman.bus.leases import (
+from banksman.bus.storage.leases import (
     IDLE_RENEW_EVERY_S,
     RENEW_EVERY_S,
     end_lease,

@@ -14,16 +14,14 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
-from banksman.bus.leases import LEASE_TTL_S
-from banksman.bus.mcp_access import AccessMissing
-from banksman.bus.mcp_targets import McpTargets
 from banksman.bus.names import OWNERS, RUNNERS
-from banksman.bus.sealing import SecretBox
-from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets
-from banksman.bus.watch import BucketView
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets.mcp_access import AccessMissing, McpTargets
+from banksman.bus.secrets.sealing import SecretBox, SecretUnusable, TenantSecrets
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.leases import LEASE_TTL_S
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     CallReply,

@@ -13,9 +13,9 @@ from faststream.nats import NatsRouter
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import Received
+from banksman.bus.control_plane.broker import NoReply
+from banksman.bus.control_plane.control import Received
 from banksman.bus.messages import Message
-from banksman.bus.shared_broker import NoReply
 from banksman.contracts import subjects
 from banksman.contracts.calls import (
     PRESENCE,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.registry import ListedTool, RegisterTool, ToolList, ToolRegistration, WithdrawTool
 from banksman.runtime.backoff import Backoff, retry

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.control import ControlPlane
+from banksman.bus.control_plane.control import ControlPlane
 from banksman.bus.direct_acks import DirectAcks
-from banksman.bus.leases import instance_key
-from banksman.bus.slots import CallSlots
+from banksman.bus.storage.leases import instance_key
+from banksman.bus.storage.slots import CallSlots
 from banksman.contracts import subjects
 from banksman.contracts.calls import DRAINING, RunnerLease
 from banksman.contracts.errors import Unavailable
@@ -31,7 +31,7 @@ from banksman.contracts.subjects import ANY
 from banksman.runs.runners.calls import LeasedSlots, RunnerCalls
 from banksman.runs.runners.lease import Lease, LeaseLost
 from banksman.runtime import event_loop
-from banksman.runtime.concurrency import first_error
+from banksman.runtime.background import first_error
 from banksman.runtime.shares import Shares
 from banksman.sdk.local import nats_settings
 from banksman.sdk.servers.calls import ServedCalls, tool_router

@@ -18,7 +18,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus, NatsSettings
-from banksman.bus.envelope import RemoteError, checked_reply, error_envelope
+from banksman.bus.errors import RemoteError, checked_reply, error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Unavailable

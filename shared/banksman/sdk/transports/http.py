@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.calls import FileEntry
 from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 from banksman.contracts.frames import ErrorFrame

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import checked_reply
+from banksman.bus.errors import checked_reply
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import checked_reply
-from banksman.bus.errors import NoResponders, TimedOut
+from banksman.bus.errors import NoResponders, TimedOut, checked_reply
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.contracts import subjects

@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from banksman.bus.envelope import RemoteError
+from banksman.bus.errors import RemoteError
 from banksman.contracts.errors import BanksmanError, ErrorCode, Unavailable
 from banksman.contracts.frames import SUBPROTOCOL, ErrorFrame, Welcome
 from banksman.contracts.ids import new_id

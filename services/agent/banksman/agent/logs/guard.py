@@ -19,16 +19,15 @@ from banksman.agent.logs.heads_recorder import WRITE_EVERY_S, CommitFold, HeadsR
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import ApiError
-from banksman.bus.log import stored_commit
 from banksman.bus.names import EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, PREV
-from banksman.bus.tail import StoredHeaders, last_sequence, tail
+from banksman.bus.storage.log import stored_commit
+from banksman.bus.storage.tail import StoredHeaders, last_sequence, tail
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison
 from banksman.contracts.integrity import DamagedLog
 from banksman.log_integrity.check import check_logs, is_tombstone, parts
 from banksman.log_integrity.damage import DamagedLogs, found_now
-from banksman.log_integrity.heads import KnownLog, LogHeads
-from banksman.log_integrity.survey import MAX_DAMAGED, survey
+from banksman.log_integrity.heads import MAX_DAMAGED, KnownLog, LogHeads, survey
 from banksman.runtime.background import BackgroundTask
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from banksman.bus.kv import Entry
 from banksman.bus.names import EVENTS
-from banksman.bus.tail import StoredHeaders, tail
+from banksman.bus.storage.kv import Entry
+from banksman.bus.storage.tail import StoredHeaders, tail
 from banksman.contracts.errors import Poison
 from banksman.contracts.integrity import HeadsSegment, LogHead
 from banksman.log_integrity.heads import SEGMENT_COMMITS, LogHeads

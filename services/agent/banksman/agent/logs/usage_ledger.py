@@ -21,14 +21,14 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.errors import NoResponders
-from banksman.bus.kv import Bucket, Entry
-from banksman.bus.log import stored_size
 from banksman.bus.messages import Message
 from banksman.bus.names import CONSUMED, EVENTS, USAGE
-from banksman.bus.tail import StoredHeaders, last_sequence
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.log import stored_size
+from banksman.bus.storage.tail import StoredHeaders, last_sequence
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Unavailable
 from banksman.contracts.usage import CommitUsage, UsageTotals, passthrough_key, usage_key
@@ -80,7 +80,7 @@ class UsageLedger:
         """Set while this process counts for all."""
         self.wanted = asyncio.Event()
         """Set when this process should count, because no other process seems to."""
-        self._subscription: Subscription | None = None
+        self._subscription: BusSubscription | None = None
         self._replies: set[asyncio.Task[None]] = set()
         self._writing: BackgroundTask | None = None
 

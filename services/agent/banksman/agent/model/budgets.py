@@ -12,7 +12,7 @@ from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded, Unavailable
 from banksman.contracts.subjects import ANY
 from banksman.contracts.usage import WINDOWS, UsageCount, UsageTotals, Window, ends_at
-from banksman.deployment.tenant_room import TenantRoom
+from banksman.deployment.storage import TenantRoom
 from banksman.runs.outcome import Ending
 from banksman.runs.owner import Ownership
 from banksman.runtime.tenants import TenantLimits, TenantSettings

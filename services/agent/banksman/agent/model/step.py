@@ -39,8 +39,8 @@ from banksman.agent.providers.catalog import Providers
 from banksman.agent.settings import AgentSettings
 from banksman.agent.tools.available import AvailableTools
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import PROMPTS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.calls import Delta
 from banksman.contracts.errors import BanksmanError, NotFound, ProviderFailed, Refused
 from banksman.contracts.ids import approval_id_for

@@ -19,7 +19,7 @@ from banksman.contracts.errors import ProviderFailed
 from banksman.contracts.events import FinishReason
 from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, JsonValue
-from banksman.runtime.imports import defer
+from banksman.library_internals.python_imports import defer
 from banksman.runtime.tracing import outgoing
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from functools import partial
 from typing import Final, Self
 
 from banksman.agent.relay.relayed_messages import RelayChecks, TenantRedaction, Write
-from banksman.bus.call_tickets import CallTickets
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
+from banksman.bus.control_plane.intake import Intake
 from banksman.bus.errors import MessageTooLarge, NoResponders
-from banksman.bus.intake import Intake
 from banksman.bus.messages import Message
 from banksman.bus.names import (
     ACK,
@@ -33,11 +32,12 @@ from banksman.bus.names import (
     kv_stream,
     kv_subject,
 )
+from banksman.bus.secrets.call_tickets import CallTickets
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, BanksmanError, Forbidden, Overloaded, Refused, Unavailable
 from banksman.contracts.ids import check_token, new_id
 from banksman.contracts.subjects import ANY, RUN_ACCOUNT, TENANT_ACCOUNT
-from banksman.deployment.tenant_room import StreamUse, TenantRoom
+from banksman.deployment.storage import StreamUse, TenantRoom
 from banksman.runtime.rate_limit import TooManyRequests
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Relay:
         self._runners = Intake(bus, None, refusal=_refusal)
         self._tenants = Intake(bus, TENANT_RATE, tenant_token=3, refusal=_refusal)
         self._room = RelayRoom(bus, limits)
-        self._subscriptions: tuple[Subscription, ...] = ()
+        self._subscriptions: tuple[BusSubscription, ...] = ()
 
     async def __aenter__(self) -> Self:
         await self._writes.__aenter__()
@@ -223,7 +223,7 @@ class AcknowledgedWrites:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._agent = new_id("")
-        self._subscription: Subscription | None = None
+        self._subscription: BusSubscription | None = None
 
     async def __aenter__(self) -> Self:
         subject = subjects.stored_ack(ANY, ANY, ANY, ANY, self._agent, ANY)

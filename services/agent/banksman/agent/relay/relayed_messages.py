@@ -9,11 +9,8 @@ from typing import Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from banksman.bus.call_tickets import CallTickets
 from banksman.bus.connection import Bus
 from banksman.bus.errors import MessageTooLarge
-from banksman.bus.kv import Bucket, Entry
-from banksman.bus.leases import instance_key
 from banksman.bus.messages import Message
 from banksman.bus.names import (
     EXPECTED_LAST_MSG_ID,
@@ -25,8 +22,11 @@ from banksman.bus.names import (
     TTL,
     kv_subject,
 )
-from banksman.bus.sealing import SecretBox
-from banksman.bus.watch import BucketView
+from banksman.bus.secrets.call_tickets import CallTickets
+from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.leases import instance_key
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallFinished, CallStarted, LateResult, RunnerLease
 from banksman.contracts.errors import BadInput, Forbidden

@@ -15,13 +15,13 @@ import random
 from collections.abc import Mapping
 from typing import Self
 
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.errors import NoResponders, WrongLastSequence
-from banksman.bus.kv import Entry
-from banksman.bus.leases import end_lease
 from banksman.bus.messages import Message
 from banksman.bus.names import STATUS_NO_RESPONDERS
 from banksman.bus.settings import Replicas
+from banksman.bus.storage.kv import Entry
+from banksman.bus.storage.leases import end_lease
 from banksman.contracts import subjects
 from banksman.contracts.calls import PRESENCE, CancelCall, RunnerLease
 from banksman.contracts.errors import Forbidden, Unavailable
@@ -66,7 +66,7 @@ class RunnerPresence:
         """Prefix of the subjects of replies. All agents receive them: their inboxes share a prefix."""
         self._own = new_id("")
         """Distinguishes the replies to this process's own checks."""
-        self._subscription: Subscription | None = None
+        self._subscription: BusSubscription | None = None
         self._task: BackgroundTask | None = None
 
     async def __aenter__(self) -> Self:

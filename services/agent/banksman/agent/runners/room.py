@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from banksman.agent.runners.stores import StoreRequests, StoreState
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import OUTPUTS, OWNERS, RUNNER_STORES, WORKSPACES
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.ids import is_token
 from banksman.contracts.workspaces import OWN_SHARE, WorkspaceOwner
 from banksman.runtime.background import BackgroundTask

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple, Self, cast
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import (
     CODE_NO_MESSAGE,
     CODE_STREAM_NOT_FOUND,
@@ -20,7 +19,8 @@ from banksman.bus.names import (
     object_stream,
     runner_api,
 )
-from banksman.bus.objects import OWNER_END, subjects_below
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.objects import OWNER_END, subjects_below
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import Forbidden
 from banksman.contracts.ids import check_token, is_token

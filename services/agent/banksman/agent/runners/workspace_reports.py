@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import ASSISTANTS, CONVERSATIONS, OWNERS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.assistants import Assistant, ConversationRecord
 from banksman.contracts.ids import check_token
 from banksman.contracts.workspaces import WorkspaceOwner, WorkspaceReport, WorkspaceReportReply

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.assistants import ToolSettings
 from banksman.contracts.messages import Message, ToolMessage
 from banksman.contracts.registry import ToolRegistration, visible_to

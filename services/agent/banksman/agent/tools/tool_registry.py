@@ -10,16 +10,16 @@ from typing import Self
 
 from banksman.agent.tools.available import DEFAULT_AWAY_S, WORKSPACE_NAMES
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import TOOLS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import BadInput, BanksmanError, CallerMistake, Conflict, NotFound, Overloaded
 from banksman.contracts.mcp import OfferedTools, OfferTools, RefusedTool, mcp_server_of
 from banksman.contracts.registry import ListedTool, ToolList, ToolRegistration, visible_to
 from banksman.contracts.subjects import ANY
 from banksman.contracts.tools import ToolDefinition
 from banksman.contracts.workspace_tools import WORKSPACE_TOOLS
-from banksman.deployment.tenant_room import TenantRoom
+from banksman.deployment.storage import TenantRoom
 from banksman.runs.ports import Clock
 from banksman.runs.runners.placement import Placements
 from banksman.runs.schema_checks.checker import SchemaChecker

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.operations import operations

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from banksman.bus.approval_slots import ASIDE, FIRST, ApprovalSlots
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message, StoredMessage
-from banksman.bus.slots import decode_slot
+from banksman.bus.storage.approval_slots import ASIDE, FIRST, ApprovalSlots
+from banksman.bus.storage.slots import decode_slot
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, Poison
 from banksman.contracts.work import ApprovalRequest, FirstApproval, SetAside
@@ -40,7 +40,7 @@ class _Tenant:
     """The core subscriptions of one tenant, for all websockets of this process."""
 
     followers: set[OnChange] = field(default_factory=set[OnChange])
-    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    subscriptions: list[BusSubscription] = field(default_factory=list[BusSubscription])
     notice: asyncio.TimerHandle | None = None
     # Subscribing waits for the server: without a lock, two concurrent followers would subscribe twice.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import POLICIES
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.approvals import Remember
 from banksman.contracts.errors import Conflict, NotFound, NotReady
 from banksman.contracts.ids import check_token, conversation_of_approval

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token
 from banksman.contracts.work import EscalateApproval, SetAside

@@ -10,10 +10,10 @@ from typing import Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel
 
-from banksman.bus.connection import Subscription
-from banksman.bus.kv import Bucket, Entry
+from banksman.bus.connection import BusSubscription
 from banksman.bus.messages import Message
 from banksman.bus.names import kv_subject
+from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import subjects
 
 T = TypeVar("T", bound=BaseModel)
@@ -37,7 +37,7 @@ class RecentValues(Generic[T]):
         self._entries: OrderedDict[str, tuple[Entry[T], float]] = OrderedDict()
         """By key: the value, and the time of its expiry by the clock of the event loop."""
         self._writes = 0
-        self._subscription: Subscription | None = None
+        self._subscription: BusSubscription | None = None
         self._removers: tuple[Callable[[], None], ...] = ()
 
     async def __aenter__(self) -> Self:

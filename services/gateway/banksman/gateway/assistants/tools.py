@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import TOOLS
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import NotFound
 from banksman.contracts.registry import ToolRegistration, visible_to
 from banksman.contracts.tool_views import ToolView, tool_view

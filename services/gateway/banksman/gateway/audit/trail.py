@@ -12,10 +12,10 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from banksman.bus import direct, jetstream
-from banksman.bus.audit import record
 from banksman.bus.connection import Bus
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import AUDIT, api
+from banksman.bus.publish import record_action
 from banksman.contracts import subjects
 from banksman.contracts.audit import MAX_TARGET_CHARS, AuditEntry, AuditInterface
 from banksman.contracts.ids import new_id
@@ -113,7 +113,7 @@ class Trail:
             target=target[:MAX_TARGET_CHARS],
             details={name: _short(reply[name]) for name in action.details if name in reply},
         )
-        await record(self.bus, entry, msg_id=f"{tenant}:{action.action}:{request_id or new_id('au-')}")
+        await record_action(self.bus, entry, msg_id=f"{tenant}:{action.action}:{request_id or new_id('au-')}")
 
     async def page(self, wanted: AuditFilter, *, after: int | None, limit: int) -> AuditPage:
         """Return the newest entries before `after`.

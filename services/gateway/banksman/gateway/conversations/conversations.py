@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Entry
 from banksman.bus.names import CONVERSATIONS
+from banksman.bus.storage.kv import Entry
 from banksman.contracts.assistants import ConversationRecord, ConversationSettings, TitleSource
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import check_token, conversation_of_approval

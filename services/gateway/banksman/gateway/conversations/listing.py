@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Entry, is_marker
+from banksman.bus.storage.kv import Entry, is_marker
 from banksman.contracts.assistants import ConversationRecord
 from banksman.contracts.errors import BadInput, Poison
 from banksman.gateway.quotas.shared_bucket import SharedBucket

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.log import stored_commit
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import EVENTS
+from banksman.bus.storage.log import stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, NotFound, Poison
 from banksman.contracts.events import Event, MessageCompleted, RunStarted

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from banksman.bus.log import StoredCommit
+from banksman.bus.storage.log import StoredCommit
 from banksman.contracts.approvals import (
     ApprovalForgotten,
     ApprovalRequested,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from banksman.bus import jetstream
 from banksman.bus.errors import LogBroken, LogDamaged
-from banksman.bus.log import EventLog, StoredCommit, stored_commit
 from banksman.bus.names import EVENTS
+from banksman.bus.storage.log import EventLog, StoredCommit, stored_commit
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, Poison
 from banksman.contracts.events import Event

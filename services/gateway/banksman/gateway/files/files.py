@@ -8,8 +8,8 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import OUTPUTS
-from banksman.bus.objects import ObjectBroken, Objects
-from banksman.bus.sealing import opened
+from banksman.bus.secrets.sealing import opened
+from banksman.bus.storage.objects import ObjectBroken, Objects
 from banksman.contracts.calls import (
     FileDelete,
     FileEntry,

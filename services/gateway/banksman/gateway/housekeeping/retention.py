@@ -18,8 +18,8 @@ from prometheus_client import Counter
 
 from banksman.bus import direct, jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import is_marker
 from banksman.bus.names import CONVERSATIONS, RUNS, kv_stream, kv_subject
+from banksman.bus.storage.kv import is_marker
 from banksman.contracts import subjects
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.subjects import ANY

@@ -12,9 +12,9 @@ from typing import Self
 from pydantic import Field
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import KEYS
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import BanksmanError, Conflict, Forbidden, NotFound
 from banksman.contracts.ids import check_token, digest, new_id
 from banksman.contracts.wire import Stored, Timestamp, Token

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import TENANT_SECRETS
-from banksman.bus.sealing import SecretBox
+from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BadInput, Conflict, NotFound
 from banksman.contracts.ids import check_token
 from banksman.contracts.tenant_secrets import (

@@ -6,8 +6,8 @@ import secrets
 from datetime import timedelta
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import IDEMPOTENCY
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import Unauthorized
 from banksman.contracts.ids import digest
 from banksman.contracts.wire import Stored, Timestamp, Token

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from banksman.bus.live import LiveHub
-from banksman.bus.log import EventLog
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import EventLog
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation

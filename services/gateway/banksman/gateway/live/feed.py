@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 
-from banksman.bus.live import Following, LiveHub
-from banksman.bus.log import StoredCommit
+from banksman.bus.storage.live import Following, LiveHub
+from banksman.bus.storage.log import StoredCommit
 from banksman.contracts.calls import CallProgress, Delta
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.event_frames import is_shown

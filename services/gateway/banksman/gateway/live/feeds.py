@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from banksman.bus.connection import Bus
-from banksman.bus.live import LiveHub
+from banksman.bus.storage.live import LiveHub
 from banksman.contracts.frames import Detail
 from banksman.gateway.conversations.view import ConversationView
 from banksman.gateway.conversations.views import Views

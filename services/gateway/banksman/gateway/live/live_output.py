@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from banksman.bus.connection import Bus, Subscription
+from banksman.bus.connection import Bus, BusSubscription
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.calls import CallProgress, Delta
@@ -41,7 +41,7 @@ class LiveChannel:
     tenant: str
     conversation_id: str
     feeds: set[LiveFeed] = field(default_factory=set[LiveFeed])
-    _open: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
+    _open: dict[str, BusSubscription] = field(default_factory=dict[str, BusSubscription])
     # Subscribing waits for the server: two concurrent updates would subscribe twice.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 

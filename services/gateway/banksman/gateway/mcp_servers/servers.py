@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import checked_reply
-from banksman.bus.kv import Bucket, Entry
-from banksman.bus.mcp_access import AccessMissing, McpAccess
+from banksman.bus.errors import checked_reply
 from banksman.bus.names import MCP
-from banksman.bus.sealing import SecretBox
-from banksman.bus.tenant_secrets import SecretUnusable, TenantSecrets, sealed_transport
+from banksman.bus.secrets.mcp_access import AccessMissing, McpAccess
+from banksman.bus.secrets.sealing import SecretBox, SecretUnusable, TenantSecrets, sealed_transport
+from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts import subjects
 from banksman.contracts.calls import FileReply, FindMcpTools
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound, Unavailable

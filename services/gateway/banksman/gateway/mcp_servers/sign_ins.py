@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from banksman.bus.mcp_access import AccessMissing
+from banksman.bus.secrets.mcp_access import AccessMissing
 from banksman.contracts.calls import FileReply
 from banksman.contracts.errors import BadInput, Conflict, NotFound, Unavailable
 from banksman.contracts.ids import check_token

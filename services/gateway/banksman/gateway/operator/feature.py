@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.operation.declaration import Operations as Declared
 from banksman.gateway.operator.dead_letters import DeadLetters

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from banksman.bus import jetstream
-from banksman.bus.approval_slots import ApprovalSlots
 from banksman.bus.connection import Bus
 from banksman.bus.names import RUNS, WORKFLOWS
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.contracts import subjects
 from banksman.contracts.registry import StartWorkflow
 from banksman.contracts.subjects import ANY

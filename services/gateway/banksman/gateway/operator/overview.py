@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import (
     AGENTS,
     APPROVAL_REPLIES,
@@ -31,6 +30,7 @@ from banksman.bus.names import (
     WORKFLOWS,
     api,
 )
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts import subjects
 from banksman.contracts.calls import RunnerLease
 from banksman.contracts.errors import NotFound

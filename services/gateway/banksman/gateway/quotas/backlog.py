@@ -18,7 +18,7 @@ from banksman.bus.names import AGENTS, RUNS, WORKFLOWS, api
 from banksman.contracts import subjects
 from banksman.contracts.errors import ErrorCode, Overloaded
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import TenantRoom
+from banksman.deployment.storage import TenantRoom
 from banksman.gateway.quotas.log_room import LogRoom
 from banksman.runtime.shares import LENT, within_share
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import EVENTS, USAGE
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.usage import UsageTotals, usage_key
 from banksman.deployment.storage import StorageRoom

@@ -7,10 +7,10 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.subjects import ANY
-from banksman.deployment.tenant_room import TenantRoom
+from banksman.deployment.storage import TenantRoom
 
 T = TypeVar("T", bound=BaseModel)
 

@@ -9,8 +9,8 @@ from typing import Final, Generic, TypeVar
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import ASSISTANTS, POLICIES, PROMPTS
+from banksman.bus.storage.kv import Bucket, Entry
 from banksman.contracts.assistants import ApprovalPolicy, Assistant, ToolSettings
 from banksman.contracts.errors import Conflict, NotFound, Overloaded
 from banksman.contracts.registry import SystemPrompt

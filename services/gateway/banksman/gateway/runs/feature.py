@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from banksman.bus.live import LiveHub
 from banksman.bus.names import IDEMPOTENCY
 from banksman.bus.publish import RunQueue
+from banksman.bus.storage.live import LiveHub
 from banksman.gateway.assistants.policies import GovernedAssistants
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.views import Views

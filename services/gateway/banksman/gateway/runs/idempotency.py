@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from banksman.bus.kv import Entry
+from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import Conflict, NotReady
 from banksman.contracts.frames import ApprovalDecision, ChatSend, Envelope, InputReply, RunCancel
 from banksman.contracts.ids import digest, new_id, run_id_for

@@ -11,10 +11,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from banksman.bus import jetstream
 from banksman.bus.connection import Bus
-from banksman.bus.live import LiveHub
-from banksman.bus.log import StoredCommit
 from banksman.bus.messages import StoredMessage
 from banksman.bus.names import RUNS, WORKFLOWS
+from banksman.bus.storage.live import LiveHub
+from banksman.bus.storage.log import StoredCommit
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalRequested, InputRequested
 from banksman.contracts.errors import NotFound

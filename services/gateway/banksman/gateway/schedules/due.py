@@ -12,9 +12,9 @@ import logging
 from datetime import datetime, timedelta
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Entry
 from banksman.bus.names import SCHEDULES, TIMERS
-from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
+from banksman.bus.queues.work import Done, Later, Outcome, WorkMessage, work
+from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import BanksmanError
 from banksman.gateway.operation.caller import Caller
 from banksman.gateway.operation.dispatch import Dispatcher

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Entry
+from banksman.bus.storage.kv import Entry
 from banksman.contracts.errors import BadInput, NotFound
 from banksman.contracts.frames import WorkflowStart
 from banksman.contracts.ids import digest, new_id

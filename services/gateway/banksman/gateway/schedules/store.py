@@ -6,10 +6,10 @@ from datetime import datetime
 
 from banksman.bus.connection import Bus
 from banksman.bus.jetstream import count_below
-from banksman.bus.kv import Bucket, Entry
 from banksman.bus.names import SCHEDULES
 from banksman.bus.publish import durable
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket, Entry
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts import subjects
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from banksman.bus.approval_slots import ApprovalSlots
+from banksman.bus.storage.approval_slots import ApprovalSlots
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.set_aside import Asides

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from banksman.bus.log import StoredCommit
+from banksman.bus.storage.log import StoredCommit
 from banksman.contracts.approvals import ApprovalRequested, ApprovalResolved, InputRequested, InputResolved
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.events import (

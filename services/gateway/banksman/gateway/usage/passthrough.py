@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.errors import BanksmanError, ErrorCode, Overloaded
 from banksman.contracts.usage import WINDOWS, CommitUsage, UsageTotals, ends_at, passthrough_key
 from banksman.gateway.usage.reports import stored_totals

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import USAGE
+from banksman.bus.storage.kv import Bucket
 from banksman.contracts.usage import (
     WINDOWS,
     UsageReport,

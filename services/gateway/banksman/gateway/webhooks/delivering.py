@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from pydantic import TypeAdapter
 
 from banksman.bus.connection import Bus
-from banksman.bus.decoding import decoded
 from banksman.bus.names import WEBHOOK_QUEUE, WEBHOOKS
-from banksman.bus.work import Done, Later, Outcome, WorkMessage, work
+from banksman.bus.queues.handling import decoded
+from banksman.bus.queues.work import Done, Later, Outcome, WorkMessage, work
 from banksman.contracts.errors import NotFound, Poison
 from banksman.gateway.webhooks.devices import Devices
 from banksman.gateway.webhooks.models import Delivery, DeliveryStatus, QueuedDelivery, Webhook

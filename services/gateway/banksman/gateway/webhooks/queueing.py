@@ -15,10 +15,10 @@ from pydantic_core import to_json
 from banksman.bus.connection import Bus
 from banksman.bus.dead import dead_letter
 from banksman.bus.jetstream import count_below
-from banksman.bus.log import decode_commit
 from banksman.bus.names import EVENTS, WEBHOOK_QUEUE, WEBHOOKS
 from banksman.bus.publish import durable
-from banksman.bus.work import Done, Outcome, WorkMessage, work
+from banksman.bus.queues.work import Done, Outcome, WorkMessage, work
+from banksman.bus.storage.log import decode_commit
 from banksman.contracts import subjects
 from banksman.contracts.approvals import ApprovalRequested
 from banksman.contracts.events import Event

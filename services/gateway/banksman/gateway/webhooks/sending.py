@@ -22,7 +22,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks import Webhook as Signer
 
-from banksman.bus.sealing import SecretBox
+from banksman.bus.secrets.sealing import SecretBox
 from banksman.contracts.errors import BadInput
 from banksman.gateway.webhooks.mail import Mailer
 from banksman.gateway.webhooks.models import QueuedDelivery, StoredFormat, Webhook

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from banksman.bus.connection import Bus
-from banksman.bus.sealing import SecretBox
+from banksman.bus.secrets.sealing import SecretBox
 from banksman.gateway.conversations.views import StoredEvents
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.operation.caller import Caller

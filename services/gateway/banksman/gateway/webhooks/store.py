@@ -6,10 +6,10 @@ import logging
 from datetime import datetime
 
 from banksman.bus.connection import Bus
-from banksman.bus.kv import Bucket
 from banksman.bus.names import DELIVERIES, EVENTS, WEBHOOKS
-from banksman.bus.tail import last_sequence
-from banksman.bus.watch import BucketView
+from banksman.bus.storage.kv import Bucket
+from banksman.bus.storage.tail import last_sequence
+from banksman.bus.storage.watch import BucketView
 from banksman.contracts.errors import BanksmanError, Conflict, NotFound
 from banksman.contracts.ids import check_token, new_id
 from banksman.gateway.webhooks.models import (

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, field
 
 from banksman.bus.names import EVENTS
-from banksman.bus.sealing import SecretBox
-from banksman.bus.tail import last_sequence
+from banksman.bus.secrets.sealing import SecretBox
+from banksman.bus.storage.tail import last_sequence
 from banksman.contracts.errors import Conflict, NotFound
 from banksman.contracts.ids import new_id
 from banksman.gateway.operation.caller import Caller

@@ -7,7 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.envelope import RemoteError, checked_reply
+from banksman.bus.errors import RemoteError, checked_reply
 from banksman.contracts import subjects
 from banksman.contracts.errors import BadInput, Unavailable
 from banksman.contracts.frames import WorkflowStart

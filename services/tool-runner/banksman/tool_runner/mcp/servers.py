@@ -15,8 +15,7 @@ from banksman.contracts.mcp import HttpServer, McpTarget, McpTransport, ServedTo
 from banksman.contracts.mcp_sign_in import DiscoverSignIn, RequestToken
 from banksman.contracts.wire import JsonObject
 from banksman.contracts.workspace_tools import BASH
-from banksman.runtime.concurrency import first_error
-from banksman.runtime.imports import defer
+from banksman.runtime.background import first_error
 from banksman.runtime.redaction import Redaction
 from banksman.tool_runner.concurrency import in_background, run_until
 from banksman.tool_runner.egress.client import Egress
@@ -246,7 +245,6 @@ async def import_sdk() -> None:
 
 def _imported() -> None:
     # Its `__init__` imports the servers too.
-    defer("mcp")
     # The SDK logs the messages of servers, with any secret they contain. Its session uses the second name.
     for name in ("mcp", "client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

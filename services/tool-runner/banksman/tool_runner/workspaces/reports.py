@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from banksman.bus.connection import Bus
-from banksman.bus.objects import Objects
+from banksman.bus.storage.objects import Objects
 from banksman.contracts import subjects
 from banksman.contracts.errors import Unavailable
 from banksman.contracts.workspaces import (

@@ -8,7 +8,7 @@ from typing import Final
 
 from banksman.bus.connection import Bus
 from banksman.bus.names import WORKSPACES, object_stream
-from banksman.bus.objects import Objects
+from banksman.bus.storage.objects import Objects
 from banksman.contracts.errors import Overloaded
 from banksman.contracts.workspaces import OWN_SHARE
 from banksman.deployment.streams import stream_info

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from pydantic import ValidationError
 
-from banksman.bus.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects, owned_name
-from banksman.bus.sealing import SEAL_BYTES, new_key, opened, sealed
+from banksman.bus.secrets.sealing import SEAL_BYTES, new_key, opened, sealed
+from banksman.bus.storage.objects import MAX_OBJECT_BYTES, ObjectBroken, Objects, owned_name
 from banksman.contracts.errors import BanksmanError, NotFound
 from banksman.contracts.ids import digest, is_token, new_id
 from banksman.contracts.workspaces import SnapshotManifest, SnapshotPart, SnapshotRef

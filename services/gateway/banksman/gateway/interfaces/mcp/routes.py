@@ -11,7 +11,6 @@ from banksman.gateway.operation.caller import READ, Caller
 from banksman.gateway.service.dependencies import ServiceDep, caller_of
 from banksman.gateway.service.gateway import Gateway
 from banksman.gateway.service.routing import LazyRouter
-from banksman.runtime.imports import defer
 
 routes = LazyRouter(tags=["mcp"])
 _importing = asyncio.Lock()
@@ -51,5 +50,4 @@ async def _import_sdk() -> None:
 
 def _imported() -> None:
     # The SDK's `__init__` imports its client and all its servers.
-    defer("mcp")
     from banksman.gateway.interfaces.mcp import server as server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.wire import Timestamp, Wire
 from banksman.gateway.audit.trail import (
     ACTION_PATTERN,

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter
 
-from banksman.bus.control import Decode
+from banksman.bus.control_plane.control import Decode
 from banksman.bus.messages import Message
 from banksman.contracts.api import REQUEST_ID, SCHEMA_VERSION
 from banksman.contracts.errors import BadInput

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.tool_views import ToolView, ToolViews

@@ -14,8 +14,8 @@ from faststream.nats.subscriber.usecases import LogicSubscriber
 from pydantic import BaseModel
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import Received
-from banksman.bus.envelope import error_envelope
+from banksman.bus.control_plane.control import Received
+from banksman.bus.errors import error_envelope
 from banksman.bus.messages import Message
 from banksman.contracts import subjects
 from banksman.contracts.api import REQUEST_ID

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.errors import BadInput, ErrorCode
 from banksman.contracts.ids import new_id
 from banksman.gateway.files.files import SLICE_BYTES

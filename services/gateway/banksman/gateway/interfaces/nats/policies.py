@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.assistants import ApprovalPolicy
 from banksman.contracts.errors import ErrorCode
 from banksman.gateway.approvals.remembered import ListedRemembered

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from banksman.bus.connection import Bus
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.bus.messages import Message
 from banksman.contracts.api import Replay
 from banksman.contracts.errors import Overloaded

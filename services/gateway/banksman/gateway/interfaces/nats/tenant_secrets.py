@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from banksman.bus.control import Received
+from banksman.bus.control_plane.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.tenant_secrets import SecretDescription
 from banksman.gateway.interfaces.nats.endpoints import Deleted, Endpoints, caller_of, named_by, tenant_of

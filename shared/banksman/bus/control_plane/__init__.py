@@ -1,0 +1,1 @@
+"""Handlers of requests and of durable consumers, declared with FastStream."""

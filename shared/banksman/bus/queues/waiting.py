@@ -1,0 +1,119 @@
+"""Deliveries that wait for a slot of this process, and which of them starts next.
+
+A worker also pulls while its slots are taken: behind the messages of one tenant there may be messages of
+another one that finds a slot at once. Messages that cannot start wait here for a moment, the oldest first, so
+that a freed slot is used at once. Messages over the limit go back to the queue, which delivers them again
+later, to any worker.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from banksman.bus.queues.handling import WorkMessage
+from banksman.runtime.shares import Shares
+
+MAX_HELD = 16
+"""Maximum number of messages that wait in a process. Above it, the tenant with the most messages returns its
+youngest one."""
+HOLD_S = 0.5
+"""Seconds after which a waiting message goes back, because another worker may have a free slot. Far shorter
+than `ack_wait`, even with the time until the next check."""
+RETURNS_PER_S = 100
+"""Redeliveries of one tenant per second. This bounds the cost of a long queue, and is more than the runs that
+a process ends in a second."""
+ALL_RETURNS_PER_S = 1000
+"""Redeliveries of all tenants per second."""
+_GRAIN_S = 0.05
+"""Redeliveries are due at multiples of this: the server scans all unacknowledged messages whenever one is
+due."""
+
+
+def tenant_of(message: WorkMessage) -> str:
+    """Return the tenant of a message that starts or resumes a run, of a model or a workflow."""
+    return message.subject.split(".")[-2]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldDelivery:
+    """A message and the subject for its ack."""
+
+    message: WorkMessage
+    reply: str
+    tenant: str
+    at: float
+    """The time of arrival, by the clock of the event loop."""
+
+
+class ReturnTimes:
+    """The times at which messages that go back to their queue are delivered again, in seconds."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, str]] = []
+        """A heap with the due times of returned messages and their tenants."""
+        self._last_due: dict[str, float] = {}
+        """The due time of the last returned message, by tenant."""
+
+    def delay_s(self, tenant: str, now: float) -> float:
+        """Return the delay of a message; the messages of a tenant come back one after another."""
+        while self._due and self._due[0][0] <= now:
+            at, of = heapq.heappop(self._due)
+            if self._last_due.get(of) == at:
+                del self._last_due[of]
+        due = max(
+            now + HOLD_S,
+            now + len(self._due) / ALL_RETURNS_PER_S,
+            self._last_due.get(tenant, 0.0) + 1 / RETURNS_PER_S,
+        )
+        self._last_due[tenant] = due
+        heapq.heappush(self._due, (due, tenant))
+        return math.ceil((due - now) / _GRAIN_S) * _GRAIN_S
+
+
+class WaitingMessages:
+    """The deliveries without a slot. Times are seconds of the event loop's clock."""
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares = shares
+        self._held: dict[int, HeldDelivery] = {}
+        self._returns = ReturnTimes()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, delivery: HeldDelivery) -> None:
+        """Add a delivery; a newer one of the same message replaces it."""
+        self._held[delivery.message.stream_seq] = delivery
+
+    def next(self) -> HeldDelivery | None:
+        """Remove and return the delivery that takes the next slot; None if no tenant may take one.
+
+        The next delivery is the oldest message of the tenant that uses the fewest slots.
+        """
+        oldest_first = sorted(self._held)
+        tenant = self.shares.next_of(self._held[seq].tenant for seq in oldest_first)
+        if tenant is None:
+            return None
+        return self._held.pop(next(seq for seq in oldest_first if self._held[seq].tenant == tenant))
+
+    def surplus(self, now: float) -> list[tuple[HeldDelivery, float]]:
+        """Remove and return the deliveries above `MAX_HELD`, each with its delay in seconds."""
+        found: list[tuple[HeldDelivery, float]] = []
+        while len(self._held) > MAX_HELD:
+            ((crowding, _),) = Counter(one.tenant for one in self._held.values()).most_common(1)
+            youngest = max(seq for seq, one in self._held.items() if one.tenant == crowding)
+            found.append((self._held.pop(youngest), self._returns.delay_s(crowding, now)))
+        return found
+
+    def expired(self, now: float) -> list[HeldDelivery]:
+        """Remove and return the deliveries that have waited for `HOLD_S`."""
+        late = [seq for seq, one in self._held.items() if now - one.at >= HOLD_S]
+        return [self._held.pop(seq) for seq in late]
+
+    def all(self) -> list[HeldDelivery]:
+        """Remove and return all deliveries."""
+        held, self._held = list(self._held.values()), {}
+        return held

@@ -1,0 +1,280 @@
+"""The work loop: handles messages in slots, and extends each delivery while its handler runs.
+
+A pull requests as many messages as slots are free. A message is not redelivered while its handler runs,
+because `in progress` is sent every 0.8 s and `ack_wait` is 3 s. When the process dies, another process gets
+the message.
+
+Where tenants share the slots, a pull is outstanding even while no slot is free: see `waiting`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from banksman.bus.connection import Bus
+from banksman.bus.queues.handling import (
+    IN_PROGRESS,
+    NAK,
+    Done,
+    FailureCounts,
+    Handler,
+    Later,
+    Leave,
+    Outcome,
+    WorkMessage,
+    handle,
+    send_status,
+    settle,
+)
+from banksman.bus.queues.pulls import Pulls
+from banksman.bus.queues.waiting import HeldDelivery, WaitingMessages, tenant_of
+from banksman.contracts.errors import Unavailable
+from banksman.library_internals.nats_client import subscribe
+from banksman.runtime.shares import Shares
+
+__all__ = ["Done", "Handler", "Later", "Leave", "Outcome", "WorkMessage", "work"]
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.8
+"""Seconds between two `in progress` signals of a running handler; three fit into `ack_wait`, so two may be
+lost."""
+LOOK_AHEAD = 8
+"""Minimum number of messages of a pull where tenants share the slots."""
+
+
+async def work(
+    bus: Bus,
+    stream: str,
+    durable: str,
+    handler: Handler,
+    *,
+    slots: int | Shares,
+    waiting: Shares | None = None,
+    stop: asyncio.Event | None = None,
+    grace_s: float = 20.0,
+) -> None:
+    """Handle the messages of a durable consumer until `stop` is set.
+
+    Continues after reconnects, server restarts and elections. After `stop` it pulls no more, waits `grace_s`
+    seconds for the running handlers, cancels the others and returns. The messages of cancelled handlers are
+    redelivered to other processes.
+
+    Args:
+        handler: Called for each message, for up to `slots` messages concurrently; a message that is
+            redelivered while its handler runs does not start a second one in this process.
+        slots: The maximum number of messages in work, or how tenants share the slots.
+        waiting: How tenants share the places of handlers that wait without a slot. With None, a handler that
+            waits keeps its slot.
+        stop: Starts the drain; None runs until the connection is closed.
+        grace_s: Seconds that running handlers get to end.
+
+    Raises:
+        Unavailable: The connection is permanently closed.
+    """
+    worker = _Worker(bus, stream, durable, handler, slots, waiting)
+    await worker.run(stop or asyncio.Event(), grace_s)
+
+
+@dataclass(slots=True)
+class _InWork:
+    """A message whose handler runs."""
+
+    message: WorkMessage
+    reply: str
+    """The subject for the ack of the newest delivery; the deliveries before it may have expired."""
+    tenant: str | None = None
+    """The tenant whose share its slot counts for; None where tenants do not share the slots."""
+    waited: bool = False
+    """Whether it waited for a slot."""
+
+
+class _Worker:
+    def __init__(
+        self,
+        bus: Bus,
+        stream: str,
+        durable: str,
+        handler: Handler,
+        slots: int | Shares,
+        without_slot: Shares | None,
+    ) -> None:
+        self._bus = bus
+        self._stream = stream
+        self._durable = durable
+        self._handler = handler
+        self._slots = slots
+        self._waiting = WaitingMessages(slots) if isinstance(slots, Shares) else None
+        self._without_slot = without_slot
+        self._failures = FailureCounts()
+        self._pulls = Pulls(bus, stream, durable, self._wanted)
+        self._in_work: dict[int, _InWork] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._taken = asyncio.Event()
+        """Set when a message arrives: without any, no heartbeat is due."""
+        self._heartbeat_now = asyncio.Event()
+        self._stopping = False
+
+    async def run(self, stop: asyncio.Event, grace_s: float) -> None:
+        subscription = await subscribe(self._bus.nc, f"{self._pulls.inbox}.*", self._received)
+        remove = self._bus.on_reconnect(self._reconnected)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                heartbeats = self._bus.background.run("heartbeats", self._send_heartbeats)
+                try:
+                    await self._pulls.run(stop)
+                    # The subscription stays: messages of the last pull are returned at once with a NAK.
+                    self._stopping = True
+                    if self._waiting is not None:
+                        await self._return(self._waiting.all())
+                    if self._tasks:
+                        await asyncio.wait(self._tasks, timeout=grace_s)
+                finally:
+                    self._stopping = True
+                    # Before the handlers are cancelled: the outstanding pull would fetch the returned
+                    # messages again.
+                    with contextlib.suppress(NatsError):
+                        await subscription.unsubscribe()
+                    await heartbeats.stop()
+                    for task in tuple(self._tasks):
+                        task.cancel()
+        finally:
+            remove()
+        if not stop.is_set():
+            raise Unavailable(f"{self._stream}/{self._durable}: the connection to NATS is closed")
+
+    def _wanted(self) -> int:
+        """Return the number of messages of the next pull."""
+        if isinstance(self._slots, Shares):
+            return max(LOOK_AHEAD, self._slots.free)
+        return self._slots - len(self._in_work)
+
+    def _reconnected(self) -> None:
+        self._pulls.forget()
+        # The deliveries of running handlers may expire soon, so the heartbeats do not wait for their turn.
+        self._heartbeat_now.set()
+
+    async def _received(self, msg: Msg) -> None:
+        """Start the handler of a message, let the message wait for a slot, or return it to the queue."""
+        if msg.subject.startswith(self._pulls.inbox):
+            # Messages of the stream arrive on their own subject; only status messages arrive on the inbox.
+            self._pulls.status_arrived(msg)
+            return
+        self._pulls.message_arrived()
+        message, reply = self._parsed(msg), msg.reply
+        if message is None:
+            return
+        if item := self._in_work.get(message.stream_seq):
+            # The `in progress` signals were lost and the message came back to its own process. The running
+            # handler continues and acks this newer delivery.
+            item.reply = reply
+        elif self._stopping:
+            await send_status(self._bus, reply, NAK)
+        elif self._waiting is not None:
+            now = asyncio.get_running_loop().time()
+            self._waiting.add(HeldDelivery(message, reply, tenant_of(message), now))
+            self._start_waiting(arrived=message.stream_seq)
+            for surplus, delay_s in self._waiting.surplus(now):
+                await settle(self._bus, surplus.message, surplus.reply, Later(delay_s))
+        elif self._wanted() <= 0:
+            # More than this process can take: the server still served a pull from before a reconnect.
+            await send_status(self._bus, reply, NAK)
+        else:
+            self._start(_InWork(message, reply))
+        self._taken.set()
+        self._pulls.check()
+
+    def _parsed(self, msg: Msg) -> WorkMessage | None:
+        """Return a message of the consumer; None for any other message."""
+        try:
+            metadata = msg.metadata
+        except NatsError:
+            logger.warning("%s: ignored a message that does not come from a stream", msg.subject)
+            return None
+        if (metadata.stream, metadata.consumer) != (self._stream, self._durable):
+            logger.warning("%s: ignored a message of stream %s", msg.subject, metadata.stream)
+            return None
+        sequence, deliveries = metadata.sequence.stream, metadata.num_delivered
+        return WorkMessage(msg.subject, msg.data, msg.headers or {}, sequence, deliveries)
+
+    def _start(self, item: _InWork) -> None:
+        self._in_work[item.message.stream_seq] = item
+        task = self._group.create_task(self._handle(item))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start_waiting(self, arrived: int | None = None) -> None:
+        """Start the waiting messages that may take a slot; `arrived` is the sequence of a new one."""
+        while self._waiting is not None and not self._stopping and (found := self._waiting.next()):
+            self._waiting.shares.take(found.tenant)
+            waited = found.message.stream_seq != arrived
+            self._start(_InWork(found.message, found.reply, found.tenant, waited))
+
+    async def _handle(self, item: _InWork) -> None:
+        try:
+            if item.waited:
+                # Part of `ack_wait` has passed while the message waited for a slot.
+                await send_status(self._bus, item.reply, IN_PROGRESS)
+            message = replace(item.message, without_slot=partial(self._giving_back, item))
+            outcome = await handle(self._bus, self._stream, self._handler, message, self._failures)
+            await settle(self._bus, item.message, item.reply, outcome)
+        except asyncio.CancelledError:
+            # The handler has stopped, so another process need not wait until `ack_wait` expires.
+            await send_status(self._bus, item.reply, NAK)
+            raise
+        finally:
+            del self._in_work[item.message.stream_seq]
+            if item.tenant is not None and self._waiting is not None:
+                self._waiting.shares.give_back(item.tenant)
+                self._start_waiting()
+            self._pulls.check()
+
+    @asynccontextmanager
+    async def _giving_back(self, item: _InWork) -> AsyncGenerator[None]:
+        """Give the slot of a handler back while it waits, if the places of waiting handlers have room."""
+        tenant, places = item.tenant, self._without_slot
+        if tenant is None or self._waiting is None or places is None or not places.allows(tenant):
+            yield
+            return
+        slots = self._waiting.shares
+        places.take(tenant)
+        slots.give_back(tenant)
+        self._start_waiting()
+        self._pulls.check()
+        try:
+            yield
+        finally:
+            # Take a slot even above the limit, because the handler is already in memory. No other handler
+            # starts until a slot is free.
+            slots.take(tenant)
+            places.give_back(tenant)
+
+    async def _return(self, deliveries: list[HeldDelivery]) -> None:
+        """Give messages back to the queue, which delivers them again at once."""
+        for delivery in deliveries:
+            await send_status(self._bus, delivery.reply, NAK)
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            while not self._in_work and not self._waiting:
+                self._taken.clear()
+                await self._taken.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._heartbeat_now.wait()
+            self._heartbeat_now.clear()
+            for item in tuple(self._in_work.values()):
+                if self._bus.connected:
+                    await send_status(self._bus, item.reply, IN_PROGRESS)
+            if self._waiting is not None:
+                await self._return(self._waiting.expired(asyncio.get_running_loop().time()))

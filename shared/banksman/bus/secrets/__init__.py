@@ -1,0 +1,1 @@
+"""Encryption, secrets of tenants, access tokens of MCP servers, and call tickets."""

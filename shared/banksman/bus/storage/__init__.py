@@ -1,0 +1,1 @@
+"""What streams store: event logs, buckets, objects, write-once slots, leases."""

@@ -1,0 +1,255 @@
+"""The two slots of an approval, for its request and its reply, and the timers of both.
+
+Writes raise what `durable` raises; reads raise `Unavailable` if the broker does not respond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.dead import UnreadableMessages
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import APPROVALS
+from banksman.bus.publish import durable
+from banksman.bus.queues.handling import WorkMessage
+from banksman.bus.storage.slots import dead_letter_slot, decode_slot, store_slot
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.contracts.ids import digest, new_id
+from banksman.contracts.work import ApprovalReply, ApprovalRequest, FirstApproval, LinkUse, SetAside
+from banksman.runtime.failpoints import reach
+
+ESCALATION_TIMER = "escalation"
+"""The kind of the timers that escalate approval requests."""
+EXPIRY_TIMER = "approval"
+"""The kind of the timers that expire approval requests."""
+REMOVAL_TIMER = "answered"
+"""The kind of the timers that remove approvals after their reply is committed."""
+
+
+FIRST = "first"
+"""The name of the note with the first of two approvals."""
+ASIDE = "aside-"
+"""Prefix of the names of notes of users who set a request aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerName:
+    """The identity of a timer."""
+
+    kind: str
+    tenant: str
+    timer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A stored request without a reply."""
+
+    stream_seq: int
+    stored_at: str
+    """RFC 3339."""
+    request: ApprovalRequest
+
+
+async def set_timer(
+    bus: Bus, kind: str, tenant: str, timer_id: str, *, at: datetime, payload: bytes = b""
+) -> None:
+    """Schedule the delivery of `payload` to the durable `timers`; a time in the past delivers at once.
+
+    Setting a timer again replaces it. A timer that is set again after it fired fires again.
+    """
+    await durable(
+        bus,
+        subjects.timer_set(kind, tenant, timer_id),
+        payload,
+        # A new id each time: otherwise a timer that is cancelled and set again would count as a duplicate and
+        # would not be stored.
+        msg_id=new_id("timer-"),
+        schedule_at=at,
+        schedule_target=subjects.timer_fired(kind, tenant, timer_id),
+    )
+
+
+def fired_timer(subject: str) -> TimerName:
+    """Parse the identity of a fired timer from the subject of its message.
+
+    Raises:
+        Poison: The subject is not that of a fired timer.
+    """
+    match subject.split("."):
+        case ["timer", "fired", kind, tenant, timer_id]:
+            return TimerName(kind, tenant, timer_id)
+        case _:
+            raise Poison(subject, "the subject is not that of a fired timer")
+
+
+class ApprovalSlots:
+    """Approval requests and replies."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._unreadable = UnreadableMessages(bus, APPROVALS)
+
+    async def publish_request(self, request: ApprovalRequest) -> None:
+        """Store a request and schedule its expiry and escalation. Repeats change nothing."""
+        await reach("agent.before_approval_request")
+        await self.store_request(request)
+        payload = request.model_dump_json(include={"tenant", "conversation_id", "approval_id"}).encode()
+        timers = ((EXPIRY_TIMER, request.expires_at), (ESCALATION_TIMER, request.escalates_at))
+        for kind, at in timers:
+            if at is not None:
+                await set_timer(self._bus, kind, request.tenant, request.approval_id, at=at, payload=payload)
+
+    async def store_request(self, request: ApprovalRequest) -> ApprovalRequest:
+        """Store a request unless the slot holds one; return the stored request."""
+        subject = subjects.approval_request(request.tenant, request.approval_id)
+        written = await store_slot(self._bus, APPROVALS, subject, request, "ask")
+        return written.stored or request
+
+    async def store_reply(self, reply: ApprovalReply) -> ApprovalReply:
+        """Store a reply unless the slot holds one; return the stored reply.
+
+        Raises:
+            Poison: The stored reply cannot be decoded.
+        """
+        subject = subjects.approval_reply(reply.tenant, reply.approval_id)
+        written = await store_slot(self._bus, APPROVALS, subject, reply, new_id("answer-"))
+        return written.stored or reply
+
+    async def store_first(self, first: FirstApproval) -> FirstApproval:
+        """Store the first of two approvals unless one is stored; return the stored approval.
+
+        Raises:
+            Poison: The stored approval cannot be decoded.
+        """
+        subject = subjects.approval_note(first.tenant, first.approval_id, FIRST)
+        written = await store_slot(self._bus, APPROVALS, subject, first, new_id("first-"))
+        return written.stored or first
+
+    async def first(self, tenant: str, approval_id: str) -> FirstApproval | None:
+        """Return the first of two approvals; None if no user approved yet.
+
+        Raises:
+            Poison: The stored approval cannot be decoded.
+        """
+        message = await self._last(subjects.approval_note(tenant, approval_id, FIRST))
+        return message and decode_slot(FirstApproval, message.subject, message.data)
+
+    async def read(
+        self, tenant: str, approval_id: str
+    ) -> tuple[ApprovalRequest | None, ApprovalReply | None]:
+        """Return the stored request and the stored reply, as the leader of their stream has them.
+
+        Raises:
+            Poison: The request or the reply cannot be decoded.
+        """
+        request = await self._last(subjects.approval_request(tenant, approval_id))
+        reply = await self._last(subjects.approval_reply(tenant, approval_id))
+        return (
+            request and decode_slot(ApprovalRequest, request.subject, request.data),
+            reply and decode_slot(ApprovalReply, reply.subject, reply.data),
+        )
+
+    async def pending(
+        self,
+        tenant: str = subjects.ANY,
+        *,
+        limit: int | None = None,
+        after: int = 0,
+        inputs: bool = False,
+    ) -> list[PendingRequest]:
+        """Return the requests without a reply, oldest first.
+
+        Args:
+            tenant: The tenant; `subjects.ANY` for all.
+            limit: Maximum number of requests to return; None for all.
+            after: Only requests with a higher stream sequence.
+            inputs: True returns requests for a value, False requests that list calls.
+        """
+        # Replies are read first and may be missed, so a request that is replied to in between can be
+        # returned; the slot of its reply still accepts only one decision.
+        any_request = subjects.approval_request(tenant, subjects.ANY)
+        any_reply = subjects.approval_reply(tenant, subjects.ANY)
+        replied = {
+            message.subject.rpartition(".")[2]
+            async for message in direct.read(self._bus, APPROVALS, any_reply, current=True)
+        }
+        found: list[PendingRequest] = []
+        async for message in direct.read(self._bus, APPROVALS, any_request, after=after, current=True):
+            if limit is not None and len(found) == limit:
+                break
+            if message.subject.rpartition(".")[2] not in replied:
+                try:
+                    request = decode_slot(ApprovalRequest, message.subject, message.data)
+                except Poison as poison:
+                    # One unreadable request must not hide the others.
+                    await self._unreadable.report(message, poison.reason)
+                    continue
+                if (request.input is not None) == inputs:
+                    found.append(PendingRequest(message.stream_seq, message.time, request))
+        return found
+
+    async def set_aside(self, tenant: str, approval_id: str, aside: SetAside) -> None:
+        """Record that a user set a request aside. Repeats change nothing."""
+        name = f"{ASIDE}{digest(aside.by.encode())[:32]}"
+        subject = subjects.approval_note(tenant, approval_id, name)
+        await store_slot(self._bus, APPROVALS, subject, aside, new_id("aside-"))
+
+    async def use_link(self, tenant: str, approval_id: str, link: str, use: LinkUse) -> LinkUse:
+        """Store the use of a link unless a use is stored; return the stored use."""
+        subject = subjects.approval_note(tenant, approval_id, f"link-{link}")
+        written = await store_slot(self._bus, APPROVALS, subject, use, new_id("link-"))
+        return written.stored or use
+
+    async def notes(self, tenant: str) -> dict[str, dict[str, StoredMessage]]:
+        """Return the notes on a tenant's requests, by approval id and name."""
+        found: dict[str, dict[str, StoredMessage]] = {}
+        every = subjects.approval_note(tenant, subjects.ANY, subjects.ANY)
+        async for message in direct.read(self._bus, APPROVALS, every, current=True):
+            approval_id, name = message.subject.split(".")[3:]
+            found.setdefault(approval_id, {})[name] = message
+        return found
+
+    async def discard_reply(self, reply: ApprovalReply, reason: str) -> None:
+        """Dead-letter an invalid reply and empty its slot, unless the slot already holds another reply.
+
+        Raises:
+            Overloaded: DEAD is full.
+        """
+        subject = subjects.approval_reply(reply.tenant, reply.approval_id)
+        message = await self._last(subject)
+        if message is None or decode_slot(ApprovalReply, subject, message.data) != reply:
+            return
+        # Stored in DEAD before it is deleted, so that a crash cannot lose it.
+        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
+
+    async def discard_unreadable(self, message: WorkMessage, reason: str) -> None:
+        """Dead-letter a reply that cannot be decoded, and empty its slot.
+
+        Raises:
+            Overloaded: DEAD is full.
+        """
+        await dead_letter_slot(self._bus, APPROVALS, message, reason)
+        await jetstream.delete_message(self._bus, APPROVALS, message.stream_seq)
+
+    async def schedule_removal(self, tenant: str, approval_id: str, payload: bytes, *, at: datetime) -> None:
+        """Schedule the check whether an approval may be removed."""
+        await set_timer(self._bus, REMOVAL_TIMER, tenant, approval_id, at=at, payload=payload)
+
+    async def forget(self, tenant: str, approval_id: str) -> None:
+        """Remove a request whose reply is committed, and then the reply."""
+        for subject in (
+            subjects.approval_request(tenant, approval_id),
+            subjects.approval_note(tenant, approval_id, subjects.ANY),
+            # The reply last: a request without a reply would count as pending.
+            subjects.approval_reply(tenant, approval_id),
+        ):
+            await jetstream.purge_subject(self._bus, APPROVALS, subject)
+
+    async def _last(self, subject: str) -> StoredMessage | None:
+        return await jetstream.last_message(self._bus, APPROVALS, subject)

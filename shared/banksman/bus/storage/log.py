@@ -1,0 +1,230 @@
+"""The event logs of conversations: compare-and-set appends, batched reads, gap detection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from banksman.bus import direct, jetstream
+from banksman.bus.connection import Bus
+from banksman.bus.errors import LogBroken, WrongLastSequence
+from banksman.bus.messages import StoredMessage
+from banksman.bus.names import CONSUMED, EVENTS, FIRST_SEQ, LAST_SEQ, LOG_EPOCH, MSG_ID, PREV, SNAPSHOT
+from banksman.bus.publish import durable, message_id
+from banksman.contracts import subjects
+from banksman.contracts.errors import Poison
+from banksman.contracts.events import Commit
+from banksman.contracts.usage import CommitUsage
+
+logger = logging.getLogger(__name__)
+
+GAP_READS = 3
+"""Reads from replicas, which may lag, before a log with a missing commit is read from the leader."""
+
+
+HEADER_BYTES = 300
+"""Approximate bytes that a commit takes in the stream in addition to its payload: subject and headers."""
+
+
+def stored_size(payload_bytes: int) -> int:
+    """Return the approximate bytes that a commit takes in the stream."""
+    return payload_bytes + HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """A commit and its stream sequence."""
+
+    stream_seq: int
+    prev: int
+    """Stream sequence of the previous commit of the log; 0 for the first."""
+    commit: Commit
+    snapshot: int = 0
+    """Stream sequence of the log's newest snapshot when this was stored; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConflict:
+    """Another commit was stored first: the caller reads it and decides again."""
+
+    last: int
+    """Stream sequence of the log's last commit when the append was refused."""
+
+
+class EventLog:
+    """Access to the logs of all conversations. Reads raise `Unavailable` if the broker does not respond."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus = bus
+
+    async def append(
+        self, tenant: str, conversation_id: str, commit: Commit, *, after: int, snapshot: int = 0
+    ) -> int | AppendConflict:
+        """Append a commit if the last commit of the log is at `after`.
+
+        Safe to repeat: an append whose acknowledgement was lost returns its sequence.
+
+        Args:
+            commit: The commit. Its `id` is the message id.
+            after: Stream sequence of the log's last commit as far as the caller knows; 0 for none.
+            snapshot: Stream sequence of the log's newest snapshot; 0 for none.
+
+        Returns:
+            The stream sequence of this commit, or an `AppendConflict`.
+
+        Raises:
+            Overloaded: The stream is full.
+            MessageTooLarge: The commit exceeds the size limit of a message.
+            Unavailable: No acknowledgement arrived in 30 s; whether the commit is stored is unknown.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        try:
+            ack = await durable(
+                self.bus,
+                subject,
+                commit.model_dump_json(by_alias=True).encode(),
+                msg_id=commit.id,
+                expect_last_subject_seq=after,
+                headers=_headers(commit, after, snapshot),
+            )
+        except WrongLastSequence as refused:
+            # The server may also refuse the retry of an append that was stored and whose acknowledgement was
+            # lost (10071 even with the same message id), so compare ids before reporting a conflict.
+            return await self._stored_before(subject, commit, after) or AppendConflict(refused.found)
+        return ack.stream_seq
+
+    async def read(
+        self, tenant: str, conversation_id: str, *, after: int = 0, leader: bool = False
+    ) -> list[StoredCommit]:
+        """Return the stored commits after a stream sequence, in order and without gaps.
+
+        Args:
+            after: Stream sequence of the last commit that the caller has; 0 for all.
+            leader: True guarantees that the last stored commit is included.
+
+        Raises:
+            LogBroken: The leader does not have one of the commits.
+            Poison: A commit cannot be decoded.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        commits: list[StoredCommit] = []
+        for _ in range(GAP_READS):
+            position = commits[-1].stream_seq if commits else after
+            async for message in direct.read(self.bus, EVENTS, subject, after=position):
+                stored = stored_commit(message)
+                if not _follows(stored, position):
+                    break
+                commits.append(stored)
+                position = stored.stream_seq
+            else:
+                return commits + await self._from_leader(subject, position) if leader else commits
+        return commits + await self._from_leader(subject, commits[-1].stream_seq if commits else after)
+
+    async def last(self, tenant: str, conversation_id: str) -> StoredCommit | None:
+        """Return the last commit, read from the leader; None for an empty log.
+
+        Raises:
+            Poison: The commit cannot be decoded.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        message = await jetstream.last_message(self.bus, EVENTS, subject)
+        return None if message is None else stored_commit(message)
+
+    async def at(self, tenant: str, conversation_id: str, stream_seq: int) -> StoredCommit | None:
+        """Return the commit at a stream sequence, read from the leader; None if it was removed.
+
+        Raises:
+            Poison: The commit cannot be decoded.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        message = await jetstream.next_message(self.bus, EVENTS, subject, after=stream_seq - 1)
+        return None if message is None or message.stream_seq != stream_seq else stored_commit(message)
+
+    async def more(self, tenant: str, conversation_id: str, *, after: int) -> bool:
+        """Return whether the leader has a commit after a stream sequence. Reads at most one commit."""
+        subject = subjects.conversation(tenant, conversation_id)
+        return await jetstream.next_message(self.bus, EVENTS, subject, after=after) is not None
+
+    async def size(self, tenant: str, conversation_id: str, *, before: int) -> int:
+        """Return the approximate bytes of the commits before a stream sequence. Reads all of them."""
+        size, subject = 0, subjects.conversation(tenant, conversation_id)
+        async for message in direct.read(self.bus, EVENTS, subject):
+            size += stored_size(len(message.data)) if message.stream_seq < before else 0
+        return size
+
+    async def purge(self, tenant: str, conversation_id: str, *, before: int | None = None) -> int:
+        """Remove the commits before the tombstone; return how many were removed.
+
+        The tombstone stays so that a late writer finds the deletion. Only the janitor's user may purge.
+
+        Args:
+            before: Stream sequence of the tombstone. None retains the last commit, for a log to which no
+                other process can append.
+        """
+        subject = subjects.conversation(tenant, conversation_id)
+        keep = 1 if before is None else 0
+        return await jetstream.purge_subject(self.bus, EVENTS, subject, keep=keep, before=before)
+
+    async def _stored_before(self, subject: str, commit: Commit, after: int) -> int | None:
+        """Return the stream sequence of `commit` if an earlier attempt stored it.
+
+        Only the first commit after `after` can be it, because the append expected `after` to be the last one.
+        Other commits may have followed it.
+        """
+        first = await jetstream.next_message(self.bus, EVENTS, subject, after=after)
+        if first is None or first.headers.get(MSG_ID) != message_id(subject, commit.id):
+            return None
+        logger.info("%s: commit %s was stored; its acknowledgement was lost", subject, commit.id)
+        return first.stream_seq
+
+    async def _from_leader(self, subject: str, position: int) -> list[StoredCommit]:
+        commits: list[StoredCommit] = []
+        while message := await jetstream.next_message(self.bus, EVENTS, subject, after=position):
+            stored = stored_commit(message)
+            if not _follows(stored, position):
+                raise LogBroken(subject, position, stored.prev)
+            commits.append(stored)
+            position = stored.stream_seq
+        return commits
+
+
+def _headers(commit: Commit, after: int, snapshot: int) -> dict[str, str]:
+    headers = {
+        FIRST_SEQ: str(commit.first_seq),
+        LAST_SEQ: str(commit.last_seq),
+        PREV: str(after),
+        LOG_EPOCH: commit.log_epoch,
+        SNAPSHOT: str(snapshot),
+    }
+    consumed = CommitUsage.of(commit.events)
+    return {**headers, CONSUMED: consumed.header} if consumed.requests else headers
+
+
+def stored_commit(message: StoredMessage) -> StoredCommit:
+    """Decode a stored commit.
+
+    Raises:
+        Poison: The message is not a valid commit.
+    """
+    return decode_commit(message.subject, message.stream_seq, message.headers, message.data)
+
+
+def decode_commit(subject: str, stream_seq: int, headers: Mapping[str, str], data: bytes) -> StoredCommit:
+    """Decode a commit from a message.
+
+    Raises:
+        Poison: The message is not a valid commit.
+    """
+    try:
+        # Permissions allow only agents to write here, so the fast parser suffices. Input of clients goes
+        # through the strict `wire.parse`.
+        commit = Commit.model_validate_json(data)
+        return StoredCommit(stream_seq, int(headers[PREV]), commit, int(headers.get(SNAPSHOT, "0")))
+    except (KeyError, ValueError) as error:
+        raise Poison(subject, f"message {stream_seq} is no commit: {type(error).__name__}") from error
+
+
+def _follows(stored: StoredCommit, position: int) -> bool:
+    # A read from position 0 cannot check its first commit: retention may have removed the commits before it.
+    return position == 0 or stored.prev == position
