@@ -23,6 +23,7 @@ from banksman.gateway.application import VERSION
 from banksman.gateway.composition import compose
 from banksman.gateway.feature import Foundation
 from banksman.gateway.front import Front, listening_front
+from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.interfaces.nats.asyncapi import asyncapi
 from banksman.gateway.interfaces.nats.bodies import api_body
 from banksman.gateway.interfaces.nats.replays import Replays
@@ -70,6 +71,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         base = Foundation(
             settings=settings,
             keys=front.keys,
+            background=health.background,
             bus=bus,
             clock=clock,
             damaged=damaged,
@@ -82,7 +84,7 @@ async def joined(front: Front, bus: Bus) -> AsyncGenerator[Running]:
         await stack.enter_async_context(damaged)
         sockets = CallerSockets(settings.gateway.max_sockets_per_user)
         connections = Connections(ConnectionContext(gateway, sockets, VERSION, _notices(settings)))
-        gateway.api_keys.on_revoked = connections.revoke
+        base.services[ApiKeys].on_revoked = connections.revoke
         asyncapi_document = await _nats_api(front, gateway, stack)
         _add_checks(health, settings, bus)
         health.checks["logs"] = damaged.unready

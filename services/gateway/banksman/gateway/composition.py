@@ -14,6 +14,7 @@ from banksman.gateway.files.feature import FEATURE as FILES
 from banksman.gateway.housekeeping.feature import FEATURE as HOUSEKEEPING
 from banksman.gateway.identity.feature import FEATURE as IDENTITY
 from banksman.gateway.mcp_servers.feature import FEATURE as MCP_SERVERS
+from banksman.gateway.oidc.feature import FEATURE as OIDC
 from banksman.gateway.operation.declaration import Operation
 from banksman.gateway.operation.dispatch import unique
 from banksman.gateway.operator.feature import FEATURE as OPERATOR
@@ -42,7 +43,7 @@ CORE: Final = (
     HOUSEKEEPING,
 )
 """What every gateway has."""
-OPTIONAL: Final = (SCHEDULES, WEBHOOKS, MCP_SERVERS)
+OPTIONAL: Final = (SCHEDULES, WEBHOOKS, MCP_SERVERS, OIDC)
 """What the core does without."""
 FEATURES: Final = CORE + OPTIONAL
 

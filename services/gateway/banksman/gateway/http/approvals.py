@@ -20,13 +20,14 @@ from banksman.gateway.http.models import (
     Resolution,
 )
 from banksman.gateway.operation.errors import ErrorBody, ErrorDetail
+from banksman.gateway.operation.parameters import MAX_POSITION
 from banksman.gateway.service import resources
 from banksman.gateway.service.bodies import ApprovalPage, InputPage
 from banksman.gateway.service.dependencies import ApproverDep, CallerDep, RequestId, ServiceDep
 from banksman.gateway.service.routing import StrictBody, router
 
 Limit = Annotated[int, Query(ge=1, le=resources.MAX_PENDING)]
-After = Annotated[int, Query(ge=0, le=resources.MAX_POSITION)]
+After = Annotated[int, Query(ge=0, le=MAX_POSITION)]
 
 routes = router("approvals")
 

@@ -159,10 +159,3 @@ class LateDecision(Resolution):
     """An earlier decision took effect."""
 
     error: ErrorDetail
-
-
-class IssuedTicket(Stored):
-    """A ticket that opens one websocket: `GET /ws?ticket=…`."""
-
-    ticket: str
-    expires_in_s: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from banksman.gateway.feature import Feature, Foundation
+from banksman.gateway.mcp_servers.operations import operations
 from banksman.gateway.mcp_servers.servers import McpServers
+from banksman.gateway.mcp_servers.sign_in_operations import operations as sign_ins
 from banksman.gateway.mcp_servers.sign_ins import McpSignIns
-from banksman.gateway.operation.declaration import Operations
 from banksman.runs.placement import Placements
 
 
@@ -15,4 +16,4 @@ async def build(base: Foundation) -> None:
     base.services.add(servers, McpSignIns(servers, base.clock))
 
 
-FEATURE = Feature(Operations("mcp-servers"), build)
+FEATURE = Feature((*operations, *sign_ins), build)

@@ -69,6 +69,11 @@ class Operation:
             caller.need(*self.right)
 
     @property
+    def path_parameters(self) -> tuple[str, ...]:
+        """The parameters of the path over HTTP, the outermost first."""
+        return tuple(_PARAMETER.findall(self.path))
+
+    @property
     def tokens(self) -> tuple[str, ...]:
         """The tokens of the NATS subject after `api.{tenant}`; one in braces is a parameter."""
         words = tuple(self.name.split("."))
@@ -163,6 +168,7 @@ class Operations:
         right: Rights = READ,
         errors: tuple[ErrorCode, ...] = (),
         audit: Audit | None = None,
+        confidential: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Declare the decorated function as an operation over NATS alone, and state why.
 
@@ -179,6 +185,7 @@ class Operations:
                 audit=audit,
                 named=named,
                 not_over_http=not_over_http,
+                confidential=confidential,
             )
             self._declared.append(operation)
             return handler

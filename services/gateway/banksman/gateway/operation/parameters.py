@@ -31,6 +31,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 NOT_CONNECTED = "the gateway is connecting to NATS"
+MAX_POSITION: Final = 2**63 - 2
+"""Maximum position in a stream after which a page may begin."""
 UNREPEATED: Final = new_id("own-")
 """Prefix of the ids that this process gives to requests without an id. Clients cannot guess it."""
 

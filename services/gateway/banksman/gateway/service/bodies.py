@@ -18,7 +18,6 @@ from banksman.contracts.events import (
     TrackedCall,
 )
 from banksman.contracts.messages import ToolProtocol, Usage
-from banksman.contracts.tenant_secrets import MAX_SECRET_CHARS, MIN_SECRET_CHARS, SecretServers
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.conversations.runs import FoundRun
@@ -73,19 +72,6 @@ class WorkflowText(RequestBody):
     """A command such as `/create_project demo template=web`, or plain language, which a model reads."""
     model: str | None = Field(default=None, max_length=200)
     """`provider:model` for plain language; None for the model of the default assistant."""
-
-
-class SecretBody(RequestBody):
-    """The value of a secret."""
-
-    # The limits are checked by the service, whose error does not show the value.
-    value: str = Field(
-        repr=False, json_schema_extra={"minLength": MIN_SECRET_CHARS, "maxLength": MAX_SECRET_CHARS}
-    )
-    """8 to 8,000 characters without NUL."""
-    servers: SecretServers | None = None
-    """The only servers that receive the secret: names of tool servers, and `mcp:ID` for MCP servers. If
-    omitted, a new secret is for all servers of the tenant, and a stored secret remains for its named ones."""
 
 
 class Listing(Stored, Generic[T]):

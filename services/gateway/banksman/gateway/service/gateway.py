@@ -8,7 +8,6 @@ from banksman.bus.approval_slots import ApprovalSlots
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.set_aside import Asides
-from banksman.gateway.assistants.assistants import Assistants
 from banksman.gateway.assistants.model_catalog import ModelCatalog
 from banksman.gateway.assistants.policies import Policies
 from banksman.gateway.assistants.prompts import Prompts
@@ -20,26 +19,15 @@ from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.files.files import Files
-from banksman.gateway.identity.api_keys import ApiKeys
 from banksman.gateway.identity.auth import Keys
-from banksman.gateway.identity.tenant_secrets import SecretStore
 from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.live.feeds import Feeds
-from banksman.gateway.mcp_servers.servers import McpServers
-from banksman.gateway.mcp_servers.sign_ins import McpSignIns
 from banksman.gateway.operation.parameters import Services
-from banksman.gateway.operator.dead_letters import DeadLetters
-from banksman.gateway.operator.open_runs import OpenRuns
-from banksman.gateway.operator.overview import Operations
-from banksman.gateway.operator.processes import Processes
-from banksman.gateway.operator.tenants import Tenants
 from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.gateway.requests.imports import Imports
-from banksman.gateway.schedules.service import Schedules
 from banksman.gateway.settings import GatewaySettings
 from banksman.gateway.steps.details import StepDetails
 from banksman.gateway.usage.passthrough import PassthroughUsage
-from banksman.gateway.usage.reports import UsageReports
 from banksman.gateway.webhooks.service import Webhooks
 from banksman.gateway.workflows.texts import WorkflowTexts
 from banksman.gateway.workflows.workflows import Workflows
@@ -51,12 +39,7 @@ class Gateway:
 
     settings: GatewaySettings
     keys: Keys
-    api_keys: ApiKeys
-    mcp_servers: McpServers
-    mcp_sign_ins: McpSignIns
-    secrets: SecretStore
     webhooks: Webhooks
-    schedules: Schedules
     tickets: Tickets
     requests: ClientRequests
     conversations: Conversations
@@ -68,7 +51,6 @@ class Gateway:
     feeds: Feeds
     approvals: PendingApprovals
     approval_slots: ApprovalSlots
-    assistants: Assistants
     policies: Policies
     remembered: RememberedDecisions
     asides: Asides
@@ -79,13 +61,7 @@ class Gateway:
     titles: Titles
     imports: Imports
     files: Files
-    dead_letters: DeadLetters
-    open_runs: OpenRuns
-    operations: Operations
-    processes: Processes
-    tenants: Tenants
     trail: Trail
-    usage: UsageReports
     passthrough: PassthroughUsage
 
     @classmethod
@@ -94,12 +70,7 @@ class Gateway:
         return cls(
             settings=settings,
             keys=keys,
-            api_keys=services[ApiKeys],
-            mcp_servers=services[McpServers],
-            mcp_sign_ins=services[McpSignIns],
-            secrets=services[SecretStore],
             webhooks=services[Webhooks],
-            schedules=services[Schedules],
             tickets=services[Tickets],
             requests=services[ClientRequests],
             conversations=services[Conversations],
@@ -111,7 +82,6 @@ class Gateway:
             feeds=services[Feeds],
             approvals=services[PendingApprovals],
             approval_slots=services[ApprovalSlots],
-            assistants=services[Assistants],
             policies=services[Policies],
             remembered=services[RememberedDecisions],
             asides=services[Asides],
@@ -122,12 +92,6 @@ class Gateway:
             titles=services[Titles],
             imports=services[Imports],
             files=services[Files],
-            dead_letters=services[DeadLetters],
-            open_runs=services[OpenRuns],
-            operations=services[Operations],
-            processes=services[Processes],
-            tenants=services[Tenants],
             trail=services[Trail],
-            usage=services[UsageReports],
             passthrough=services[PassthroughUsage],
         )

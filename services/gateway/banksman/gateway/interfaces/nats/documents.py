@@ -6,7 +6,6 @@ from banksman.bus.control import Received
 from banksman.contracts.errors import ErrorCode
 from banksman.contracts.registry import ParsedWorkflow, SystemPrompt, WorkflowCategory, WorkflowDefinition
 from banksman.contracts.tool_views import ToolView, ToolViews
-from banksman.contracts.usage import UsageReport
 from banksman.gateway.assistants.enhanced_prompts import PromptContext
 from banksman.gateway.interfaces.nats.endpoints import (
     Deleted,
@@ -115,7 +114,7 @@ def add_workflows(api: Endpoints, gateway: Gateway) -> None:
 
 
 def add_tools(api: Endpoints, gateway: Gateway) -> None:
-    """Serve tools and usage."""
+    """Serve tools."""
 
     @api.serve("tool", "list")
     async def list_tools(message: Received) -> ToolViews:
@@ -126,8 +125,3 @@ def add_tools(api: Endpoints, gateway: Gateway) -> None:
     async def read_tool(message: Received) -> ToolView:
         """Read a tool that the tenant's models may call."""
         return await gateway.tools.get(tenant_of(message), named_by(message))
-
-    @api.serve("usage")
-    async def usage(message: Received) -> UsageReport:
-        """Read the usage of the tenant's runs today and this month (UTC), with the operator's limits."""
-        return await gateway.usage.of(tenant_of(message))

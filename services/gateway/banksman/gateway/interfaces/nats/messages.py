@@ -11,9 +11,9 @@ from banksman.contracts.messages import ToolProtocol
 from banksman.contracts.registry import SystemPrompt
 from banksman.contracts.wire import JsonObject, Stored, Token, Wire
 from banksman.gateway.files.files import SLICE_BYTES
-from banksman.gateway.mcp_servers.bodies import GatewayUrl, McpClientBody
+from banksman.gateway.operation.parameters import MAX_POSITION
 from banksman.gateway.service.bodies import PromptBody
-from banksman.gateway.service.resources import MAX_CALLS, MAX_PENDING, MAX_POSITION
+from banksman.gateway.service.resources import MAX_CALLS, MAX_PENDING
 
 Path = Annotated[str, Field(max_length=4096)]
 MAX_WAIT_S = 60
@@ -119,13 +119,6 @@ class ReadOutput(Wire):
 
     tool_call_id: Token
     offset: int = Field(default=0, ge=0)
-
-
-class BeginMcpSignIn(McpClientBody):
-    """How to sign in at an MCP server."""
-
-    gateway_url: GatewayUrl
-    """The address of the gateway as browsers reach it."""
 
 
 class FileSlice(Stored):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from banksman.bus.connection import Bus
 from banksman.gateway.interfaces.nats.actions import add_actions
-from banksman.gateway.interfaces.nats.audit import add_audit
 from banksman.gateway.interfaces.nats.conversations import add_conversations, add_pending, add_runs
 from banksman.gateway.interfaces.nats.documents import add_prompts, add_tools, add_workflows
 from banksman.gateway.interfaces.nats.endpoints import Endpoints
 from banksman.gateway.interfaces.nats.files import add_files
-from banksman.gateway.interfaces.nats.mcp_servers import add_mcp_servers
 from banksman.gateway.interfaces.nats.policies import add_policies
 from banksman.gateway.interfaces.nats.replays import Replays
-from banksman.gateway.interfaces.nats.tenant_secrets import add_secrets
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.service.gateway import Gateway
 
@@ -32,10 +29,7 @@ def api_endpoints(bus: Bus, dispatcher: Dispatcher, gateway: Gateway, replays: R
         add_prompts,
         add_workflows,
         add_tools,
-        add_secrets,
-        add_mcp_servers,
         add_policies,
-        add_audit,
     ):
         add(api, gateway)
     return api

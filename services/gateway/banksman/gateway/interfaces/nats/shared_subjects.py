@@ -51,7 +51,9 @@ PARAMETERS = {
     "assistant_id": "The assistant.",
     "schedule_id": "The schedule.",
     "secret": "The name of the secret.",
-    "server": "The id of the MCP server.",
+    "key_id": "The API key.",
+    "webhook_id": "The webhook.",
+    "server_id": "The id of the MCP server.",
 }
 _COMMIT = "A stored commit. `replay` sends the same events as frames."
 PUBLISHED: tuple[tuple[str, str, type[BaseModel], str], ...] = (

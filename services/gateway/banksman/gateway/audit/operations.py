@@ -16,12 +16,15 @@ from banksman.gateway.audit.trail import (
     AuditFilter,
     AuditPage,
     ExportFormat,
+    Trail,
 )
+from banksman.gateway.operation.caller import ADMIN
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provided
 from banksman.gateway.operation.streaming import Stream
-from banksman.gateway.service.dependencies import AdminDep, ServiceDep
-from banksman.gateway.service.resources import MAX_POSITION
-from banksman.gateway.service.routing import router
 
+Service = Annotated[Trail, provided(Trail)]
+Actor = Annotated[str | None, Query(max_length=MAX_ACTOR_CHARS)]
 Action = Annotated[
     str | None,
     Query(pattern=ACTION_PATTERN, description="`key.created`, or `key` for all actions on keys."),
@@ -37,12 +40,12 @@ MEDIA_TYPES: dict[ExportFormat, str] = {
     "csv": "text/csv; charset=utf-8; header=present",
 }
 
-routes = router("audit")
+operations = Operations("audit", right=ADMIN)
 
 
 async def requested(
-    caller: AdminDep,
-    actor: Annotated[str | None, Query(max_length=MAX_ACTOR_CHARS)] = None,
+    caller: CallerDep,
+    actor: Actor = None,
     action: Action = None,
     since: Timestamp | None = None,
     until: Timestamp | None = None,
@@ -59,26 +62,36 @@ async def requested(
     return AuditFilter(tenant=tenant or caller.tenant, actor=actor, action=action, since=since, until=until)
 
 
-Requested = Annotated[AuditFilter, Depends(requested)]
-
-
-@routes.get("/v1/audit")
+@operations.add("audit.list", "GET /v1/audit")
 async def list_audit(
-    gateway: ServiceDep, wanted: Requested, after: After = None, limit: Limit = MAX_ENTRIES
+    trail: Service,
+    caller: CallerDep,
+    after: After = None,
+    limit: Limit = MAX_ENTRIES,
+    actor: Actor = None,
+    action: Action = None,
+    since: Timestamp | None = None,
+    until: Timestamp | None = None,
+    tenant: NamedTenant = None,
 ) -> AuditPage:
     """List who changed what, newest first. A page with fewer than `limit` entries may not be the last."""
-    return await gateway.trail.page(wanted, after=after, limit=limit)
+    wanted = await requested(caller, actor, action, since, until, tenant)
+    return await trail.page(wanted, after=after, limit=limit)
 
 
-@routes.get(
-    "/v1/audit/export",
+@operations.add(
+    "audit.export",
+    "GET /v1/audit/export",
+    not_over_nats="`audit.list` returns the entries in pages",
     response_class=Response,
     responses={200: {"content": {media_type.partition(";")[0]: {} for media_type in MEDIA_TYPES.values()}}},
 )
-async def export_audit(gateway: ServiceDep, wanted: Requested, format: ExportFormat = "jsonl") -> Stream:
+async def export_audit(
+    trail: Service, wanted: Annotated[AuditFilter, Depends(requested)], format: ExportFormat = "jsonl"
+) -> Stream:
     """Download all entries, oldest first, as JSON lines or as CSV."""
     headers = {
         "content-type": MEDIA_TYPES[format],
         "content-disposition": f'attachment; filename="audit.{format}"',
     }
-    return Stream(await gateway.trail.export(wanted, format), headers=headers)
+    return Stream(await trail.export(wanted, format), headers=headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from fastapi import Query, Request, Response
@@ -10,8 +10,10 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from banksman.contracts.errors import BanksmanError
 from banksman.contracts.ids import digest
-from banksman.gateway.audit.audited import MCP_SIGNED_IN
+from banksman.gateway.audit.trail import Trail
 from banksman.gateway.mcp_servers.bodies import (
+    GatewayUrl,
+    McpClientBody,
     McpServerDescription,
     McpSignInBody,
     McpSignInReturned,
@@ -22,14 +24,17 @@ from banksman.gateway.mcp_servers.sign_ins import (
     CALLBACK,
     SIGN_IN_TIME,
     BegunElsewhere,
+    McpSignIns,
     Returned,
     SignInEnded,
 )
-from banksman.gateway.operation.caller import Caller
-from banksman.gateway.operation.errors import ERRORS
-from banksman.gateway.service.dependencies import AdminDep, ServiceDep
-from banksman.gateway.service.routing import LazyRouter, StrictBody, router
+from banksman.gateway.operation.caller import ADMIN, PUBLIC, Caller
+from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
+from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
 
+SignIns = Annotated[McpSignIns, provided(McpSignIns)]
+MCP_SIGNED_IN: Final = Audit("mcp_server.signed_in")
+"""Recorded by the callback itself: the user returns from another server, without a key."""
 HEADERS = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 ELSEWHERE = """\
 You are not signed in yet: this sign-in was not begun in this browser.
@@ -41,18 +46,21 @@ TO_PAGE = "page"
 """The part of the cookie that states that the browser returns to the page after the sign-in."""
 Part = Annotated[str | None, Query(max_length=4_096)]
 
-routes = LazyRouter(tags=["mcp-servers"], responses=ERRORS)
-endpoint = router("mcp-servers")
+operations = Operations("mcp-servers", right=ADMIN)
 
 
-@endpoint.post("/context/mcp-servers/{server_id}/sign-in")
+@operations.add(
+    "mcp.sign_in",
+    "POST /context/mcp-servers/{server_id}/sign-in",
+    not_over_nats="declared below, without the cookie of a browser",
+)
 async def begin_mcp_sign_in(
     server_id: str,
     body: StrictBody[McpSignInBody],
     request: Request,
     response: Response,
-    gateway: ServiceDep,
-    caller: AdminDep,
+    sign_ins: SignIns,
+    caller: CallerDep,
 ) -> McpSignInStarted:
     """Begin a sign-in at a server. The access that the user grants there is for the whole tenant.
 
@@ -60,9 +68,7 @@ async def begin_mcp_sign_in(
     Other clients send the address to which the browser was redirected to `…/sign-in/finish`.
     """
     base = (body.gateway_url or str(request.base_url)).rstrip("/")
-    begun = await gateway.mcp_sign_ins.begin(
-        caller.tenant, caller.user, server_id, f"{base}{CALLBACK}", body.client
-    )
+    begun = await sign_ins.begin(caller, server_id, f"{base}{CALLBACK}", body.client)
     # A proxy may serve the gateway below a path, which the request of the callback does not show.
     below = quote(urlsplit(base).path, safe="/%")
     response.set_cookie(
@@ -78,22 +84,61 @@ async def begin_mcp_sign_in(
     return McpSignInStarted(url=begun.url)
 
 
-@endpoint.post("/context/mcp-servers/{server_id}/sign-in/finish")
+class BeginMcpSignIn(McpClientBody):
+    """How to sign in at an MCP server."""
+
+    gateway_url: GatewayUrl
+    """The address of the gateway as browsers reach it."""
+
+
+@operations.over_nats(
+    "mcp.sign_in",
+    "server_id",
+    right=ADMIN,
+    errors=(MISSING, CONFLICT),
+    not_over_http="declared above, with a cookie for browsers",
+    confidential=True,
+)
+async def begin_mcp_sign_in_over_nats(
+    server_id: str, request: BeginMcpSignIn, sign_ins: SignIns, caller: CallerDep
+) -> McpSignInStarted:
+    """Begin a sign-in at an MCP server. The access that the user grants there is for the whole tenant."""
+    callback = f"{request.gateway_url.rstrip('/')}{CALLBACK}"
+    begun = await sign_ins.begin(caller, server_id, callback, request.client)
+    return McpSignInStarted(url=begun.url)
+
+
+@operations.add(
+    "mcp.finish",
+    "POST /context/mcp-servers/{server_id}/sign-in/finish",
+    errors=(MISSING, CONFLICT),
+    audit=MCP_SIGNED_IN,
+    confidential=True,
+)
 async def finish_mcp_sign_in_for_user(
-    server_id: str, body: StrictBody[McpSignInReturned], gateway: ServiceDep, caller: AdminDep
+    server_id: str, body: StrictBody[McpSignInReturned], sign_ins: SignIns, caller: CallerDep
 ) -> McpServerDescription:
     """Finish a sign-in that the same user began without a browser, and list the tools of the server."""
-    return described(await gateway.mcp_sign_ins.finish_for(caller.tenant, caller.user, server_id, body.url))
+    return described(await sign_ins.finish_for(caller, server_id, body.url))
 
 
-@endpoint.delete("/context/mcp-servers/{server_id}/sign-in", status_code=204)
-async def delete_mcp_sign_in(server_id: str, gateway: ServiceDep, caller: AdminDep) -> None:
+@operations.add(
+    "mcp.sign_out",
+    "DELETE /context/mcp-servers/{server_id}/sign-in",
+    status=204,
+    errors=(MISSING,),
+    audit=Audit("mcp_server.signed_out"),
+)
+async def delete_mcp_sign_in(server_id: str, sign_ins: SignIns, caller: CallerDep) -> None:
     """Delete the tokens of a server. Its tools cannot be called before an administrator signs in again."""
-    await gateway.mcp_sign_ins.forget(caller.tenant, server_id)
+    await sign_ins.forget(caller, server_id)
 
 
-@routes.get(
-    CALLBACK,
+@operations.add(
+    "mcp.callback",
+    f"GET {CALLBACK}",
+    right=PUBLIC,
+    not_over_nats="authorization servers redirect browsers here",
     response_class=PlainTextResponse,
     responses={
         202: {"description": "Not signed in: another client began it", "content": {"text/plain": {}}},
@@ -102,7 +147,8 @@ async def delete_mcp_sign_in(server_id: str, gateway: ServiceDep, caller: AdminD
 )
 async def finish_mcp_sign_in(
     request: Request,
-    gateway: ServiceDep,
+    sign_ins: SignIns,
+    trail: Annotated[Trail, provided(Trail)],
     state: Annotated[str, Query(max_length=500)],
     code: Part = None,
     iss: Part = None,
@@ -117,7 +163,7 @@ async def finish_mcp_sign_in(
     browser, target, below = (*request.cookies.get(cookie, "").split("."), "", "")[:3]
     path = f"{quote(unquote(below), safe='/%')}{CALLBACK}"
     try:
-        done = await gateway.mcp_sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
+        done = await sign_ins.finish_in_browser(Returned(state, code, iss, error), browser)
     except BegunElsewhere:
         return PlainTextResponse(ELSEWHERE, 202, headers=HEADERS)
     except BanksmanError as failure:
@@ -127,9 +173,7 @@ async def finish_mcp_sign_in(
         ended = "/ended" if isinstance(failure, SignInEnded) else ""
         return _without(cookie, path, _page(state, ended))
     caller = Caller(done.tenant, done.user)
-    await gateway.trail.record(
-        caller, MCP_SIGNED_IN, "http", tenant=done.tenant, target=done.server_id, reply={}
-    )
+    await trail.record(caller, MCP_SIGNED_IN, "http", tenant=done.tenant, target=done.server_id, reply={})
     if target == TO_PAGE:
         return _without(cookie, path, _page(state))
     text = f"You are signed in at the MCP server {done.server_id}. You can close this window.\n"
@@ -151,6 +195,3 @@ def _without(cookie: str, path: str, response: Response) -> Response:
 def _cookie(state: str) -> str:
     """Return the name of the cookie of a sign-in: several may be open in one browser."""
     return f"mcp-sign-in-{digest(state.encode())[:16]}"
-
-
-routes.routes += endpoint.routes
