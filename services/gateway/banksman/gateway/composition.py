@@ -29,8 +29,8 @@ from banksman.gateway.webhooks.feature import FEATURE as WEBHOOKS
 CORE: Final = (
     QUOTAS,
     QUEUE,
-    FILES,
     CONVERSATIONS,
+    FILES,
     ASSISTANTS,
     APPROVALS,
     REQUESTS,

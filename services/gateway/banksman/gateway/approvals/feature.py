@@ -8,12 +8,12 @@ from banksman.gateway.approvals.decisions import Decisions
 from banksman.gateway.approvals.inputs import Inputs
 from banksman.gateway.approvals.pending import PendingApprovals
 from banksman.gateway.approvals.remembered import RememberedDecisions
+from banksman.gateway.approvals.remembered_operations import operations as remembered_operations
 from banksman.gateway.approvals.set_aside import Asides
 from banksman.gateway.assistants.tools import Tools
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
 from banksman.gateway.quotas.backlog import Backlog
 from banksman.runs.schemas import SchemaChecker
 
@@ -37,4 +37,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature(Operations("approvals"), build)
+FEATURE = Feature(remembered_operations, build)

@@ -7,10 +7,10 @@ from banksman.bus.log import EventLog
 from banksman.gateway.conversations.conversations import Conversations, CreatedConversations
 from banksman.gateway.conversations.runs import Runs
 from banksman.gateway.conversations.search import Search
+from banksman.gateway.conversations.search_operations import operations as search_operations
 from banksman.gateway.conversations.views import Views
 from banksman.gateway.feature import Feature, Foundation
 from banksman.gateway.live.feeds import Feeds
-from banksman.gateway.operation.declaration import Operations
 
 
 async def build(base: Foundation) -> None:
@@ -31,4 +31,4 @@ async def build(base: Foundation) -> None:
     )
 
 
-FEATURE = Feature(Operations("conversations"), build)
+FEATURE = Feature(search_operations, build)

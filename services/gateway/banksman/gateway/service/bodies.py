@@ -17,7 +17,7 @@ from banksman.contracts.events import (
     RunStatus,
     TrackedCall,
 )
-from banksman.contracts.messages import ToolProtocol, Usage
+from banksman.contracts.messages import Usage
 from banksman.contracts.wire import JsonObject, Stored, Timestamp, Token, Wire
 from banksman.contracts.work import ApprovalRequest
 from banksman.gateway.conversations.runs import FoundRun
@@ -49,20 +49,6 @@ class ExportedConversation(RequestBody):
     conversation: JsonObject = Field(default_factory=dict)
     """Its record, of which only the title is read."""
     events: tuple[JsonObject, ...] = Field(min_length=1, max_length=50_000)
-
-
-class PromptBody(RequestBody):
-    """The content of a system prompt."""
-
-    name: str = Field(default="", max_length=200)
-    content: str = Field(max_length=256 * 1024)
-
-
-class NewPrompt(PromptBody):
-    """A system prompt to create."""
-
-    id: Token | None = None
-    """None for a generated id."""
 
 
 class WorkflowText(RequestBody):
@@ -239,29 +225,3 @@ def run_body(found: FoundRun) -> Run:
         "pending_approvals": [approval.model_dump() for approval in found.approvals],
     }
     return Run(**body) if found.outcome is None else EndedRun(**{**body, **dict(found.outcome)})
-
-
-class StoredFile(Stored):
-    """A file that was uploaded."""
-
-    path: str
-    size: int
-    """Bytes."""
-
-
-class EnhancedPromptBody(Stored):
-    """A system prompt with tools and instructions."""
-
-    id: Token
-    name: str
-    content: str
-    base: str
-    """The rendered prompt without tools and instructions."""
-    tools: tuple[str, ...]
-    dropped_tools: tuple[str, ...]
-    """Tools that did not fit, in the order in which they were dropped."""
-    shortened: bool
-    """Whether descriptions were cut to fit."""
-    estimated_tokens: int
-    protocol: ToolProtocol
-    revision: int

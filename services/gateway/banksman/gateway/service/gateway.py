@@ -6,19 +6,14 @@ from dataclasses import dataclass
 
 from banksman.bus.approval_slots import ApprovalSlots
 from banksman.gateway.approvals.pending import PendingApprovals
-from banksman.gateway.approvals.remembered import RememberedDecisions
 from banksman.gateway.approvals.set_aside import Asides
 from banksman.gateway.assistants.model_catalog import ModelCatalog
-from banksman.gateway.assistants.policies import Policies
 from banksman.gateway.assistants.prompts import Prompts
-from banksman.gateway.assistants.tools import ToolCatalog
 from banksman.gateway.audit.trail import Trail
 from banksman.gateway.conversations.conversations import Conversations
 from banksman.gateway.conversations.runs import Runs
-from banksman.gateway.conversations.search import Search
 from banksman.gateway.conversations.titles import Titles
 from banksman.gateway.conversations.views import Views
-from banksman.gateway.files.files import Files
 from banksman.gateway.identity.auth import Keys
 from banksman.gateway.identity.tickets import Tickets
 from banksman.gateway.live.feeds import Feeds
@@ -26,7 +21,6 @@ from banksman.gateway.operation.parameters import Services
 from banksman.gateway.requests.client_requests import ClientRequests
 from banksman.gateway.requests.imports import Imports
 from banksman.gateway.settings import GatewaySettings
-from banksman.gateway.steps.details import StepDetails
 from banksman.gateway.usage.passthrough import PassthroughUsage
 from banksman.gateway.webhooks.service import Webhooks
 from banksman.gateway.workflows.texts import WorkflowTexts
@@ -46,21 +40,15 @@ class Gateway:
     views: Views
     models: ModelCatalog
     runs: Runs
-    search: Search
-    steps: StepDetails
     feeds: Feeds
     approvals: PendingApprovals
     approval_slots: ApprovalSlots
-    policies: Policies
-    remembered: RememberedDecisions
     asides: Asides
     prompts: Prompts
-    tools: ToolCatalog
     workflows: Workflows
     workflow_texts: WorkflowTexts
     titles: Titles
     imports: Imports
-    files: Files
     trail: Trail
     passthrough: PassthroughUsage
 
@@ -77,21 +65,15 @@ class Gateway:
             views=services[Views],
             models=services[ModelCatalog],
             runs=services[Runs],
-            search=services[Search],
-            steps=services[StepDetails],
             feeds=services[Feeds],
             approvals=services[PendingApprovals],
             approval_slots=services[ApprovalSlots],
-            policies=services[Policies],
-            remembered=services[RememberedDecisions],
             asides=services[Asides],
             prompts=services[Prompts],
-            tools=services[ToolCatalog],
             workflows=services[Workflows],
             workflow_texts=services[WorkflowTexts],
             titles=services[Titles],
             imports=services[Imports],
-            files=services[Files],
             trail=services[Trail],
             passthrough=services[PassthroughUsage],
         )

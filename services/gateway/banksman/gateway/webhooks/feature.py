@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from banksman.gateway.feature import Feature, Foundation
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.webhooks.operations import operations
 from banksman.gateway.webhooks.service import Webhooks
 
 
@@ -14,4 +14,4 @@ async def build(base: Foundation) -> None:
     base.services.add(await base.stack.enter_async_context(webhooks))
 
 
-FEATURE = Feature(Operations("webhooks"), build)
+FEATURE = Feature(operations, build)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from banksman.bus.connection import Bus
 from banksman.gateway.interfaces.nats.actions import add_actions
 from banksman.gateway.interfaces.nats.conversations import add_conversations, add_pending, add_runs
-from banksman.gateway.interfaces.nats.documents import add_prompts, add_tools, add_workflows
+from banksman.gateway.interfaces.nats.documents import add_workflows
 from banksman.gateway.interfaces.nats.endpoints import Endpoints
-from banksman.gateway.interfaces.nats.files import add_files
-from banksman.gateway.interfaces.nats.policies import add_policies
 from banksman.gateway.interfaces.nats.replays import Replays
 from banksman.gateway.operation.dispatch import Dispatcher
 from banksman.gateway.service.gateway import Gateway
@@ -24,12 +22,5 @@ def api_endpoints(bus: Bus, dispatcher: Dispatcher, gateway: Gateway, replays: R
     add_conversations(api, gateway)
     add_runs(api, gateway, replays)
     add_pending(api, gateway)
-    add_files(api, gateway)
-    for add in (
-        add_prompts,
-        add_workflows,
-        add_tools,
-        add_policies,
-    ):
-        add(api, gateway)
+    add_workflows(api, gateway)
     return api

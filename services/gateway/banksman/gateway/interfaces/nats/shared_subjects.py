@@ -46,7 +46,7 @@ PARAMETERS = {
     "approval_id": "The approval request.",
     "request_id": "The request for a value.",
     "workflow": "The name of the workflow.",
-    "name": "The name of the tool.",
+    "tool": "The name of the tool.",
     "prompt_id": "The system prompt.",
     "assistant_id": "The assistant.",
     "schedule_id": "The schedule.",

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import Query
 
 from banksman.contracts.wire import Stored
-from banksman.gateway.conversations.search import Hit
-from banksman.gateway.service.dependencies import CallerDep, ServiceDep
-from banksman.gateway.service.routing import router
+from banksman.gateway.conversations.search import Hit, Search
+from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.parameters import CallerDep, provided
 
-routes = router("conversations")
+operations = Operations("conversations")
 
 
 class HitPage(Stored):
@@ -22,9 +22,9 @@ class HitPage(Stored):
     """`cursor` of the next page, also after a page without hits; null once all conversations were read."""
 
 
-@routes.get("/context/search")
+@operations.add("conversation.search", "GET /context/search")
 async def search(
-    gateway: ServiceDep,
+    searching: Annotated[Search, provided(Search)],
     caller: CallerDep,
     q: Annotated[str, Query(min_length=2, max_length=200)],
     cursor: str | None = None,
@@ -34,5 +34,5 @@ async def search(
 
     The logs are read from the newest one on, for at most 2 s per page.
     """
-    found = await gateway.search.find(caller.tenant, q, cursor, limit)
+    found = await searching.find(caller, q, cursor, limit)
     return HitPage(items=tuple(found.items), next=found.next)
