@@ -19,7 +19,7 @@ from banksman.gateway.audit.trail import (
     Trail,
 )
 from banksman.gateway.operation.caller import ADMIN
-from banksman.gateway.operation.declaration import Operations
+from banksman.gateway.operation.declaration import FORBIDDEN, Operations
 from banksman.gateway.operation.parameters import MAX_POSITION, CallerDep, provided
 from banksman.gateway.operation.streaming import Stream
 
@@ -62,7 +62,7 @@ async def requested(
     return AuditFilter(tenant=tenant or caller.tenant, actor=actor, action=action, since=since, until=until)
 
 
-@operations.add("audit.list", "GET /v1/audit")
+@operations.add("audit.list", "GET /v1/audit", errors=(FORBIDDEN,))
 async def list_audit(
     trail: Service,
     caller: CallerDep,

@@ -18,7 +18,7 @@ from banksman.gateway.identity.api_keys import ApiKeys, KeyDescription, NewKey
 from banksman.gateway.identity.tenant_secrets import SecretStore
 from banksman.gateway.identity.tickets import TICKET_S, Tickets
 from banksman.gateway.operation.caller import ADMIN, READ
-from banksman.gateway.operation.declaration import CONFLICT, MISSING, Audit, Operations
+from banksman.gateway.operation.declaration import CONFLICT, FORBIDDEN, MISSING, Audit, Operations
 from banksman.gateway.operation.parameters import CallerDep, StrictBody, provided
 from banksman.gateway.service.bodies import Listing, RequestBody
 
@@ -60,7 +60,7 @@ class SecretBody(RequestBody):
     omitted, a new secret is for all servers of the tenant, and a stored secret remains for its named ones."""
 
 
-@keys.add("key.list", "GET /context/keys")
+@keys.add("key.list", "GET /context/keys", errors=(FORBIDDEN,))
 async def list_keys(
     api_keys: CreatedKeys, caller: CallerDep, tenant: TenantQuery = None
 ) -> Listing[KeyDescription]:
@@ -72,7 +72,7 @@ async def list_keys(
     "key.create",
     "POST /context/keys",
     status=201,
-    errors=(CONFLICT,),
+    errors=(FORBIDDEN, CONFLICT),
     audit=Audit("key.created", ("user", "name", "rights", "expires_at")),
 )
 async def create_key(
@@ -83,7 +83,7 @@ async def create_key(
     return CreatedKey(**dict(key), key=text)
 
 
-@keys.add("key.read", "GET /context/keys/{key_id}", errors=(MISSING,))
+@keys.add("key.read", "GET /context/keys/{key_id}", errors=(FORBIDDEN, MISSING))
 async def read_key(
     key_id: str, api_keys: CreatedKeys, caller: CallerDep, tenant: TenantQuery = None
 ) -> KeyDescription:
@@ -95,7 +95,7 @@ async def read_key(
     "key.revoke",
     "DELETE /context/keys/{key_id}",
     status=204,
-    errors=(MISSING, CONFLICT),
+    errors=(FORBIDDEN, MISSING, CONFLICT),
     audit=Audit("key.revoked"),
 )
 async def revoke_key(

@@ -15,6 +15,7 @@ from banksman.gateway.operation.caller import CHAT, PUBLIC, READ, Caller, Rights
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
 
 MISSING, CONFLICT, EARLY = ErrorCode.NOT_FOUND, ErrorCode.CONFLICT, ErrorCode.NOT_READY
+FORBIDDEN = ErrorCode.FORBIDDEN
 """The errors that operations declare besides those that every request may get."""
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
